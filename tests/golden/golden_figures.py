@@ -40,6 +40,11 @@ CASES = [
 ]
 
 
+def has_figures(config: Sm100Config | Sm90Config) -> bool:
+    """Whether test_golden.py compiles it, and looks at what must hold of all kernels, too."""
+    return any(config == config_of(*case) for case in CASES)
+
+
 def path_of(arch: str, preset: str, block_m: int) -> Path:
     return FOLDER / f"{arch}-{preset}-m{block_m}.json"
 

@@ -178,6 +178,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-two-pairs": _pair_gather(256, pairs=2),
     "sm_100a-gather-gemm-stored": _pair_gather(128, gate_up="up_first", output="e4m3", preactivations=True),
     "sm_100a-gather-gemm-nvfp4": _pair_gather(64, "nvfp4xnvfp4"),
+    "sm_100a-gather-gemm-nvfp4-gate-first": _pair_gather(64, "nvfp4xnvfp4", gate_up="gate_first"),
     "sm_100a-route": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_100a-topk-sum": lambda: Sm100SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),

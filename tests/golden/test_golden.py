@@ -11,6 +11,8 @@ import golden_figures as figures
 import ptx_digests
 import pytest
 
+from chip_fit import assert_fits
+from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 
@@ -42,6 +44,10 @@ def test_figures_are_those_committed(case: Case, artifact: Artifact) -> None:
 
 def test_instructions_are_those_committed(case: Case, artifact: Artifact) -> None:
     ptx_digests.check(figures.path_of(*case).stem, artifact)
+
+
+def test_it_fits_the_chip(case: Case, artifact: Artifact) -> None:
+    assert_fits(artifact, figures.config_of(*case), SMEM_BYTES)
 
 
 def test_every_file_belongs_to_a_configuration() -> None:

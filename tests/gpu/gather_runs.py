@@ -59,7 +59,6 @@ GATHER_RUNS = (
     GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
     GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
     GatherRun("gate-first-long", (66,), 128, 256, {**GATE_UP, "k": 1536, "gate_up": "gate_first"}, {"dealt": True, "num_sms": 1}),
-    GatherRun("up-first-in-turn", (130,), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"in_turn": True, "num_sms": 1}),
     GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
     GatherRun(
         "interleaved",

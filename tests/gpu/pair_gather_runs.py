@@ -61,6 +61,14 @@ PAIR_GATHER_RUNS = (
     ),
     pair_gather("nvfp4", COUNTS, 64, {"recipe": NVFP4, "result": "blocked"}, block_k=256, num_stages=2),
     pair_gather("nvfp4-sorted", COUNTS, 128, {"recipe": NVFP4, "source": "blocked", "n": 528, "k": 128}, consumers=2),
+    *(
+        pair_gather(f"nvfp4-{gate_up}", COUNTS, 64, {"n": 512, "recipe": NVFP4, "gate_up": gate_up, **more}, **fields)
+        for gate_up, more, fields in (
+            ("gate_first", {"result": "blocked"}, {"block_k": 256, "num_stages": 2}),
+            ("up_first", {"source": "packed", "activation": "swigluoai"}, {"consumers": 2}),
+            ("interleaved", {"n": 1024, "preactivations": True}, {"pairs": 2, "dealt": True}),
+        )
+    ),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
 from megamoe_dsl.bench.gemm.candidates import candidates
 from megamoe_dsl.bench.gemm.point import all_points, find_points
+from megamoe_dsl.kernels.gemm.maps import map_fields
 from megamoe_dsl.kernels.gemm.problem import KINDS
 from megamoe_dsl.kernels.gemm.tile import TileShape
 from megamoe_dsl.kernels.registry import find_kernel
@@ -231,3 +233,17 @@ def test_rows_of_scales_change_where_code_is_made_for_it(block_m: int, eighths: 
         assert split in tile.splits(half)
         assert set(rows) <= {rows[0], rows[0] + 1}
         assert len(set(rows)) <= tile.scale_rows(half)
+
+
+def test_short_rows_of_many_matrices_are_fetched_block_by_block() -> None:
+    """Both operands of a problem with groups and K of 512 bytes; of others L2 fetches two blocks at a time."""
+    arguments = SimpleNamespace(a=0, b=0, d=0, a_sf=0, m=64, a_sf_ld=64)
+    asked = {
+        (groups, k): {one.l2_promotion for one in map_fields(GemmConfig(problem, 64, 128, warpgroups=1), arguments)[:4]}
+        for groups, k, problem in (
+            (8, 512, GemmProblem(256, 512, "packed", 8)),
+            (8, 1024, GemmProblem(256, 1024, "packed", 8)),
+            (1, 512, GemmProblem(256, 512)),
+        )
+    }
+    assert asked == {(8, 512): {128}, (8, 1024): {256}, (1, 512): {256}}

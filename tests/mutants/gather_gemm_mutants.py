@@ -13,6 +13,7 @@ CONSUMERS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-con
 TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pairs-sorted]",)
 TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[two-pairs-gate-first]",)
 STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
+NVFP4_GATE_UP = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[nvfp4-gate_first]",)
 NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
@@ -160,9 +161,33 @@ MUTANTS = (
     pair_mutant(
         "a row past a tile's last is scattered",
         "off by one",
-        "epilogue.py",
+        "scatter.py",
         "select(own + i < tile.valid_m, tile.row",
         "select(own + i <= tile.valid_m, tile.row",
+    ),
+    pair_mutant(
+        "gate and up in BF16 have no factor",
+        "wrong number",
+        "gate_up_bf16.py",
+        "with_factor(ctx, one, factor)",
+        "one",
+        NVFP4_GATE_UP,
+    ),
+    pair_mutant(
+        "the second eight rows of a store of gate and up lie on the first",
+        "wrong base",
+        "gate_up_bf16.py",
+        "(matrix >> 1) * (8 * HALF_BYTES)",
+        "0",
+        NVFP4_GATE_UP,
+    ),
+    pair_mutant(
+        "BF16 gate and up are scattered before all warps have stored theirs",
+        "missing order",
+        "gate_up_bf16.py",
+        "        fence_async_shared()\n        part.sync_group()\n",
+        "        fence_async_shared()\n",
+        NVFP4_GATE_UP,
     ),
     pair_mutant(
         "a pass is staged while the last is scattered",

@@ -94,7 +94,7 @@ class GatherTensors:
         """Type and shape of D."""
         if not problem.gate_up:
             return torch.bfloat16, (len(self.d), problem.n)
-        dtype, row = stored_row(problem.formats.hidden, problem.d_columns)
+        dtype, row = stored_row(problem.hidden, problem.d_columns)
         return dtype, (len(self.d), row)
 
     def _check_scales(self, problem: GatherGemmProblem) -> None:
@@ -116,11 +116,11 @@ class GatherTensors:
         check_tensor("b_sf", self.b_sf, torch.float32, (groups, problem.scale_rows, problem.k_blocks))
 
     def _check_d_sf(self, problem: GatherGemmProblem) -> None:
-        if not (problem.gate_up and problem.formats.hidden.scale):
+        if not (problem.gate_up and problem.hidden.scale):
             if self.d_sf is not None:
                 raise ProblemError("out_sf", "a tensor", "None without gate_up" if not problem.gate_up else "None of BF16")
             return
-        hidden = problem.formats.hidden
+        hidden = problem.hidden
         shape = (len(self.d), problem.d_columns // hidden.channels)
         if self.d_sf is not None and hidden.scale == UE8M0:
             check_tensor("out_sf", self.d_sf, torch.uint8, shape)

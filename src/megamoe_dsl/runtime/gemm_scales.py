@@ -85,7 +85,7 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
     if sf.dtype == torch.int32:
         return sf
     apart = torch.cat([sf[..., ::2, :], sf[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else sf
-    return scale_words(interleave_gate_up(ue8m0_bytes(apart)))
+    return scale_words(interleave_gate_up(apart.view(torch.uint8) if sf.dtype == torch.float8_e4m3fn else ue8m0_bytes(apart)))
 
 
 def padded_rows(rows: int) -> int:

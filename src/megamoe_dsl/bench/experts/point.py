@@ -24,11 +24,7 @@ LAYERS = {
 are those of its public `config.json`."""
 MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
-FC1_VARIANTS: dict[str, dict[str, Any]] = {
-    "64 rows": {"block_m": 64, "warpgroups": 1},
-    "128 rows": {"block_m": 128, "warpgroups": 2},
-    "128 rows in turn": {"block_m": 128, "warpgroups": 2, "in_turn": True},
-}
+FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ HOST_TOKENS, HOST_REPEATS = 256, 11
 def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
     """The chosen configurations, and those with other tiles of Linear1."""
     chosen = point.layer.configs(target, point.tokens)
-    fields = FC1_VARIANTS if point.layer.formats.promoted else {name: one for name, one in FC1_VARIANTS.items() if "in_turn" not in one}
-    others = {name: point.layer.configs(target, point.tokens, **one) for name, one in fields.items()}
+    others = {f"{one['block_m']} rows": point.layer.configs(target, point.tokens, **one) for one in FC1_VARIANTS}
     return {"chosen": chosen, **{name: configs for name, configs in others.items() if configs != chosen}}
 
 

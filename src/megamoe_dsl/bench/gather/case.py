@@ -39,7 +39,8 @@ class GatherCase:
         """D of gate and up, and its scales, likewise."""
         t, p = self.tensors, self.problem
         halves = gate_and_up(p, self.packed.reference(accumulate).float())
-        d, d_sf = requantize(activate(formulas(p), halves, torch.ones(len(halves))), p.recipe)
+        values = activate(formulas(p), halves, torch.ones(len(halves)))
+        d, d_sf = requantize(values, p.recipe) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
         found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
         found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
         scales[self.placed] = d_sf
@@ -138,7 +139,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     if not problem.gate_up:
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
         return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
-    hidden, b_sf = problem.formats.hidden, t.b_sf
+    hidden, b_sf = problem.hidden, t.b_sf
     dtype, row = stored_row(hidden, problem.d_columns)
     d = torch.full((num_rows, row), UNTOUCHED).to(dtype)
     d_sf: torch.Tensor | None = None
@@ -147,6 +148,8 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     if d_sf is not None and problem.formats.promoted:
         d_sf = scales_by_column(d_sf)
     elif d_sf is not None:
-        b_sf, d_sf = gate_up_words(b_sf, problem.gate_up), d_sf.to(torch.uint8)
+        d_sf = d_sf.to(torch.uint8)
+    if problem.formats.scales_in_mma:
+        b_sf = gate_up_words(b_sf, problem.gate_up)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored), packed, placed)
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors), packed, placed)

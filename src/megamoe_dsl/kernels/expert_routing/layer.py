@@ -97,6 +97,6 @@ class ExpertLayer:
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
-            uneven_config(self.fc2, target, rows) if self.formats.promoted else family_of(self.fc2).choose(self.fc2, target, rows),
+            family_of(self.fc2).choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
             SumKernel().choose(self.routing, target, tokens),
         )

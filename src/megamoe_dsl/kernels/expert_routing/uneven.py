@@ -11,6 +11,7 @@ from typing import Any
 
 from ...layouts.arith import align
 from ...target import Target
+from ..gemm.choose import unscaled
 from ..gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..gemm.problem import ROW_BLOCK, GemmProblem
 
@@ -31,7 +32,10 @@ def uneven_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
     mean = rows / problem.num_groups
     block_m = max(align(int(mean + SPREAD * sqrt(mean)), 8), FEWEST_ROWS)
     if block_m <= MOST_SWAPPED_ROWS:
-        return {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+        few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+        return few if problem.formats.scaled else unscaled(few)
+    if not problem.formats.scaled:
+        return {"block_m": 128, "block_n": 256}
     if problem.k_blocks >= LONG_K:
         return {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1}
     return {"block_m": 192, "block_n": 128} if mean > ROW_BLOCK else {"block_m": 128, "block_n": 256}

@@ -51,6 +51,16 @@ class StoringArguments(GatherGemmArguments):
 
 
 @dataclass(frozen=True)
+class FactoredStoringArguments(FactoredGatherArguments):
+    """The same in number formats with a factor.
+
+    preactivations   bf16 [d_rows, n]
+    """
+
+    preactivations: Int64
+
+
+@dataclass(frozen=True)
 class TracedGatherArguments(GatherGemmArguments):
     """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
 
@@ -71,9 +81,24 @@ class TracedStoringArguments(StoringArguments):
     trace: Int64
 
 
+@dataclass(frozen=True)
+class TracedFactoredStoringArguments(FactoredStoringArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64
+
+
+KINDS = {
+    (False, False): GatherGemmArguments,
+    (True, False): FactoredGatherArguments,
+    (False, True): StoringArguments,
+    (True, True): FactoredStoringArguments,
+}
+"""By whether there is a factor, and whether gate and up are stored."""
 TRACED = {
     GatherGemmArguments: TracedGatherArguments,
     FactoredGatherArguments: TracedFactoredArguments,
     StoringArguments: TracedStoringArguments,
+    FactoredStoringArguments: TracedFactoredStoringArguments,
 }
 """The same of a traced kernel."""

@@ -14,7 +14,7 @@ from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import TRACED, FactoredGatherArguments, GatherGemmArguments, StoringArguments
+from .arguments import KINDS, TRACED, GatherGemmArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -43,8 +43,7 @@ class GatherGemmKernel(GemmKernel):
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
         """With factors where the number formats have them, or an address of gate and up where they are stored."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
-        more = StoringArguments if config.problem.preactivations else GatherGemmArguments
-        kind = FactoredGatherArguments if config.problem.has_factors else more
+        kind = KINDS[config.problem.has_factors, config.problem.preactivations]
         return TRACED[kind] if config.trace else kind
 
     def buffers(self, config: BaseGemmConfig) -> Mapping[str, Region]:

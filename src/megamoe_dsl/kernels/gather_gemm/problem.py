@@ -7,7 +7,7 @@ from math import gcd
 from typing import ClassVar
 
 from ...activation import ACTIVATIONS, SILU, Activation
-from ...recipe import E2M1, E4M3
+from ...recipe import E2M1, E4M3, UNSCALED, Format
 from ..gemm.problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
 
 GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
@@ -28,7 +28,8 @@ class GatherGemmProblem(GemmProblem):
                                  blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
     gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
-            SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
+            SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
+            or BF16 of NVFP4.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
     preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
@@ -57,7 +58,7 @@ class GatherGemmProblem(GemmProblem):
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
         stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
         self._require("preactivations", stored, "True or False, and False without gate_up")
-        output = self.formats.hidden.element if self.gate_up else BF16
+        output = self.hidden.element if self.gate_up else BF16
         self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
         whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up
         self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")
@@ -66,6 +67,11 @@ class GatherGemmProblem(GemmProblem):
     def gathers(self) -> bool:
         """Whether a list says where rows of A lie."""
         return self.source == GATHERED
+
+    @property
+    def hidden(self) -> Format:
+        """Of activated gate and up: what Linear2 takes, or BF16 where that has a factor, which nobody knows before."""
+        return UNSCALED if self.has_factors else self.formats.hidden
 
     @property
     def scales_at_once(self) -> int:
@@ -80,7 +86,7 @@ class GatherGemmProblem(GemmProblem):
     @property
     def output_bytes(self) -> int:
         """Of an element of D."""
-        return max(self.formats.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
+        return max(self.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
 
     @property
     def activates(self) -> Activation:

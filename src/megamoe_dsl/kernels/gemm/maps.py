@@ -9,9 +9,11 @@ from ...hardware.map_fields import MapFields
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.tensor_map import TensorMapDtype
 from .config import GemmConfig
-from .problem import F32
+from .problem import F32, GemmProblem
 
 L2_PROMOTION = 256
+SHORT_ROW, SHORT_PROMOTION = 512, 128
+"""Bytes of a row, up to which L2 is better asked for one K block at a time where there are many matrices B (docs/gather_gemm.md)."""
 PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
 
 
@@ -31,7 +33,7 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     problem, tile = config.problem, config.tile
     count = problem.num_groups * problem.n
     row = problem.formats.weights.row_bytes(problem.k)
-    return with_weights(config, args, [rows(args.b, row, count, box) for box in (tile.n, part(tile.n))])
+    return with_weights(config, args, [rows(args.b, row, count, box, l2=promotion(problem, row)) for box in (tile.n, part(tile.n))])
 
 
 def with_weights(config: GemmConfig, args: Any, weights: list[MapFields]) -> list[MapFields]:
@@ -42,7 +44,7 @@ def with_weights(config: GemmConfig, args: Any, weights: list[MapFields]) -> lis
     kind, swizzle = (TensorMapDtype.F32, 0) if problem.output == F32 else (TensorMapDtype.BF16, tile.store_swizzle)
     d_row, d_box = (problem.n * problem.output_bytes,), (tile.store_columns, tile.store_rows)
     return [
-        *(rows(args.a, row, args.m, box) for box in (tile.m, part(tile.m))),
+        *(rows(args.a, row, args.m, box, l2=promotion(problem, row)) for box in (tile.m, part(tile.m))),
         *weights,
         # Without scales their map is there, too, and not used.
         scales(config, args) if tile.scaled else rows(args.a, row, args.m, tile.m),
@@ -56,9 +58,14 @@ def scales(config: GemmConfig, args: Any) -> MapFields:
     return MapFields(args.a_sf, TensorMapDtype.F32, dims, (4 * args.a_sf_ld,), box, 0, L2_PROMOTION)
 
 
-def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128) -> MapFields:
+def promotion(problem: GemmProblem, width: int) -> int:
+    """Bytes that L2 fetches at a time, of an operand whose rows are so many bytes."""
+    return SHORT_PROMOTION if problem.has_groups and width <= SHORT_ROW else L2_PROMOTION
+
+
+def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
     """Of a matrix of bytes, whose boxes are so many rows of 128."""
-    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, L2_PROMOTION)
+    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
 
 
 def part(rows: int) -> int:

@@ -70,6 +70,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
         sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
@@ -93,7 +94,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
                 finish_rows(ctx, tile, rows, sums)
         else:
             finish_rows(ctx, tile, rows, sums)
-            ctx.stamp(Activity.EPILOGUE, tile)
+    ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 
 
@@ -118,12 +119,9 @@ def compute_rows(
 
 @cute.jit
 def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
-    """A warpgroup none of whose rows of a tile are there: gives every stage back, and every turn.  The ring's next stage."""
+    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
     for _ in cutlass.range(ctx.k_blocks, unroll=1):
         stage.wait_full()
-        for _ in cutlass.range_constexpr(ctx.config.tile.chunks(False)):
-            stage.wait_turn(me.group)
-            stage.pass_turn(me.group)
         release_stage(stage, me.lane)
         stage = stage.next()
     return stage

@@ -44,10 +44,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
-        plain = not (self.problem.gate_up and self.problem.has_factors)
-        require(
-            plain, "problem.gate_up", self.problem.gate_up, f"empty with {self.problem.recipe}: nobody knows a factor of what is activated"
-        )
         require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")

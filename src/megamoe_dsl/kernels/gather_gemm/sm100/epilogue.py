@@ -23,22 +23,19 @@ from ....blocks.sm100.results import ResultPart, stage_pass
 from ....device import cast
 from ....device.memory import fence_async_shared, store_u8
 from ....device.tcgen05 import load_columns
-from ....device.tma import commit_group, scatter_rows, wait_group_read
+from ....device.tma import wait_group_read
 from ....hardware.scale_factors import CHANNELS_PER_SCALE
-from ....layouts.arith import select
 from ...gemm.sm100.config import PASS_ROWS
 from ...gemm.sm100.epilogue import FIRST_BARRIER
 from ...gemm.sm100.factor import load_factor, with_factor
-from ...gemm.tile import WARPS_PER_GROUP
 from ...gemm.work_tile import GemmTile
 from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from .context import PairGatherContext
 from .gate_up import first_gate
+from .gate_up_bf16 import finish_gate_up_bf16
 from .preactivations import store_preactivations
-
-ROWS = 4  # of a scatter4
-WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
+from .scatter import scatter_pass
 
 
 @dataclass(frozen=True)
@@ -54,18 +51,6 @@ class ExpertSums:
 
 
 @cute.jit
-def scatter_pass(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first: Int32, row_bytes: cutlass.Constexpr[int], x: Int32):
-    """A warp's eight rows of a pass that lies in the warpgroup's tile, rows of so many bytes in one part or two: a thread has four."""
-    parts = 2 if row_bytes == HALF_BYTES else 1
-    fours, half = part.warp * (WARP_ROWS // ROWS) + part.lane // parts, part.lane % parts
-    own = first + fours * ROWS
-    if (part.lane < WARP_ROWS // ROWS * parts) & (own < tile.valid_m):
-        places = [select(own + i < tile.valid_m, tile.row + own + i, ctx.args.d_rows) for i in range(ROWS)]
-        scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, places)
-        commit_group()
-
-
-@cute.jit
 def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
     write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
@@ -74,14 +59,14 @@ def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
         stage_pass(part, rows, write, first)
         fence_async_shared()
         part.sync_group()
-        scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS))
+        scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS), 2)
 
 
 @cute.jit
 def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated and with a scale for each row and 32 of them."""
     problem, lane, warp = ctx.config.problem, part.lane, part.warp
-    form, groups = OUTPUTS[problem.formats.hidden.element], PASS_ROWS // 8
+    form, groups = OUTPUTS[problem.hidden.element], PASS_ROWS // 8
     pair = (lane & 3) * 2  # first of this thread's two rows in a group of 8
     maxima, others = (ctx.shared("amax", part.group, one, pair) for one in (warp, warp ^ 1))
     scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
@@ -104,8 +89,8 @@ def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
         form.store(part.staging, warp, lane, packed)
         fence_async_shared()
         part.sync_group()
-        row_bytes = problem.formats.hidden.row_bytes(FC1_CHANNELS)
-        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes)
+        row_bytes = problem.hidden.row_bytes(FC1_CHANNELS)
+        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes, 1)
 
 
 @cute.jit
@@ -119,7 +104,10 @@ def store_scale(
 
 def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
     """What finishes a tile of the problem."""
-    return finish_gate_up if ctx.config.problem.gate_up else finish_results
+    problem = ctx.config.problem
+    if not problem.gate_up:
+        return finish_results
+    return finish_gate_up if problem.hidden.scale else finish_gate_up_bf16
 
 
 @cute.jit

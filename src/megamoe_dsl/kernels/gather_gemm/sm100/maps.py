@@ -36,7 +36,10 @@ def result_rows(config: Sm100GatherConfig, args: Any) -> MapFields:
     """Of D: a row's 64 channels that a CTA has of gate and up, or a half of its 128 in BF16."""
     problem = config.problem
     if problem.gate_up:
-        hidden = problem.formats.hidden
+        hidden = problem.hidden
+        if not hidden.scale:
+            pitch = hidden.row_bytes(problem.d_columns)
+            return MapFields(args.d, TensorMapDtype.BF16, (problem.d_columns, args.d_rows), (pitch,), (HALF_CHANNELS, 1), HALF_BYTES)
         return byte_rows(args.d, hidden.row_bytes(problem.d_columns), args.d_rows, 1, hidden.row_bytes(FC1_CHANNELS))
     pitch = problem.n * problem.output_bytes
     return MapFields(args.d, TensorMapDtype.BF16, (problem.n, args.d_rows), (pitch,), (HALF_CHANNELS, 1), HALF_BYTES)

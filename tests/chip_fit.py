@@ -10,10 +10,15 @@ from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 
 
 def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Artifact:
-    """Compiles: no spills, registers within each role's budget and the register file, SMEM within its capacity, no load overtaken."""
+    """Compiles what fits (`assert_fits`)."""
     artifact = compile_kernel(config)
     print(f"{name}, BLOCK_M {config.block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
+    assert_fits(artifact, config, smem_capacity)
+    return artifact
 
+
+def assert_fits(artifact: Artifact, config: MegaMoeConfig, smem_capacity: int) -> None:
+    """No spills, registers within each role's budget and the register file, SMEM within its capacity, no load overtaken."""
     assert artifact.resources.stack_bytes == 0
     assert artifact.listing.spills == (0, 0)
     assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
@@ -22,4 +27,3 @@ def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Art
         assert use.fits, use
     assert config.smem.num_bytes <= smem_capacity
     assert artifact.overtaken_loads == []
-    return artifact
