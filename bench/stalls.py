@@ -9,7 +9,7 @@
     python bench/stalls.py pro:512=pro_512                                                                  where the DSL is
 
 Sixteen warps of a CTA are sampled alike, so that the eight math warps have half of all samples.  An instruction of a helper counts for the
-function that control comes from.
+function that control comes from.  Kernels of 4-bit weights take `--recipe fp8xmxfp4` in all three commands of Python.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import argparse
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
@@ -37,7 +37,9 @@ METRICS = {
     "gpu": "device__attribute_display_name",
     "us": "gpu__time_duration.avg",
     "dram_busy": "dram__cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "fc2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "shared": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
+    "alu": "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "tensor_core": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "issue": "sm__issue_active.avg.pct_of_peak_sustained_elapsed",
 }
@@ -139,10 +141,11 @@ def judge(point: Point, report: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the warps of a profiled kernel wait for, by function.")
     parser.add_argument("reports", type=report_of, nargs="+", help="PRESET:TOKENS=REPORT: path of .source.csv and .raw.csv without these")
+    parser.add_argument("--recipe", choices=Sm90Config.recipes, default=FP8, help="number formats of the kernels")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     try:
-        records = [judge(*one) for one in given.reports]
+        records = [judge(replace(point, recipe=given.recipe), report) for point, report in given.reports]
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(f"wrote {save(given.out, 'stalls', records)}")

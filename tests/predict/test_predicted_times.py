@@ -1,14 +1,17 @@
 """Predicted times beside measured and published ones: those that are cheap.  Those of docs/predict.md are in bounds."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.prediction import Prediction
+from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, published, rms
 
@@ -58,6 +61,16 @@ def test_weights_of_4_bits() -> None:
     for record, most in zip(PACKED, (MOST_RMS, MOST_RMS_SM100), strict=True):
         found = list(measured([record], most_tokens=8))
         assert len(found) == 2 and rms(found) <= most
+
+
+def test_tokens_are_pulled_by_the_warps_that_there_are() -> None:
+    """A kernel that decodes has two dispatch warps a CTA, for which there are more tokens each."""
+    problem, calibration = preset("flash").problem(512, num_ranks=2, num_experts=64, recipe="fp8xmxfp4"), calibration_of("NVIDIA H200")
+    config, load = Sm90Config.choose(problem, 512, block_m=128), RankLoad.uniform(problem, 512)
+    two = Subject.of(config, load)
+    four = replace(two, dispatch_warps=Subject.of(config.replace(block_m=64), load).dispatch_warps)
+    assert (two.dispatch_warps, four.dispatch_warps) == (2, 4)
+    assert four.launch(calibration, calibration.clock).pulled < two.launch(calibration, calibration.clock).pulled
 
 
 def test_packed_tokens_take_less_of_everything() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS, TILE_ROWS
+from ..kernels.mega_moe.layouts.tile import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
@@ -111,11 +111,6 @@ class KBlocks:
 def counted(calibration: Calibration, load: RankLoad) -> float:
     """When ranks have told each other what they send, in us since the launch began."""
     return calibration.start + calibration.start_per_token * load.tokens
-
-
-def pull_warps(num_sms: int) -> int:
-    """Of all SMs."""
-    return DISPATCH_WARPS * num_sms
 
 
 def combine_bytes(problem: Problem, load: RankLoad) -> float:

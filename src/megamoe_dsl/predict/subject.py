@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
@@ -14,7 +15,7 @@ from . import sm90, sm100
 from .calibration import Calibration
 from .clock import Launched, at_power, power
 from .engine import Engine
-from .launch import KBlocks, RankLoad, combine_bytes, counted, pull_warps
+from .launch import KBlocks, RankLoad, combine_bytes, counted
 from .machine import Machine
 from .sm100 import Shape
 from .tile_table import TileTable
@@ -32,8 +33,8 @@ def pull_rounds(config: MegaMoeConfig) -> int:
 
 @dataclass(frozen=True)
 class Subject:
-    """A launch to predict: of any kernel whose tiles and costs are known, with stages of `block_k` channels, whose dispatch warps move a
-    token's row in `pull_rounds` rounds."""
+    """A launch to predict: of any kernel whose tiles and costs are known, with stages of `block_k` channels, whose `dispatch_warps` of each
+    SM move a token's row in `pull_rounds` rounds."""
 
     problem: Problem
     load: RankLoad
@@ -42,6 +43,7 @@ class Subject:
     num_sms: int
     costs: Costs
     pull_rounds: int = 1
+    dispatch_warps: int = DISPATCH_WARPS
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
@@ -58,7 +60,7 @@ class Subject:
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
 
-        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config))
+        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config), config.dispatch_warps)
 
     @classmethod
     def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
@@ -74,7 +76,7 @@ class Subject:
         tiles, machine = self.costs(calibration, clock)
         blocks = TokenBlocks.of(self.load.counts, self.block_m)
         pool = KBlocks.of(self.problem, self.block_k).pool(
-            self.problem, self.load, blocks, calibration, pull_warps(self.num_sms), self.pull_rounds
+            self.problem, self.load, blocks, calibration, self.dispatch_warps * self.num_sms, self.pull_rounds
         )
         start = counted(calibration, self.load)
         run = Engine(tiles, pool, machine, start).run()
