@@ -63,7 +63,19 @@ def test_checks_under_the_sanitizer_are_there() -> None:
         done = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=validate.ROOT, env=environment)
         found.append([line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line])
     packed = [f"packed_m{m}" for m in PACKED_BLOCK_M]
-    cases = ("m8", "m128", "pairs", *packed, "ring_m8", "ring_m128", "stages_m8", "stages_m128", "stages_pairs", "stages_packed")
+    cases = (
+        "m8",
+        "m128",
+        "pairs",
+        *packed,
+        "packed_pairs",
+        "ring_m8",
+        "ring_m128",
+        "stages_m8",
+        "stages_m128",
+        "stages_pairs",
+        "stages_packed",
+    )
     assert found == [
         [f"test_all_ranks_on_one_gpu[once_{case}]" for case in cases],
         ["test_layer[1-pre_dispatch_bytes]"],

@@ -93,8 +93,8 @@ def _activated(gate_up: str) -> Callable[[], KernelConfig]:
     return lambda: GatherGemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
 
 
-def _packed(block_m: int) -> Sm90Config:
-    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
+def _packed(block_m: int, **fields: int) -> Sm90Config:
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m, **fields)
 
 
 def _stage(number: int) -> Callable[[], KernelConfig]:
@@ -130,6 +130,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
+    "sm_90a-packed-pairs": lambda: _packed(128, cluster=2),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
     "sm_90a-gemm-rows": _gemm(128, 256, ahead=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),

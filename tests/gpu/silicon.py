@@ -125,6 +125,8 @@ def points_of_hopper() -> list[Point]:
     for m in PACKED_BLOCK_M:
         found.append(Point(f"packed_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), True, **packed))  # type: ignore[arg-type]
         found.append(Point(f"packed_random_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), False, **packed))  # type: ignore[arg-type]
+    found.append(Point("packed_pairs_r1", 128, ((400,), (3,), (129,)), False, cluster=2, **packed))  # type: ignore[arg-type]
+    found.append(Point("packed_pairs_r2", 128, ((200, 150), (0, 5), (7, 128)), False, experts_per_rank=1, cluster=2, **packed))  # type: ignore[arg-type]
     found.append(Point("packed_wide_r1_m16", 16, ((40,),), False, recipe="fp8xmxfp4", wide=True))
     for m in (8, 32, 128):
         found.append(Point(f"e4m3_results_exact_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), combine="e4m3"))
@@ -145,6 +147,7 @@ def points_of_hopper() -> list[Point]:
 
     found += [once("m8", 8, 9), once("m128", 128, 140), once("pairs", 128, 9, hidden=512, cluster=2)]
     found += [once(f"packed_m{m}", m, m + 1, **packed) for m in PACKED_BLOCK_M]
+    found.append(once("packed_pairs", 128, 150, hidden=512, cluster=2, **packed))
     found += [once(f"ring_m{m}", m, 300, pool_rows=128) for m in (8, 128)]
     found += [once(f"stages_m{m}", m, m + 1, unfused=True) for m in (8, 128)]
     found.append(once("stages_pairs", 128, 150, hidden=512, cluster=2, unfused=True))

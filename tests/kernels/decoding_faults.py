@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 
-from kernel_faults import gone, last_number_plus, swap
+from kernel_faults import gone, last_number_plus, swap, twice
 from sm90_faults import (
     ARRIVE,
     EXPECT,
     FENCE_SHARED,
     GROUP_WAIT,
     LOAD,
+    MAP_TO_CTA,
     NOT_ORDERED,
     STUCK,
     WAIT,
@@ -115,3 +116,30 @@ DECODED_FAULTS = (
     before("a stage's scales not stored, last word", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
     at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),
 )
+COPY = r"cp\.async\.bulk\.shared::cluster\.shared::cta[^;]*;"
+OF_A_HALF = r"selp\.b32\s+%r\d+, 9216, 17408, %p\d+;"
+FROM_OTHER = r"selp\.b32\s+%r\d+, 16896, 512, %p\d+;"
+
+
+def to_itself(match: re.Match[str]) -> str:
+    target, source = re.findall(r"%r\d+", match[0])[:2]
+    return f"mov.b32 {target}, {source};"
+
+
+HALVED_FAULTS = (
+    at("rows of one block not copied", COPY, 0, gone, STUCK),
+    at("rows of the other block not copied", COPY, 1, gone, STUCK),
+    at("rows copied twice", COPY, 0, twice, ANY),
+    at("fewer rows copied", COPY, -1, swap("2048", "1024"), STUCK),
+    before("rows copied to this CTA", COPY, 0, MAP_TO_CTA, to_itself, ANY),
+    before("rows copied without proxy fence", COPY, 0, FENCE_SHARED, gone, ("race",)),
+    before("rows copied before other lanes have stored theirs", COPY, 0, WARP_BARRIER, gone, ("race",)),
+    after("own half not signalled", COPY, -1, ARRIVE, gone, STUCK),
+    at("empty by the warps of one CTA", r"mbarrier\.init[^;]*, 16;", 0, last_number_plus(-8), ANY),
+    at("work_tile_empty without the warp that stores", r"mbarrier\.init[^;]*, 864;", 0, last_number_plus(-32), ANY),
+    at("bytes of the other CTA not expected", FROM_OTHER, 0, swap("16896", "512"), ANY),
+    at("a whole tile of codes expected, first stage", OF_A_HALF, 0, swap("9216", "17408"), STUCK),
+    at("the other group's codes not fetched, first stage", LOAD, 2, gone, STUCK),
+    at("records not fetched, first stage", LOAD, 1, gone, STUCK),
+)
+"""Of two CTAs that decode a half of a tile each."""

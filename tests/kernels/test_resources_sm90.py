@@ -66,9 +66,10 @@ def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
     assert (config.num_stages, config.swap_ab) == (PACKED_STAGES[block_m], True)
 
 
-def test_tile_of_decoded_weights_fits_the_chip() -> None:
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     """512 threads: nothing is on the stack but what the few threads of dispatch have of 384 experts, once, which no loop touches."""
-    config = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=128, num_sms=132)
+    config = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=128, num_sms=132, cluster=cluster)
     artifact = compile_kernel(config)
     assert (
         config.num_threads == 512
@@ -77,7 +78,7 @@ def test_tile_of_decoded_weights_fits_the_chip() -> None:
     )
     assert (config.num_stages, config.swap_ab, artifact.overtaken_loads) == (PACKED_STAGES[128], False, [])
     for use in register_use(artifact.kernel.registers(config), artifact.listing):
-        assert use.used <= use.budget and use.stack_loads <= (16 if use.group in ("dispatch", "loader") else 0)
+        assert use.used <= use.budget and use.stack_loads <= (20 if use.group in ("dispatch", "loader") else 0)
     k_loops = [loop for loop in Flow(artifact.listing).loops if len(loop) < LARGEST_K_LOOP]
     operations = Counter(artifact.listing.instructions[i].operation for loop in k_loops for i in loop.body)
     assert operations["QGMMA"] >= 12 and not operations["LDL"] and not operations["STL"]

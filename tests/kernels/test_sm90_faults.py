@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
+from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, HALVED_FAULTS, LOOP
 from fault_runs import sign_of
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import artifact
@@ -22,9 +22,9 @@ from megamoe_dsl.artifact.artifact import Artifact
 
 ORDERS = {"columns": 16, "rows": 128}
 PAIRS, RING = "pairs", "ring"
-PACKED, DECODED = "packed", "decoded"
-SUBJECTS = (*ORDERS, PAIRS, RING, PACKED, DECODED)
-"""The last two have weights of 4 bits, which math warps decode, or warps of their own."""
+PACKED, DECODED, HALVED = "packed", "decoded", "halved"
+SUBJECTS = (*ORDERS, PAIRS, RING, PACKED, DECODED, HALVED)
+"""The last three have weights of 4 bits, which math warps decode, or warps of their own, or those of two CTAs a half each."""
 ONE_ORDER = [
     *((fault, "columns") for fault in COLUMNS_ONLY),
     *((fault, "rows") for fault in ROWS_ONLY),
@@ -34,6 +34,7 @@ ONE_ORDER = [
 FOUR_BITS = [
     *((fault, PACKED) for fault in (*DECODING_FAULTS, *LOOP)),
     *((fault, DECODED) for fault in (*DECODED_FAULTS, *LOOP)),
+    *((fault, HALVED) for fault in HALVED_FAULTS),
 ]
 ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER + FOUR_BITS
 SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER + FOUR_BITS[5::8]
@@ -55,6 +56,10 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
         moe = problem(tokens, num_ranks=1, num_experts=2, topk=1, intermediate=256, recipe="fp8xmxfp4")
         kernel = config(moe, block_m=block_m, num_stages=2, num_sms=2)
         return artifact(kernel), hopper_case(moe, (tokens,), 0, target_expert=1, exact=False)
+    if order == HALVED:  # three blocks, so that CTAs share weights and tokens
+        moe = problem(270, num_ranks=1, num_experts=1, topk=1, hidden=512, intermediate=256, recipe="fp8xmxfp4")
+        kernel = config(moe, block_m=128, num_stages=2, num_sms=2, cluster=2)
+        return artifact(kernel), hopper_case(moe, (270,), 0, exact=False)
     # As rows: one expert with more tokens than a warpgroup has, others with fewer.
     tokens = {"columns": (24, 5), "rows": (70, 5)}[order]
     moe = problem(max(tokens), num_experts=4, intermediate=256)
@@ -82,7 +87,7 @@ def test_the_kernel_itself_shows_no_sign(order):
 def test_faults_are_different(order):
     faults = [fault for fault, its in ALL if its == order]
     assert_faults_are_different(faults, subject(order)[0].ptx)
-    assert len(faults) > {PAIRS: 8, RING: 6, PACKED: 12, DECODED: 18}.get(order, 30)
+    assert len(faults) > {PAIRS: 8, RING: 6, PACKED: 12, DECODED: 18, HALVED: 12}.get(order, 30)
 
 
 @each_fault(ALL, SAMPLE)

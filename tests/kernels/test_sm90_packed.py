@@ -53,6 +53,39 @@ def test_random_data_to_the_bit_with_clamp(block_m):
     prove(config(problem(20, activation_clamp=10.0, hidden=512), block_m=block_m, num_stages=2), [(20, 11)], exact=False)
 
 
+def pairs(moe: Problem, **overrides: Any) -> Sm90Config:
+    """CTAs in pairs that decode a half each."""
+    return config(moe, block_m=128, cluster=2, num_stages=2, **overrides)
+
+
+@pytest.mark.parametrize("exact", [False, rarely(True)])
+def test_pairs_share_weights_and_tokens(exact):
+    """Of two ranks; expert 1 has three blocks, whose pairs have one tile of weights or one block of tokens, others a half tile."""
+    moe = problem(160, hidden=512, intermediate=256)
+    prove(pairs(moe, lookahead=1), [(160, 120)], target_expert=1, mask=0.1, exact=exact)
+
+
+def test_pairs_of_changing_counts():
+    """One rank, launches in a row, each with another number of blocks; tiles whose second block has few tokens."""
+    moe = problem(300, num_ranks=1, num_experts=1, topk=1, hidden=512, intermediate=256)
+    prove(pairs(moe, num_sms=2), [(140,), (0,), (300,)])
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_pairs_of_rows_of_other_magnitudes(second):
+    """Each row has its own power of two; in one group of 128 rows some E4M3 numbers are subnormal, and only the CTA that decodes it looks
+    them up."""
+    moe = problem(140, num_ranks=1, num_experts=1, topk=1, hidden=512, intermediate=256)
+    draw = torch.Generator().manual_seed(0)
+    case = spread_out(hopper_case(moe, (140,), 0, exact=False), torch.randint(-12, 13, (1024, 1), generator=draw))
+    for one in case.weights:
+        rows = one.fc2_sf[:, 128 * second :][:, :128]
+        rows.fill_(120)
+        rows[..., ::4], rows[..., 1::4] = 124, 110
+    layer = Layer.of(artifact(pairs(moe, num_sms=2)), case)
+    assert [one.unequal for one in layer.check(case)] == [0]
+
+
 def spread_out(case: HopperCase, shift: torch.Tensor) -> HopperCase:
     """The same case with weight scales moved by powers of two, [rows, K / 32] or what spreads to it, in both linears."""
 
@@ -172,6 +205,6 @@ def test_tiles_of_the_recipe():
     with pytest.raises(ConfigError, match=r"block_m = 64: must be one of \[8, 16, 32, 128\]"):
         Sm90Config.choose(fp8_problem(64), 64, block_m=64)
     with pytest.raises(ConfigError, match=r"cluster = 2: must be among \(1,\)"):
-        Sm90Config.choose(problem(64), 64, cluster=2)
+        Sm90Config.choose(problem(64, intermediate=256, hidden=512), 64, block_m=64, cluster=2)
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
         Sm90Config.choose(problem(64, recipe="fp8xfp4"), 64)

@@ -9,10 +9,12 @@ E2M1 = "device/e2m1.py"
 SHARE = "blocks/sm90/packed_share.py"
 DECODE = "blocks/sm90/decode.py"
 DECODED = "blocks/sm90/decoded_share.py"
+AHEAD = "blocks/sm90/decoded_ahead.py"
 TILES = "quant/packed_tiles.py"
 RUNS = "tests/kernels/test_sm90_packed.py"
 UP_TO_64, OF_128 = f"{RUNS}::test_random_data_to_the_bit_with_clamp[16]", f"{RUNS}::test_random_data_to_the_bit_with_clamp[128]"
 FULL_OF_128 = f"{RUNS}::test_every_tile[128-False]"
+IN_PAIRS, COUNTS_CHANGE = f"{RUNS}::test_pairs_share_weights_and_tokens[False]", f"{RUNS}::test_pairs_of_changing_counts"
 FAR_APART = f"{RUNS}::test_scales_as_far_apart_as_can_be"
 MAGNITUDES = f"{RUNS}::test_rows_of_zeros_and_of_other_magnitudes"
 BYTES = ("tests/quant/test_packed_tiles.py::test_a_layers_weights_and_back",)
@@ -236,5 +238,121 @@ PACKED_MUTANTS = (
         "first ^ (64 * half)",
         "first + 64 * half",
         OF_128,
+    ),
+    # --- tokens ahead
+    mutant(
+        "sums are added while they are multiplied",
+        "missing order",
+        AHEAD,
+        "wgmma.wait(partial, 0, tokens)",
+        "wgmma.wait(partial, 1, tokens)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "the next K block's tokens are loaded before they are there",
+        "missing order",
+        AHEAD,
+        "        if cutlass.const_expr(ends):\n            following.wait_full()\n",
+        "",
+        IN_PAIRS,
+    ),
+    mutant(
+        "every K block has the first one's tokens",
+        "stale buffer",
+        AHEAD,
+        "tokens = me.fragment(following)",
+        "tokens = me.fragment(stage)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a tile's powers of two are read from the stage after its last",
+        "stale buffer",
+        AHEAD,
+        "me.scale_rows(acc.parts, stage.previous())",
+        "me.scale_rows(acc.parts, stage)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "both chunks of many tokens have the first one's weights",
+        "wrong base",
+        AHEAD,
+        "(weights + c * me.chunk_bytes)",
+        "weights",
+        IN_PAIRS,
+    ),
+    # --- pairs
+    mutant(
+        "a CTA decodes the codes of the other one's half",
+        "wrong base",
+        DECODE,
+        "packed + half.rank * GROUP.code_bytes",
+        "packed + (1 - half.rank) * GROUP.code_bytes",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a CTA decodes its half with the shifts of the first rows",
+        "wrong base",
+        DECODE,
+        "else (half.rank,)",
+        "else (0,)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a CTA sends the first block of its half twice",
+        "wrong base",
+        DECODE,
+        "source = rows + block * BLOCK_BYTES",
+        "source = rows",
+        IN_PAIRS,
+    ),
+    mutant(
+        "what a warp sends begins at the half's first rows",
+        "wrong base",
+        DECODE,
+        "rows_of(stage, half) + me.warp * WARP_BYTES",
+        "rows_of(stage, half)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a half's codes are fetched from the tile's first",
+        "wrong base",
+        "blocks/sm90/load.py",
+        "full, x, y + self.first * GROUP.code_lines)",
+        "full, x, y)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "the other CTA's half is expected of tiles that share tokens, too",
+        "off by one",
+        "kernels/mega_moe/sm90/load.py",
+        "select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))",
+        "plan.weight_bytes // 2",
+        COUNTS_CHANGE,
+        IN_PAIRS,
+    ),
+    mutant(
+        "a stage is free when the math warps of one CTA have read it",
+        "off by one",
+        "kernels/mega_moe/sm90/barriers.py",
+        'MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode',
+        'MBarrier("empty", num_stages, math_warps, "every math warp of the cluster", "", "token loader and decode',
+        IN_PAIRS,
+    ),
+    mutant(
+        "a place of the deal is free before the second CTA's warp that stores has read it",
+        "off by one",
+        "kernels/mega_moe/sm90/barriers.py",
+        "(cluster - 1 if decode_warps else 0)",
+        "0",
+        IN_PAIRS,
+        COUNTS_CHANGE,
+    ),
+    mutant(
+        "nobody stores the second CTA's tiles of Linear1",
+        "missing order",
+        "kernels/mega_moe/sm90/store.py",
+        "if ctx.cta_rank != 0:",
+        "if ctx.cta_rank > 1:",
+        IN_PAIRS,
     ),
 )

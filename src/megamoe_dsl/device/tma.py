@@ -108,6 +108,14 @@ def store_bytes(destination: Any, source: Any, num_bytes: int) -> None:
     emit("cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};", destination, source, num_bytes)
 
 
+def copy_to_cta(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
+    """1-D copy, 16-byte aligned, from this CTA's SMEM into that of a CTA of the cluster; the bytes count on `barrier`, of the same CTA."""
+    emit(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
+        *(destination, source, num_bytes, barrier),
+    )
+
+
 def commit_group() -> None:
     """This thread's stores so far are one group, for `wait_group`."""
     emit("cp.async.bulk.commit_group;")

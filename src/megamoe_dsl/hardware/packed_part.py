@@ -61,7 +61,7 @@ class PackedPart:
         return number & (GROUP_ROWS // BLOCK_ROWS - 1)
 
 
-WHOLE_TILE = PackedPart(TILE_ROWS)
+WHOLE_TILE, GROUP = PackedPart(TILE_ROWS), PackedPart(GROUP_ROWS)
 
 
 def tiles_of(rows: int) -> int:

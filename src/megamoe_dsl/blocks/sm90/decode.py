@@ -2,7 +2,9 @@
 as a main loop with tokens as rows reads them (decoded_share.py).
 
 waits     codes_full and empty, per stage
-signals   full and codes_empty, per warp and stage
+signals   full and codes_empty, per warp and stage; the other CTA's full, in bytes
+
+The CTAs of a cluster may have one tile of weights for different tokens.  Each then decodes a half of it and copies that to the other one.
 
 Both rings have one depth.  A warp has 16 rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift,
 where the thread that multiplies has eight (packed_share.py): the table's entry is made once for eight words of E4M3, which are twice 16
@@ -18,13 +20,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
+from ...device.cluster import in_cta
 from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
 from ...device.matrix import load_four
 from ...device.mbarrier import arrive
 from ...device.memory import fence_async_shared, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
 from ...device.stage import Stage, release_stage
+from ...device.tma import copy_to_cta
 from ...device.warp import ballot, sync_warp
-from ...hardware.packed_part import WHOLE_TILE, PackedPart
+from ...hardware.packed_part import GROUP, WHOLE_TILE, PackedPart
 from ...hardware.packed_tile import EXPONENTS_OFFSET, HALF_BYTES, RECORD_BYTES, SCALE_OFFSET, TINY_BITS, record_index, unit_of
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
@@ -32,6 +36,9 @@ from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 BLOCKS, HALVES = 2, 2
 AHEAD = 2  # units of codes whose loads come before the stores of another
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
+BLOCK_BYTES = CHUNK_BYTES // BLOCKS
+WARP_BYTES = BLOCK_BYTES // 4
+"""The rows of a block that one of four warps decodes."""
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
 
@@ -42,43 +49,81 @@ class CodeStage(Stage):
     @staticmethod
     def of(stage: Stage) -> CodeStage:
         """At the position of another ring's stage, which has the same depth."""
-        return CodeStage(stage.plan, stage.cluster, stage.smem, stage.ring)
+        return CodeStage(stage.plan, 1, stage.smem, stage.ring)
 
     def shared(self, name: str) -> Any:
         """Shared address of a field of the plan, in this stage."""
         return super().shared(CODE_FIELDS[name])
 
 
+@dataclass(frozen=True)
+class Half:
+    """Of a tile that both CTAs of a cluster multiply: the group of 128 rows that this CTA, number `rank`, decodes for both."""
+
+    rank: Int32
+
+    def there(self, address: Any) -> Any:
+        """The same place in the other CTA."""
+        return in_cta(address, 1 - self.rank)
+
+
 @cute.jit
-def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE):
-    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups.  Returns the stage after them."""
+def decode_tile(
+    stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE, half: Half | None = None
+):
+    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups, or of a `half` of the whole tile.
+    Returns the stage after them."""
     for k in cutlass.range(k_blocks, unroll=1):
         codes = CodeStage.of(stage)
         codes.wait_full()
-        shifts = shifts_of_stage(codes, me, part)
+        shifts = shifts_of_stage(codes, me, part, half)
         stage.wait_empty()
         if (me.warp == 0) & (me.lane == 0):
             store_shared_u32(stage.shared("sfb"), load_shared_u32(record_of(codes, me, part, 0) + SCALE_OFFSET))
         if k + 1 == k_blocks:
             send_exponents(codes, stage, me, part)
-        decode_stage(codes, stage, me, table, part, shifts)
+        decode_stage(codes, stage, me, table, shifts, half)
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
+            if cutlass.const_expr(half is not None):
+                send_rows(stage, me, half)  # type: ignore[arg-type]
             arrive(stage.full)
         release_stage(codes, me.lane)
         stage = stage.next()
     return stage
 
 
-def record_of(codes: Stage, me: MathThread, part: PackedPart, group: int) -> Any:
+def record_of(codes: Stage, me: MathThread, part: PackedPart, group: Any) -> Any:
     """Shared address of that of the rows that a thread decodes."""
     return codes.shared("weights") + (part.code_bytes + record_index(group, me.warp, row_of(me.lane)) * RECORD_BYTES)
 
 
-def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart) -> tuple[Any, ...]:
+def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half | None) -> tuple[Any, ...]:
     """Words of the rows that a thread decodes, block by block."""
-    return tuple(word for g in range(part.groups) for word in load_shared_v2(record_of(codes, me, part, g)))
+    groups = range(part.groups) if half is None else (half.rank,)
+    return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
+
+
+def codes_of(codes: Stage, half: Half | None) -> Any:
+    """Shared address of the codes that are decoded here."""
+    packed = codes.shared("weights")
+    return packed if half is None else packed + half.rank * GROUP.code_bytes
+
+
+def rows_of(stage: Stage, half: Half | None) -> Any:
+    """Shared address of the E4M3 rows of a stage that are decoded here."""
+    weights = stage.shared("weights")
+    return weights if half is None else weights + half.rank * CHUNK_BYTES
+
+
+def send_rows(stage: Stage, me: MathThread, half: Half) -> None:
+    """One lane: what its warp has decoded, into the same stage of the other CTA, whose `full` counts the bytes.  That stage is free, too:
+    `empty` counts the math warps of both."""
+    full, rows = half.there(stage.full), rows_of(stage, half) + me.warp * WARP_BYTES
+    for block in range(BLOCKS):
+        source = rows + block * BLOCK_BYTES
+        copy_to_cta(half.there(source), source, WARP_BYTES, full)
 
 
 @cute.jit
@@ -91,16 +136,16 @@ def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Con
 
 
 @cute.jit
-def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart], shifts: Any):
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
     """The warp's rows of one K block."""
-    packed = codes.shared("weights")
+    packed = codes_of(codes, half)
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
     if ballot(tiny & Uint32(TINY_BITS)) == 0:
-        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=False)
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=False)
     else:
-        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=True)
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=True)
 
 
 def row_of(lane: Any) -> Any:

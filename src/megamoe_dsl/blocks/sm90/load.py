@@ -14,7 +14,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
 from ...device.cluster import ClusterPlace
 from ...device.mbarrier import arrive_expect
@@ -22,6 +22,8 @@ from ...device.stage import Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
 from ...device.warp import elect
 from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.packed_part import GROUP, WHOLE_TILE
+from ...hardware.packed_tile import TILE_BYTES, TILE_LINES
 from ...layouts.arith import select
 
 
@@ -132,6 +134,33 @@ class WeightTile:
     def load(self, destination: Any, full: Any, k: Any) -> None:
         """K block k of them, for a stage whose weights begin at `destination`."""
         self.weights.load(destination, full, *self.place(k))
+
+
+@dataclass(frozen=True)
+class GroupsOfTile(WeightTile):
+    """Of a packed tile, whose codes are fetched by groups of 128 rows, group `first` and, if it is `whole`, the other one; and all
+    `records`, by a map of their own.  All lies in a stage as in the tile."""
+
+    num_bytes: Any
+    records: Int64
+    first: Int32
+    whole: Boolean
+
+    @staticmethod
+    def of(codes: Any, records: Any, row: Any, halves: Any, rank: Any) -> GroupsOfTile:
+        """If the CTAs of a cluster have `halves`, that of CTA `rank`."""
+        num_bytes = select(halves, Int32(TILE_BYTES - GROUP.code_bytes), Int32(TILE_BYTES))
+        fetch = Fetch(codes, Int32(0), Int32(1), False)
+        return GroupsOfTile(fetch, row, TILE_LINES, num_bytes, records, select(halves, rank, Int32(0)), halves == 0)
+
+    @cute.jit
+    def load(self, destination: Int32, full: Int32, k: Int32):
+        """Codes and records of K block k."""
+        x, y = self.place(k)
+        self.weights.load(destination + self.first * GROUP.code_bytes, full, x, y + self.first * GROUP.code_lines)
+        load_tile_cta(destination + WHOLE_TILE.code_bytes, self.records, full, x, y + WHOLE_TILE.code_lines)
+        if self.whole:
+            self.weights.load(destination + GROUP.code_bytes, full, x, y + GROUP.code_lines)
 
 
 @cute.jit

@@ -34,8 +34,9 @@ class Sm90Stage(StageConfig, Sm90Config):
     def of(cls, fused: Sm90Config) -> Self:
         """The stage of a layer that this configuration is for; where tiles are none, there is nothing that a cluster fetches together."""
         p = fused.problem
-        block_m = most_columns(packed=True) if fused.decoded else fused.block_m
-        return cls(p, block_m, p.experts_per_rank, fused.num_sms, cluster=fused.cluster if cls.linear else 1)
+        if fused.decoded:
+            return cls(p, most_columns(packed=True), p.experts_per_rank, fused.num_sms)
+        return cls(p, fused.block_m, p.experts_per_rank, fused.num_sms, cluster=fused.cluster if cls.linear else 1)
 
     @property
     def linear_registers(self) -> RegisterBudget:

@@ -17,13 +17,14 @@ def sm90_barrier_table(
     decode_warps: int,
 ) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA on SM90, in SMEM order; `tile_readers` counts the warps that read work tiles."""
-    readers = 32 * tile_readers * cluster
+    # The first CTA's warp that deals tiles stores its tiles, too, where warps decode; that of another CTA reads them as all others do.
+    readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
     operands = "operands and token scales, from either CTA"
     ring: tuple[MBarrier, ...]
     if decode_warps:
         ring = (
             MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),
-            MBarrier("empty", num_stages, math_warps, "every math warp", "", "token loader and decode warps"),
+            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps"),
             MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
             MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
         )

@@ -84,15 +84,16 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     one phase."""
     weight_blocks = (ceil_div(2 * problem.intermediate, TILE_ROWS), ceil_div(problem.hidden, TILE_ROWS))
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
-    return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
+    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
 
 
 def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
     the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
-    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  When SMs are left to other
-    streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    gains = has_long_tiles(problem) and expected > block_m and num_sms == NUM_SMS
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  Of packed weights each
+    decodes a half for both, which gains with tiles of any length (docs/hopper.md).  When SMs are left to other streams, a CTA may find no
+    free partner in its part of the GPU: so pairs only with all SMs."""
+    gains = (has_long_tiles(problem) or has_packed_weights(problem)) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
 
@@ -175,6 +176,11 @@ class Sm90Config(MegaMoeConfig):
     def decoded(self) -> bool:
         """Whether packed weights are decoded into shared memory by warps of their own."""
         return self.packed and not self.swap_ab
+
+    @property
+    def halves_decoding(self) -> bool:
+        """Whether CTAs of a cluster that have the same weights each decode half of them for both."""
+        return self.decoded and self.cluster > 1
 
     @property
     def part_tokens(self) -> int:

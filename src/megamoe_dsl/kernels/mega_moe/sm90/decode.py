@@ -6,11 +6,13 @@ signals   work_tile_empty, per tile; full and codes_empty, per warp and stage
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....blocks.sm90.decode import decode_tile
+from ....blocks.sm90.decode import Half, decode_tile
 from ....blocks.sm90.math_thread import MathThread
+from ....hardware.packed_part import WHOLE_TILE
 from ..tile_scheduler import next_tile
 from .context import Sm90Context
 
@@ -25,5 +27,11 @@ def decode_weights(ctx: Sm90Context, warp: Int32):
     tile, tiles = next_tile(ctx.first_tile, PHASE_AND_TOKENS)
     stage = ctx.first_stage
     while tile.valid():
-        stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+        if cutlass.const_expr(ctx.config.halves_decoding):
+            if tile.same_weights:
+                stage = decode_tile(stage, me, table, ctx.k_blocks(tile), WHOLE_TILE, Half(ctx.cta_rank))
+            else:
+                stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+        else:
+            stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
         tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)

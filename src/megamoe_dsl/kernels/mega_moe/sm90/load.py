@@ -19,7 +19,7 @@ from cutlass import Int32
 
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage
-from ....blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
+from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
 from ....blocks.trace import begin, detail_of, stamp
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
@@ -57,7 +57,10 @@ def tokens_of(ctx: Sm90Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     scales = ctx.map(Sm90Map.SFA, tile.phase)
     row = config.first_row(tile.pool_block)
     k_blocks = ctx.k_blocks(tile)
-    return TokenTile(tokens, row, rows, plan.token_transaction(rows), scales), k_blocks
+    num_bytes = plan.token_transaction(rows)
+    if config.halves_decoding:
+        num_bytes = num_bytes + select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))  # from the other CTA
+    return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
 
 
 @cute.jit
@@ -83,6 +86,9 @@ def weights_of(ctx: Sm90Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     k_blocks = ctx.k_blocks(tile)
     n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))
     row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
+    if config.halves_decoding:
+        codes, records = (ctx.map(one, tile.phase) for one in (Sm90Map.WEIGHTS, Sm90Map.WEIGHTS_PART))
+        return GroupsOfTile.of(codes, records, row, same, ctx.cta_rank), k_blocks
     return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes), k_blocks
 
 

@@ -1,7 +1,8 @@
 """The tensor maps of the SM90 kernel: twelve descriptors, Linear2 at a fixed distance from Linear1.
 
 An operand has two maps: one whose box is the whole operand of a stage, and one whose box is a part of it.  A part is what a CTA fetches for
-all CTAs of its cluster, or the tokens of a half tile.
+all CTAs of its cluster, or the tokens of a half tile.  Where CTAs decode a half of packed weights each, the boxes have the codes of a
+half, and the records of the whole tile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from enum import IntEnum
 from functools import partial
 
 from ....hardware.operand_tile import BLOCK_K
+from ....hardware.packed_part import GROUP, WHOLE_TILE
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ....layouts.arith import ceil_div
 from ..layouts.symmetric import symmetric_buffer
@@ -51,13 +53,14 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
         words, sf_rows = region[sf].field.shape
         tokens = partial(rows, region.address(sym, acts), k, pool)
         lines = config.weight_lines
+        whole, part = (GROUP.code_lines, WHOLE_TILE.record_lines) if config.halves_decoding else (lines, lines // config.cluster)
         weights = partial(rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, BLOCK_K), swizzle=0 if config.packed else 128)
         return [
             tokens(config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            weights(lines),
+            weights(whole),
             tokens(config.part_tokens),
-            weights(lines // config.cluster),
+            weights(part),
         ]
 
     fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)

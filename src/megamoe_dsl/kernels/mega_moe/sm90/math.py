@@ -17,6 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm90.decoded_ahead import DecodedAhead, multiply_ahead_tile
 from ....blocks.sm90.decoded_share import DecodedShare, multiply_decoded_tile
 from ....blocks.sm90.main_loop import Share, multiply_tile
 from ....blocks.sm90.math_thread import MathThread
@@ -83,7 +84,8 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
             if is_half_tile(ctx, tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
-                stage, stores = compute(ctx, tile, DecodedShare.of(me, half=False, in_registers=True), stage, stores, finish)
+                share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
+                stage, stores = compute(ctx, tile, share, stage, stores, finish)
         elif cutlass.const_expr(config.packed):
             stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)
         elif cutlass.const_expr(config.swap_ab):
@@ -104,6 +106,8 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: St
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
     if cutlass.const_expr(isinstance(me, PackedShare)):
         sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
+    elif cutlass.const_expr(isinstance(me, DecodedAhead)):
+        sums, stage = multiply_ahead_tile(stage, me, ctx.k_blocks(tile))
     elif cutlass.const_expr(isinstance(me, DecodedShare)):
         sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks(tile))
     else:

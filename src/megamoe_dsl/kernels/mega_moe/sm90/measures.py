@@ -28,7 +28,8 @@ def measure_sm90(find: Measurer) -> list[Measure]:
 def measure_loaders(find: Measurer) -> list[Measure]:
     """The loops of both loaders, or that of the one that loads codes, tokens and scales."""
     if find.config.decoded:
-        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=3), 1)]
+        operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
+        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1)]
     return [
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
@@ -53,7 +54,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    share = "decoded_share." if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
+    decoded = "decoded_ahead." if find.config.decoded and find.config.halves_decoding else "decoded_share."
+    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)

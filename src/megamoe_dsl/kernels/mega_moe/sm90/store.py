@@ -7,6 +7,7 @@ signals   work_tile_empty, likewise; store_empty when the tile has been read; fc
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -38,6 +39,9 @@ def store_tiles(ctx: Sm90Context):
 def schedule_and_store(ctx: Sm90Context):
     """The scheduler warp that stores, too."""
     schedule_tiles(ctx, store_dealt)
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        if ctx.cta_rank != 0:
+            store_tiles(ctx)
 
 
 @cute.jit
