@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import ep_ranks
 import gemm_silicon
 import prepare
 import validate
@@ -80,7 +81,7 @@ def test_checks_under_the_sanitizer_are_there() -> None:
         [f"test_all_ranks_on_one_gpu[once_{case}]" for case in cases],
         ["test_layer[1-pre_dispatch_bytes]"],
         [f"test_d_is_the_simulators[{check.name}]" for check in gemm_silicon.checks(SM90)],
-        ["test_once[exact]", "test_once[rounding]"],
+        [f"test_once[{way}-{recipe}-{exact}]" for way, recipe, exact in ep_ranks.ONCE],
     ]
 
 

@@ -41,6 +41,8 @@ CHECKS = (
     *((2, way, BF16) for way in ("serial-in-parts", "tail", "gathered")),
 )
 """What is launched many times; of eight ranks each has one expert, so that no row is copied there."""
+ONCE = (*((way, FP8, way != "defaults") for way in WAYS), *(("defaults", BF16, exact) for exact in (True, False)))
+"""Way, recipe and whether data are exact: what one GPU launches once, for sanitizers too."""
 
 
 def small_problem(ranks: int, recipe: str = FP8) -> Problem:

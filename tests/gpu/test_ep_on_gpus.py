@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from ep_ranks import (
-    BF16,
     CHECKS,
-    FP8,
+    ONCE,
     SETS,
     TILES,
-    WAYS,
     Made,
     inputs_of,
     ranks_of,
@@ -62,10 +60,7 @@ def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -
         assert torch.equal(one.y.cpu().view(torch.int16), ys[rank].view(torch.int16))
 
 
-@pytest.mark.parametrize(
-    ("way", "recipe", "exact"),
-    [*((way, FP8, way != "defaults") for way in WAYS), *(("defaults", BF16, exact) for exact in (True, False))],
-)
+@pytest.mark.parametrize(("way", "recipe", "exact"), ONCE)
 def test_once(way: str, recipe: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """One launch of each kernel on one GPU."""
     case = routed_case(whole_case(1, exact=exact, recipe=recipe), 1)
