@@ -160,7 +160,7 @@ def test_top_k_that_leaves_room_for_one_piece():
     prove(kernel, [(9,)], mask=0.5)
 
 
-@pytest.mark.parametrize("local", [31, 32, rarely(40)])
+@pytest.mark.parametrize("local", [31, rarely(32), rarely(40)])
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6)
@@ -181,7 +181,7 @@ def test_grids_that_divide_nothing(block_m, num_sms):
     prove(config(problem(20, hidden=512, intermediate=256), num_sms=num_sms, block_m=block_m), [(20, 7)], exact=False)
 
 
-@pytest.mark.parametrize(("block_m", "cluster", "tokens"), [(8, 1, (20, 13)), rarely(128, 1, (140, 33)), (128, 2, (500,))])
+@pytest.mark.parametrize(("block_m", "cluster", "tokens"), [rarely(8, 1, (20, 13)), rarely(128, 1, (140, 33)), (128, 2, (500,))])
 def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
     """Linear1 one expert ahead, and runs of two tiles instead of sixteen, so that few tiles go back and forth between the phases."""
     monkeypatch.setattr(fused_moe, "INTERLEAVE", 2)
@@ -194,13 +194,13 @@ def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
     prove(kernel, [tokens])
 
 
-@pytest.mark.parametrize(("block_m", "stages"), [(8, 2), rarely(8, 5), (8, 0), (128, 3), rarely(128, 0)])
+@pytest.mark.parametrize(("block_m", "stages"), [rarely(8, 2), rarely(8, 5), (8, 0), (128, 3), rarely(128, 0)])
 def test_ring_depths(block_m, stages):
     """The shortest ring, one whose length divides no number of K blocks, and the deepest: it holds several tiles at once."""
     prove(config(problem(20, hidden=512, intermediate=384), block_m=block_m, num_stages=stages), [(20, 3)], skew=True)
 
 
-@pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [(8, 4352, 128), (128, 4352, 128), (8, 256, 8320)])
+@pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [rarely(8, 4352, 128), (128, 4352, 128), (8, 256, 8320)])
 def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
     """A lane holds the weight scales of K blocks l and l + 32; 65 parts of the activations, which are counted.  A warp moves two rows
     of 17 chunks through four slots."""
