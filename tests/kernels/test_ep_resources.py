@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chip_fit import compile_fitting
 
+from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.config_error import ConfigError

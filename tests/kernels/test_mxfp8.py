@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from chip_fit import compile_fitting
 from mega_moe_runs import config, prove
 from mega_moe_runs import problem as any_problem
 
+from chip_fit import compile_fitting
 from megamoe_dsl.arch import SM90, SMEM_BYTES
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError

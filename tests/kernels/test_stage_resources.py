@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chip_fit import compile_fitting
 
+from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from chip_fit import compile_fitting
 from fault_runs import sign_of
 from fault_trial import assert_fault_is_noticed, each_fault
 from kernel_faults import gone, last_number_plus
@@ -22,6 +21,7 @@ from sm90_faults import NOT_ORDERED, Sm90Fault, at
 from stage_faults import COUNTER
 from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
+from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case

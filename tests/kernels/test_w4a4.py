@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from chip_fit import compile_fitting
 from fault_runs import WATCHDOG_NS, sign_of
 from kernel_faults import RULES, all_faults
 from mega_moe_runs import Layer, artifact, inputs, prove, received
 from mega_moe_runs import config as any_config
 from mega_moe_runs import problem as fp8_problem
 
+from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case

@@ -8,8 +8,17 @@ from ..gemm.report import number
 
 OURS = ("ours", "TFLOPS", "TB/s", "of the ceiling", "experts", "route", "Linear1", "Linear2", "sum")
 OTHERS = ("torch, BF16", "torch / ours", "SGLang's Triton", "Triton / ours", "copy, DeepGEMM Linear1", "theirs / our Linear1")
+EQUAL = (
+    "SGLang's Triton, sorting too",
+    "sorting Triton / ours",
+    "copy, DeepGEMM Linear1, activated",
+    "activated / our Linear1",
+    "DeepGEMM's layer",
+    "DeepGEMM / ours",
+)
+"""Others' doing all that ours does."""
 QUACK = ("quack's GEMMs", "quack / ours", "quack's Linear1", "its / our Linear1", "quack's Linear2", "its / our Linear2")
-HEADINGS = ("Tokens", *OURS, *OTHERS, *QUACK)
+HEADINGS = ("Tokens", *OURS, *OTHERS, *EQUAL, *QUACK)
 
 
 def beside(theirs: float | None, ours: float) -> list[str]:
@@ -18,7 +27,7 @@ def beside(theirs: float | None, ours: float) -> list[str]:
 
 
 def fastest(us: dict[str, float], prefix: str) -> float | None:
-    """Of the tiles of another's kernel."""
+    """Of the tiles of another's kernel, or of its ways."""
     return min((time for name, time in us.items() if name.startswith(prefix)), default=None)
 
 
@@ -33,6 +42,9 @@ def row(record: dict[str, Any]) -> list[str]:
         (us.get("torch bf16"), ours),
         (fastest(us, "sglang "), ours),
         (us.get("permute, deep_gemm fc1"), us["fc1, chosen"]),
+        (fastest(us, "sorting, sglang "), ours),
+        (fastest(us, "permute, deep_gemm fc1, "), us["fc1, chosen"]),
+        (fastest(us, "deep_gemm layer, "), ours),
         (fastest(us, "quack layer "), ours),
         (fastest(us, "quack fc1 "), us["fc1, chosen"]),
         (fastest(us, "quack fc2 "), us["fc2"]),

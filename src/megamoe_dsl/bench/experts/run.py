@@ -19,23 +19,27 @@ from ...kernels.gather_gemm.problem import SORTED_BLOCKED
 from ...kernels.gemm.problem import ROW_BLOCK
 from ...layouts.expert_rows import BlockedRows
 from ...quant import dequantize_weight_e4m3
-from ...runtime.expert_call import ExpertWeightsFp8
+from ...runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts
 from ...runtime.experts import moe
 from ...runtime.top_experts import top_experts
 from ...target import Target
 from ..host_time import time_host
 from ..timing import time_graphs
-from .baselines import deep_gemm_fc1, torch_layer, torch_top_experts
+from .baselines import Launch, torch_layer, torch_top_experts
+from .deep_gemm import SGLANG_ACTIVATIONS, Activate, deep_gemm_fc1, deep_gemm_layer
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 from .quack_gemms import quack_layers
+from .sglang_blocks import SlotBlocks, Sort, sglang_sort, sorted_blocks
 from .sglang_triton import CONFIGS, sglang_layer
 from .sonic_moe import sonic_layer
 from .trace import traced_config
 
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
+SORTING = "sorting"
+"""What sorts slots into blocks, and each layer of SGLang's that does; those without it get blocks worked out before."""
 
 
 def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
@@ -107,6 +111,41 @@ def host_times(inputs: DrawnCall, ways: dict[str, Callable[[], Any]]) -> dict[st
     return {name: asdict(times) for name, times in time_host(calls, repeats=HOST_REPEATS).items()}
 
 
+def sglang_ways(
+    point: ExpertPoint, call: ExpertCall, site: Path, refused: dict[str, str]
+) -> tuple[dict[str, Launch], dict[str, Callable[[], Launch]]]:
+    """Its sorting for its tiles' blocks; and what makes its layer with each tile, with blocks worked out before and sorted each time."""
+    sorts: dict[int, Sort] = {}
+    layers: dict[str, Callable[[], Launch]] = {}
+    for config in CONFIGS.get(point.name, ()):
+        block_m, tile = config["BLOCK_SIZE_M"], f"{config['BLOCK_SIZE_M']} x {config['BLOCK_SIZE_N']}"
+        try:
+            sorts[block_m] = sglang_sort(call, site, block_m)
+        except Exception as error:  # of a compiler's many kinds; its layer is timed without
+            refused[f"{SORTING}, {block_m} rows"] = first_line(error)
+        else:
+            layers[f"{SORTING}, sglang {tile}"] = partial(sglang_layer, call, site, config, sorts[block_m])
+        blocks = sorted_blocks(call, block_m)
+        layers[f"sglang {tile}"] = partial(sglang_layer, call, site, config, partial(SlotBlocks, *blocks))
+    return {f"{SORTING}, {block_m} rows": sort for block_m, sort in sorts.items()}, layers
+
+
+def working_activations(point: ExpertPoint, sites: Sites, refused: dict[str, str]) -> dict[str, Activate]:
+    """SGLang's, of gate and up in BF16, those that run."""
+    working: dict[str, Activate] = {}
+    if sites.deep_gemm is None or sites.sglang is None or not point.layer.formats.scaled:
+        return working
+    gate_up = torch.zeros(1, 2 * point.layer.intermediate, dtype=torch.bfloat16, device="cuda")
+    for name, make in SGLANG_ACTIVATIONS.items():
+        try:
+            activate = make(sites.sglang)
+            activate(gate_up)
+            working[name] = activate
+        except Exception as error:  # of compilers' many kinds; the others' times are wanted all the same
+            refused[f"activation, {name}"] = first_line(error)
+    return working
+
+
 def run_point(
     point: ExpertPoint,
     target: Target,
@@ -117,7 +156,8 @@ def run_point(
 ) -> dict[str, Any]:
     """Errors of every way, times of it and of the four launches, and what rows take."""
     inputs = DrawnCall.draw(point.layer, point.tokens, weights)
-    call, errors, refused = inputs.call, {}, {}
+    call, errors = inputs.call, {}
+    refused: dict[str, str] = {}
     ways: dict[str, Callable[[], Any]] = {}
     found = {name: DeviceExperts(configs, store, call.x.device) for name, configs in variants(point, target).items()}
     for name, experts in found.items():
@@ -129,10 +169,11 @@ def run_point(
     ways["top_experts"] = partial(top_experts, logits, call.layer.topk)
     ways["torch topk, softmax"] = partial(torch_top_experts, logits, call.layer.topk)
     ways |= {"route": partial(chosen.route, call), "fc2": partial(chosen.fc2, call), "sum": partial(chosen.sum, call)}
-    whole = {"torch bf16": partial(torch_layer, call, *as_bf16)}
+    whole: dict[str, Callable[[], Launch]] = {"torch bf16": partial(torch_layer, call, *as_bf16)}
     if sites.sglang is not None and point.layer.formats.scaled:
-        configs = {f"sglang {one['BLOCK_SIZE_M']} x {one['BLOCK_SIZE_N']}": one for one in CONFIGS.get(point.name, ())}
-        whole |= {name: partial(sglang_layer, call, sites.sglang, one) for name, one in configs.items()}
+        sorts, layers = sglang_ways(point, call, sites.sglang, refused)
+        ways |= sorts
+        whole |= layers
     if sites.quack is not None and not point.layer.formats.scaled:
         try:
             by_tile = quack_layers(call, chosen, sites.quack)
@@ -151,16 +192,20 @@ def run_point(
         except Exception as error:  # of a compiler's many kinds, as above
             ways.pop("sonic-moe", None)
             refused["sonic-moe"] = first_line(error)
+    activations = working_activations(point, sites, refused)
+    if sites.deep_gemm is not None and sites.sglang is not None:
+        for name, activate in activations.items():
+            whole[f"deep_gemm layer, {name}"] = partial(deep_gemm_layer, call, sites.deep_gemm, sites.sglang, activate)
     for name, make in whole.items():
         try:
             way = make()
             errors[name] = inputs.error(way())
             ways[name] = way
-        except (RuntimeError, AttributeError, ImportError) as error:
+        except (RuntimeError, AttributeError, ImportError, AssertionError) as error:
             refused[name] = first_line(error)
     if sites.deep_gemm is not None and point.layer.formats.scaled:
         try:
-            baselines = deep_gemm_fc1(call, sites.deep_gemm)
+            baselines = deep_gemm_fc1(call, sites.deep_gemm, activations)
             for way in baselines.values():
                 way()
             torch.cuda.synchronize()

@@ -1,0 +1,31 @@
+"""Linear2 by tiles (bench/experts/tiles.py): which are compiled and timed beside the chosen one."""
+
+from __future__ import annotations
+
+import pytest
+
+from megamoe_dsl.bench.experts.point import MEASURED, TOKENS, ExpertPoint, find_points
+from megamoe_dsl.bench.experts.tiles import tile_configs
+from megamoe_dsl.kernels.gemm.problem import GEMM_RECIPES
+from megamoe_dsl.target import Target
+
+TARGET = Target.typical("sm_90a")
+
+
+@pytest.mark.parametrize("recipe", [GEMM_RECIPES[0], "bf16xbf16"])
+@pytest.mark.parametrize("model", MEASURED)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_the_chosen_tile_is_first_and_none_is_there_twice(model: str, tokens: int, recipe: str) -> None:
+    point = ExpertPoint(model, tokens, recipe)
+    configs = tile_configs(point, TARGET)
+    assert next(iter(configs)) == "chosen" and configs["chosen"] == point.layer.configs(TARGET, tokens).fc2
+    assert len(set(configs.values())) == len(configs) >= 2
+    assert {one.problem for one in configs.values()} == {point.layer.fc2}
+
+
+def test_tiles_of_the_record_are_among_them() -> None:
+    (few, many) = find_points(["deepseek-v3:1024:bf16xbf16", "deepseek-v3:16384:bf16xbf16"])
+    tiles = {name: (one.block_m, one.block_n, one.swap_ab) for name, one in tile_configs(few, TARGET).items()}
+    assert tiles == {"chosen": (48, 128, True), "equal rows": (32, 128, True), "twice the columns": (48, 256, True)}
+    shapes = {name: (one.block_m, one.block_n, one.halves) for name, one in tile_configs(many, TARGET).items()}
+    assert shapes == {"chosen": (128, 256, False), "half tiles": (128, 256, True), "192 x 128": (192, 128, False)}
