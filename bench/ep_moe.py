@@ -1,4 +1,4 @@
-"""The expert-parallel kernels on two GPUs: bits of small cases, and times beside the fused kernel and its stages in the same process.
+"""The expert-parallel kernels on GPUs: bits of small cases on two, and times beside the fused kernel and its stages in the same process.
 
     python bench/ep_moe.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/ep_moe.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of compiled kernels; a JSON file of results for a table")
     parser.add_argument("--preset", default="flash", help="shapes by name")
     parser.add_argument("--experts-per-rank", type=int, help="instead of all")
+    parser.add_argument("--ranks", type=int, default=SMALL.num_ranks, help="a GPU each; other than two with --only-times or --trace")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
     parser.add_argument("--tokens", default="1024,4096,8192", help="per rank")
     parser.add_argument("--recipe", default=EpConfig.recipes[0], choices=EpConfig.recipes, help="number formats")
@@ -46,7 +47,7 @@ def main() -> None:
         print(f"wrote {entered(Table.read(read_run(given.folder)[0], kind=EpEntry), given.folder).write()}")
         return
     shape = {"preset": given.preset, "experts_per_rank": given.experts_per_rank, "tokens": given.tokens, "recipe": given.recipe}
-    options = RunOptions(**shape, ranks=str(SMALL.num_ranks))
+    options = RunOptions(**shape, ranks=str(given.ranks))
     variants = tuple(Variant(name) for name in filter(None, given.variants.split(",")))
     try:
         bits = not (given.only_times or given.trace)

@@ -13,6 +13,8 @@ layer       the module: graphs, streams, shared buffers, torch.compile, the watc
 engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
+packed      the same points with weights of 4 bits, and 1000 launches of each in a row; on Hopper
+ep_time     the expert-parallel kernels beside the fused kernel and its stages, each choice switched off in turn; on two or more Hoppers
 unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage
 trace       the same points, by role
 tune        on Blackwell, where nothing has been measured: candidates at three points; `megamoe tune --from` makes a table of the records
@@ -52,6 +54,8 @@ from stand_in.gpu import environment
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = "1,8,64,512,2048,8192"
 TUNED_TOKENS = "8,64,512"
+EP_TOKENS = "8192,32768"
+PACKED = "fp8xmxfp4"
 ARCHES = ("sm_90a", "sm_100a")
 SIMULATED_SMS = 4
 SIMULATED_LIMIT_S = 1200
@@ -122,7 +126,7 @@ class Sizes:
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str = ARCHES[0], simulated: bool = False) -> list[Step]:
     """All of them, for a host with `gpus` GPUs of an architecture, or a simulated one."""
-    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time")}
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time", "ep", "packed")}
     sizes = Sizes.simulated() if simulated else Sizes.of_presets()
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     hopper = arch == ARCHES[0]
@@ -141,12 +145,12 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         command = [*PYTEST, script(f"tests/gpu/{file}"), "--kernels", at["checks"], "--gpus", str(on), *more, *sizes.checks]
         return tuple([*command, "--recipe", one] for one in only)
 
-    def points(tokens: str = sizes.tokens) -> list[tuple[str, Command]]:
-        return [(recipe, [*shape, "--tokens", tokens, "--recipe", recipe]) for recipe in recipes for shape in sizes.shapes]
+    def points(tokens: str = sizes.tokens, only: Sequence[str] = recipes) -> list[tuple[str, Command]]:
+        return [(recipe, [*shape, "--tokens", tokens, "--recipe", recipe]) for recipe in only for shape in sizes.shapes]
 
-    def compiled(into: str, on: str, *more: str, tokens: str = sizes.tokens) -> tuple[Command, ...]:
+    def compiled(into: str, on: str, *more: str, tokens: str = sizes.tokens, only: Sequence[str] = recipes) -> tuple[Command, ...]:
         command = [script("bench/compile_artifacts.py"), at[into]]
-        return tuple([*command, *point, "--ranks", on, *more, *sizes.compiles] for _, point in points(tokens))
+        return tuple([*command, *point, "--ranks", on, *more, *sizes.compiles] for _, point in points(tokens, only))
 
     def candidates() -> tuple[Command, ...]:
         if sizes.candidates is not None:
@@ -154,9 +158,15 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         command = ["-m", "megamoe_dsl", "tune", "--compile-only", "--artifacts", at["tuned"], "--ranks", ranks[-1], *traffic]
         return tuple([*command, *point] for _, point in points(sizes.tuned_tokens))
 
-    def measured(kernels: str, on: str, *more: str, tokens: str = sizes.tokens, baselines: bool = False) -> tuple[Command, ...]:
+    def measured(
+        kernels: str, on: str, *more: str, tokens: str = sizes.tokens, baselines: bool = False, only: Sequence[str] = recipes
+    ) -> tuple[Command, ...]:
         command = [script("bench/mega_moe.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
-        return tuple([*command, *point, *(beside(recipe) if baselines else [])] for recipe, point in points(tokens))
+        return tuple([*command, *point, *(beside(recipe) if baselines else [])] for recipe, point in points(tokens, only))
+
+    def ep_timed(what: str, *more: str) -> tuple[Command, ...]:
+        command = [script("bench/ep_moe.py"), what, at["ep"], "--ranks", str(gpus), "--tokens", EP_TOKENS, "--only-times", *traffic, *more]
+        return tuple([*command, *shape] for shape in sizes.shapes)
 
     def host_time(what: str) -> Command:
         return [script("bench/host_time.py"), what, at["host_time"], "--recipe", recipes[0]]
@@ -174,6 +184,10 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     sanitized = (*once, *quantise, *gemms, *ep_once)
     bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
     stages = compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused")
+    packed = (
+        *measured("packed", ranks[-1], *traffic, baselines=True, only=[PACKED]),
+        *measured("packed", ranks[-1], *traffic, "--soak", sizes.launches, only=[PACKED]),
+    )
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
         Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
@@ -183,6 +197,8 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         *(Step(tool, (), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
+        *([Step("packed", compiled("packed", ranks[-1], only=[PACKED]), packed, 300)] if hopper and not simulated else []),
+        *([Step("ep_time", ep_timed("prepare"), ep_timed("run", "--out", str(out)), 300)] if hopper and gpus > 1 else []),
         Step("unfused", *stages, 400),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
