@@ -12,11 +12,7 @@ torch's symmetric memory, and its Python package is not needed.  `rows` is what 
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +20,19 @@ import torch
 import torch.distributed as dist
 
 from cuda_library import STREAM, CudaLibrary
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.timing import synchronize, time_back_to_back
 from megamoe_dsl.layouts.region import U8, Field, Region
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from peer_run import RANKS, run_peer
 
-RANKS, LOCAL_EXPERTS, TOPK, SCALE_CHANNELS = 2, 32, 1, 128
+LOCAL_EXPERTS, TOPK, SCALE_CHANNELS = 32, 1, 128
 SMS = (20, 64, 132)  # DeepEP's default first
 DISPATCH_CHUNKS, COMBINE_CHUNKS = (24, 256), (10, 256)  # tokens sent at a time, and received at most: its choice for two ranks
 SIGNALS = 128  # bytes for barriers, behind the buffer
 BF16 = 14  # CUDA_R_16BF
-LIMIT_S, LAUNCHES = 60.0, 8
+LAUNCHES = 8
 SYMBOLS = {
     "notify_dispatch": "_ZN7deep_ep9intranode15notify_dispatchEPKiPiiS2_S3_iiPKbS3_S3_iiPPvPS3_iP11CUstream_sti",
     "dispatch": "_ZN7deep_ep9intranode8dispatchEPvPfPiPlS2_S3_S3_PKvPKfPKlS8_PKbPKiiiiiiiiiPS1_iiP11CUstream_stiii",
@@ -131,13 +126,6 @@ def numbers(rows: torch.Tensor) -> torch.Tensor:
     return rows.view(torch.float8_e4m3fn).float().nan_to_num(0).bfloat16()
 
 
-def work(rank: int, jobs: list[Job], report: Callable[[int, dict[str, Any]], None], *, library: Path) -> None:
-    """A worker process."""
-    run = CudaLibrary(library, SYMBOLS)
-    for index, job in enumerate(jobs):
-        report(index, measure(job, run))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path, help="of DeepEP's kernels")
@@ -147,18 +135,7 @@ def main() -> None:
     given = parser.parse_args()
     hidden = PRESETS[given.preset].hidden
     jobs = [Job(given.preset, hidden, int(rows), sms) for rows in given.rows.split(",") for sms in SMS]
-    path, head, records = result_path(given.out, "deep_ep"), heading(), list[dict[str, Any]]()
-
-    def show(job: Job, record: dict[str, Any]) -> None:
-        records.append({"name": job.name, **record})
-        write(path, head, records)
-        figures = [f"{name} {us:.0f} us, {record['gb_per_s'][name]:.0f} GB/s" for name, us in record.get("us", {}).items()]
-        print(f"{job.name}: {record.get('error') or '; '.join(figures)}", flush=True)
-
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(partial(work, library=given.library), RANKS), jobs, Path(folder), LIMIT_S, show, 20.0)
-    print(f"wrote {path}")
-    sys.exit(any("error" in one for one in records))
+    run_peer("deep_ep", given.library, SYMBOLS, measure, jobs, given.out, lambda record, kernel: f", {record['gb_per_s'][kernel]:.0f} GB/s")
 
 
 if __name__ == "__main__":

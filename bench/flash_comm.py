@@ -15,11 +15,8 @@ rows of a token before the token's rank fetches that sum, and then that rank sum
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +28,6 @@ from megamoe_dsl.bench.ep import as_of_many
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.timing import synchronize, time_graphs
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.layouts.region import BF16, I32, Field, Region
@@ -40,13 +35,13 @@ from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.routing import experts_of, sets_of
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from peer_run import RANKS, run_peer
 
-RANKS = 2
 SMS = (16, 64, 132)  # FlashComm's default first
 LOCAL_CTAS = 8 * 132  # of what moves rows within a rank: its default
 ROW_BLOCK = 128  # an expert's rows begin at a multiple of it, as ours
 DTYPE = {"float32": 0, "bf16": 2, "int32": 4}
-LIMIT_S, ALIGNMENT = 60.0, 128
+ALIGNMENT = 128
 PREFIX = "_ZN10flash_comm2ep9intranode"
 SYMBOLS = {
     "offsets": f"{PREFIX}52compute_stable_local_token_within_expert_offset_cudaEPiiiiS2_S2_S2_iP11CUstream_st",
@@ -235,13 +230,6 @@ def measure(job: Job, run: CudaLibrary) -> dict[str, Any]:
     return record
 
 
-def work(rank: int, jobs: list[Job], report: Callable[[int, dict[str, Any]], None], *, library: Path) -> None:
-    """A worker process."""
-    run = CudaLibrary(library, SYMBOLS)
-    for index, job in enumerate(jobs):
-        report(index, measure(job, run))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path, help="of FlashComm's kernels")
@@ -252,18 +240,7 @@ def main() -> None:
     given = parser.parse_args()
     options = RunOptions(preset=given.preset, experts_per_rank=given.experts_per_rank, tokens=given.tokens, ranks=str(RANKS))
     jobs = [Job(point, sms) for point in points_of(options, 0.875) for sms in SMS]
-    path, head, records = result_path(given.out, "flash_comm"), heading(), list[dict[str, Any]]()
-
-    def show(job: Job, record: dict[str, Any]) -> None:
-        records.append({"name": job.name, **record})
-        write(path, head, records)
-        figures = [f"{name} {us:.0f} us" for name, us in record.get("us", {}).items()]
-        print(f"{job.name}: {record.get('error') or '; '.join(figures)}", flush=True)
-
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(partial(work, library=given.library), RANKS), jobs, Path(folder), LIMIT_S, show, 20.0)
-    print(f"wrote {path}")
-    sys.exit(any("error" in one for one in records))
+    run_peer("flash_comm", given.library, SYMBOLS, measure, jobs, given.out, lambda *_: "")
 
 
 if __name__ == "__main__":
