@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, make_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ..gemm.arguments import GemmArguments
 
@@ -31,7 +32,7 @@ class GatherGemmArguments(GemmArguments):
 
 
 @dataclass(frozen=True)
-class FactoredGatherArguments(GatherGemmArguments):
+class FactorArguments:
     """In number formats with a factor of a whole matrix.
 
     factors   f32 [num_groups], what the sums of each expert's rows are multiplied with
@@ -41,7 +42,7 @@ class FactoredGatherArguments(GatherGemmArguments):
 
 
 @dataclass(frozen=True)
-class StoringArguments(GatherGemmArguments):
+class StoringArguments:
     """Of a GEMM that stores gate and up, too.
 
     preactivations   bf16 [d_rows, n]
@@ -51,54 +52,19 @@ class StoringArguments(GatherGemmArguments):
 
 
 @dataclass(frozen=True)
-class FactoredStoringArguments(FactoredGatherArguments):
-    """The same in number formats with a factor.
+class TraceArguments:
+    """Of a traced kernel.
 
-    preactivations   bf16 [d_rows, n]
+    trace   memory for its stamps (layouts/stamps.py)
     """
 
-    preactivations: Int64
-
-
-@dataclass(frozen=True)
-class TracedGatherArguments(GatherGemmArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
-
     trace: Int64
 
 
-@dataclass(frozen=True)
-class TracedFactoredArguments(FactoredGatherArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
-
-    trace: Int64
-
-
-@dataclass(frozen=True)
-class TracedStoringArguments(StoringArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
-
-    trace: Int64
-
-
-@dataclass(frozen=True)
-class TracedFactoredStoringArguments(FactoredStoringArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
-
-    trace: Int64
-
-
-KINDS = {
-    (False, False): GatherGemmArguments,
-    (True, False): FactoredGatherArguments,
-    (False, True): StoringArguments,
-    (True, True): FactoredStoringArguments,
-}
-"""By whether there is a factor, and whether gate and up are stored."""
-TRACED = {
-    GatherGemmArguments: TracedGatherArguments,
-    FactoredGatherArguments: TracedFactoredArguments,
-    StoringArguments: TracedStoringArguments,
-    FactoredStoringArguments: TracedFactoredStoringArguments,
-}
-"""The same of a traced kernel."""
+@cache
+def with_parts(*parts: type[Any]) -> type[GatherGemmArguments]:
+    """`GatherGemmArguments` and behind them the fields of each of these classes."""
+    if not parts:
+        return GatherGemmArguments
+    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, GatherGemmArguments)) + "Arguments"
+    return make_dataclass(name, (), bases=(*reversed(parts), GatherGemmArguments), frozen=True, namespace={"__module__": __name__})

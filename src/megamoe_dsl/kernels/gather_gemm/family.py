@@ -14,7 +14,7 @@ from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import KINDS, TRACED, GatherGemmArguments
+from .arguments import FactorArguments, GatherGemmArguments, StoringArguments, TraceArguments, with_parts
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -41,10 +41,11 @@ class GatherGemmKernel(GemmKernel):
         return gather_gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
-        """With factors where the number formats have them, or an address of gate and up where they are stored."""
+        """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
-        kind = KINDS[config.problem.has_factors, config.problem.preactivations]
-        return TRACED[kind] if config.trace else kind
+        problem = config.problem
+        parts = {FactorArguments: problem.has_factors, StoringArguments: problem.preactivations, TraceArguments: config.trace}
+        return with_parts(*(part for part, there in parts.items() if there))
 
     def buffers(self, config: BaseGemmConfig) -> Mapping[str, Region]:
         """trace: the stamps of all warps, if they leave any."""
