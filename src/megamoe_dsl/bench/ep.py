@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from ..quant import MICRO_SCALING, encode_ue8m0
 from ..recipe import F32
 from ..reference import route
 from ..runtime.buffers import Inputs
-from ..runtime.cuda_kernel import CudaKernel
 from ..runtime.ep.buffers import RowActivations
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
@@ -187,29 +186,12 @@ def ep_point(
     ep.synchronize()
     rows = rows_of(ep)
     difference = float((y.float() - other.float()).norm() / other.float().norm())
-    wanted = y.clone()
     candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
-    later: list[tuple[DispatchGemmConfig, str, CudaKernel]] = []
-    differing = []
-    for name, config in configs.items():
-        kernel = ep.bind(store.load(config, any_sources=True))
-        if isinstance(config, DispatchGemmConfig):
-            if tables_of(config) != tables_of(ep.dispatch_config):
-                later.append((config, name, kernel))
-                continue
-        else:
-            ep.point_at(kernel, y)
-            y.fill_(float("nan"))
-            kernel.launch()
-            ep.synchronize()
-            differing += [] if torch.equal(y, wanted) else [name]
-            clear_counters(memory)
-        candidates[name] = kernel.launch
+    own, differing = bind_variants({FP8: ep}, store, configs, {FP8: y})
+    candidates |= own
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
-    for config, name, kernel in later:
-        ep.route(inputs, config)
-        times |= time_back_to_back({name: kernel.launch}, launches, VARIANT_REPEATS)
+    times |= time_other_tables(ep, store, configs, inputs, launches)
     record = {
         "point": asdict(point),
         "rows": rows,
@@ -221,9 +203,45 @@ def ep_point(
         "stages_us": time_stages(unfused, other, launches),
     }
     candidates.clear()
+    own.clear()
     symmetric.close()
     ep.symmetric.close()
     return record
+
+
+def bind_variants(
+    layers: Mapping[str, EpMoE], store: ArtifactStore, configs: Mapping[str, EpConfig], ys: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, Callable[[], None]], list[str]]:
+    """Kernels by name, on the memory of the layer that has their number formats, but those that ask for other tables than it has; and the
+    names of those of combine that make another y than `ys` has of that layer, where they all write."""
+    found: dict[str, Callable[[], None]] = {}
+    wanted, differing = {recipe: ys[recipe].clone() for recipe in layers}, []
+    for name, config in configs.items():
+        recipe = config.problem.recipe
+        ep, y = layers[recipe], ys[recipe]
+        if asks_for_other_tables(config, ep):
+            continue
+        kernel = ep.bind(store.load(config, any_sources=True))
+        if not isinstance(config, DispatchGemmConfig):
+            ep.point_at(kernel, y)
+            y.fill_(float("nan"))
+            kernel.launch()
+            ep.synchronize()
+            differing += [] if torch.equal(y, wanted[recipe]) else [name]
+            clear_counters(ep.symmetric)
+        found[name] = kernel.launch
+    return found, differing
+
+
+def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], inputs: Inputs, launches: int) -> dict[str, Times]:
+    """Of the variants of a layer's dispatch that ask for other tables than it has, which are made before; they are the layer's no more."""
+    times: dict[str, Times] = {}
+    for name, config in configs.items():
+        if config.problem.recipe == ep.problem.recipe and asks_for_other_tables(config, ep):
+            kernel = ep.bind(store.load(config, any_sources=True))
+            ep.route(inputs, config)
+            times |= time_back_to_back({name: kernel.launch}, launches, VARIANT_REPEATS)
+    return times
 
 
 def clear_counters(symmetric: SymmetricBuffer) -> None:
@@ -236,6 +254,11 @@ def clear_counters(symmetric: SymmetricBuffer) -> None:
         if placement.field.name in ("arrivals", "finished"):
             region.view(symmetric.sym, placement.field.name).zero_()
     synchronize()
+
+
+def asks_for_other_tables(config: EpConfig, ep: EpMoE) -> TypeGuard[DispatchGemmConfig]:
+    """Whether a kernel is of dispatch, and takes other routing tables than those of a layer's."""
+    return isinstance(config, DispatchGemmConfig) and tables_of(config) != tables_of(ep.dispatch_config)
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:

@@ -3,7 +3,7 @@ turns in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig
+from ..kernels.ep_moe.config import EpConfig
 from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..quant import ExpertWeights, quantize_weight_e4m3
@@ -29,11 +29,11 @@ from .ep import (
     Variant,
     alone,
     as_of_many,
-    clear_counters,
+    bind_variants,
     configs_of,
     rows_of,
     swiglu,
-    tables_of,
+    time_other_tables,
     without_clamp,
 )
 from .point import FP8, SEED, Layer, Point
@@ -83,20 +83,18 @@ def unscaled_point(
         made.launch_combine(ys[recipe])
         made.synchronize()
         layers[recipe] = made
-    candidates, differing = bound(layers, store, configs, ys)
+    bound, differing = bind_variants(layers, store, configs, ys)
     far = TorchLayer(problem, layer.weights)
     far.load(point.draw(SEED))
     far(ys[TORCH])
     received, rows = far.dispatch()
     acts = far.activate(rows)
-    candidates |= {f"{TORCH} dispatch": far.dispatch, f"{TORCH} combine": partial(far.combine, received, acts, ys[TORCH])}
+    candidates: dict[str, Callable[[], Any]] = {**bound, f"{TORCH} dispatch": far.dispatch}
+    candidates[f"{TORCH} combine"] = partial(far.combine, received, acts, ys[TORCH])
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
     own_layer = layers[point.recipe]
-    for name, config in configs.items():
-        if name not in candidates and isinstance(config, DispatchGemmConfig):
-            own_layer.route(inputs[point.recipe], config)
-            times |= time_back_to_back({name: own_layer.bind(store.load(config, any_sources=True)).launch}, launches, VARIANT_REPEATS)
+    times |= time_other_tables(own_layer, store, configs, inputs[point.recipe], launches)
     own_layer.route(inputs[point.recipe])
     synchronize()
     between: dict[str, Callable[[], Any]] = {TORCH: partial(far.activate, rows)}
@@ -111,32 +109,10 @@ def unscaled_point(
         "dispatch_alone_us": {recipe: asdict(alone(one, inputs[recipe], launches)) for recipe, one in layers.items()},
     }
     candidates.clear()
+    bound.clear()
     for one in layers.values():
         one.symmetric.close()
     return record
-
-
-def bound(
-    layers: Mapping[str, EpMoE], store: ArtifactStore, configs: Mapping[str, EpConfig], ys: Mapping[str, torch.Tensor]
-) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """Kernels on the memory of the layer that has their formats, by name, but those of dispatch that ask for other tables; and those of
-    combine that make another y than the layer has."""
-    found: dict[str, Callable[[], Any]] = {}
-    differing = []
-    for name, config in configs.items():
-        own, wanted = layers[config.problem.recipe], ys[config.problem.recipe]
-        if isinstance(config, DispatchGemmConfig) and tables_of(config) != tables_of(own.dispatch_config):
-            continue
-        kernel = own.bind(store.load(config, any_sources=True))
-        if not isinstance(config, DispatchGemmConfig):
-            y = torch.full_like(wanted, torch.nan)
-            own.point_at(kernel, y)
-            kernel.launch()
-            own.synchronize()
-            differing += [] if torch.equal(y, wanted) else [name]
-            clear_counters(own.symmetric)
-        found[name] = kernel.launch
-    return found, differing
 
 
 def line_of(record: dict[str, Any]) -> str:

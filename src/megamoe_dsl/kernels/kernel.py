@@ -62,6 +62,11 @@ class Kernel(ABC):
     resident: ClassVar[bool] = False
     early: ClassVar[bool] = False
 
+    @classmethod
+    def takes(cls, recipe: str) -> bool:
+        """Whether it has these number formats on any architecture."""
+        return any(recipe in names for names in cls.recipes.values())
+
     # --- what every kernel has
     @abstractmethod
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:

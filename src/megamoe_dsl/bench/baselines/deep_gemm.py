@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +11,7 @@ import torch.distributed as dist
 from ...cases import TokenInputs
 from ...problem import Problem
 from ...quant import ExpertWeights
+from ..site import import_from
 from ..timing import synchronize
 from .baseline import require_plain
 
@@ -26,9 +25,7 @@ class DeepGemm:
 
     def __init__(self, site: Path, problem: Problem, weights: ExpertWeights) -> None:
         require_plain(problem)
-        if str(site) not in sys.path:
-            sys.path.insert(0, str(site))
-        self.library: Any = importlib.import_module(self.PACKAGE)
+        self.library = import_from(self.PACKAGE, site)
         self.version = str(getattr(self.library, "__version__", "unknown"))
         self.problem = problem
         self.weights = self.transform(weights)

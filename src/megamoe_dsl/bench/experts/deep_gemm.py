@@ -5,8 +5,6 @@ DeepGEMM and SGLang come from unpacked wheels, theirs and `sglang_site.py`'s; no
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +15,14 @@ import torch
 from ...kernels.gemm.problem import ROW_BLOCK, SCALE_BLOCK
 from ...runtime.expert_call import ExpertCall
 from ...runtime.gemm_scales import scales_by_column
+from ..site import import_from
 from . import sglang_site
 from .baselines import Launch
 
+PACKAGE = "deep_gemm"
 Quantised = tuple[torch.Tensor, torch.Tensor]
 """E4M3 [rows, K] and its scales as DeepGEMM takes them, float32 [rows, K / 128] with rows next to one another."""
 Activate = Callable[[torch.Tensor], Quantised]
-
-
-def deep_gemm(site: Path) -> Any:
-    """Their module.  Raises ImportError."""
-    if str(site) not in sys.path:
-        sys.path.insert(0, str(site))
-    return importlib.import_module("deep_gemm")
 
 
 def activate_by_triton(site: Path) -> Activate:
@@ -75,7 +68,7 @@ def deep_gemm_fc1(call: ExpertCall, site: Path, activations: dict[str, Activate]
     """Linear1 by the contiguous GEMM, BF16 out: rows copied to where it wants them, the GEMM, and each of `activations` after it.
 
     Where the copy goes is worked out before it is timed; tokens are quantised already, as for ours."""
-    library, layer, device = deep_gemm(site), call.layer, call.x.device
+    library, layer, device = import_from(PACKAGE, site), call.layer, call.x.device
     counts, blocks = blocked_counts(call)
     rows = ROW_BLOCK * sum(blocks)
     source = torch.zeros(rows, dtype=torch.long)
@@ -165,4 +158,4 @@ def deep_gemm_layer(call: ExpertCall, site: Path, sglang: Path, activate: Activa
         sglang_site.load(sglang, name) for name in (sglang_site.EXPERT_PARALLEL, sglang_site.COUNTS, sglang_site.QUANTISATION)
     )
     rows = ROW_BLOCK * sum(blocked_counts(call)[1])
-    return DeepGemmLayer(call, deep_gemm(site), kernels, padding, quantisation, activate, call.topk_idx.int(), rows)
+    return DeepGemmLayer(call, import_from(PACKAGE, site), kernels, padding, quantisation, activate, call.topk_idx.int(), rows)

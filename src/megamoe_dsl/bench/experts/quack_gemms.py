@@ -6,8 +6,6 @@ DSL has to lie under a `site-packages`: quack hashes what its epilogues call, an
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ import torch
 
 from ...runtime.expert_call import ExpertCall
 from ...runtime.expert_plan import DeviceExperts
+from ..site import import_from
 
 
 class QuackTile(NamedTuple):
@@ -79,9 +78,7 @@ def interleaved(w1: torch.Tensor) -> torch.Tensor:
 
 def quack_layers(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, QuackLayer]:
     """By tile.  Raises `ImportError` where the folder lacks something."""
-    if str(site) not in sys.path:
-        sys.path.insert(0, str(site))
-    library = importlib.import_module("quack.gemm_interface")
+    library = import_from("quack.gemm_interface", site)
     w1, starts = interleaved(call.weights.w1), torch.zeros(call.layer.num_experts + 1, dtype=torch.int32, device=call.x.device)
     fixed = {"cluster_m": 2, "cluster_n": 1, "is_dynamic_persistent": False}
     return {

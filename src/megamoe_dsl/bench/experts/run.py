@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...artifact.compile import compile_kernel
 from ...artifact.store import ArtifactStore
 from ...kernels.expert_routing.config import TopExpertsConfig
 from ...kernels.expert_routing.layer import LayerConfigs
@@ -27,6 +26,7 @@ from ...target import Target
 from ..host_time import time_host
 from ..timing import time_graphs
 from .baselines import Launch, torch_layer, torch_top_experts
+from .compile import compile_missing
 from .deep_gemm import SGLANG_ACTIVATIONS, Activate, deep_gemm_fc1, deep_gemm_layer
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
@@ -51,14 +51,10 @@ def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
 
 def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks; how many kernels."""
-    store = ArtifactStore(folder)
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
     wanted |= {traced_config(one, target) for one in points}
     wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
-    missing = [config for config in wanted if not store.path(config).exists()]
-    for config in missing:
-        store.save(compile_kernel(config))
-    return len(missing)
+    return compile_missing(wanted, folder)
 
 
 def bfloat16(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

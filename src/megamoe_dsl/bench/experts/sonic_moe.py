@@ -6,8 +6,6 @@ in the place of a CUDA extension that it compiles with nvcc when first called.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 
 from ...runtime.expert_call import ExpertCall
+from ..site import import_from
 from .quack_gemms import interleaved
 
 
@@ -59,9 +58,7 @@ class SonicLayer:
 
 def sonic_layer(call: ExpertCall, site: Path) -> SonicLayer:
     """Of a call.  Raises `ImportError` where the folder lacks something."""
-    for folder in (site, site / "nvidia_cutlass_dsl" / "python_packages"):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-    layer, kernels = (importlib.import_module(name) for name in ("sonicmoe.functional", "sonicmoe.functional.forward"))
+    folders = (site, site / "nvidia_cutlass_dsl" / "python_packages")
+    layer, kernels = (import_from(name, *folders) for name in ("sonicmoe.functional", "sonicmoe.functional.forward"))
     w1, w2 = interleaved(call.weights.w1).permute(1, 2, 0), call.weights.w2.permute(1, 2, 0)
     return SonicLayer(call, layer, kernels, w1, w2, call.topk_idx.int())

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ...artifact.compile import compile_kernel
 from ...artifact.store import ArtifactStore
 from ...config_error import ConfigError
 from ...kernels.gemm.config import GemmConfig
@@ -20,6 +19,7 @@ from ...runtime.expert_call import ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts
 from ...target import Target
 from ..timing import time_graphs
+from .compile import compile_missing
 from .inputs import DrawnCall, draw_weights
 from .point import ExpertPoint
 
@@ -48,14 +48,10 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
 
 def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks of them and of the layers around; how many kernels."""
-    store = ArtifactStore(folder)
     wanted: set[Any] = {
         config for one in points for config in (*tile_configs(one, target).values(), *one.layer.configs(target, one.tokens))
     }
-    missing = [config for config in wanted if not store.path(config).exists()]
-    for config in missing:
-        store.save(compile_kernel(config))
-    return len(missing)
+    return compile_missing(wanted, folder)
 
 
 def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import torch
 
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK
+from ..site import import_from
 from .inputs import PointInputs
 from .point import GemmPoint
 
@@ -22,9 +21,7 @@ def deep_gemm(point: GemmPoint, inputs: PointInputs, d: torch.Tensor, site: Path
     of is compared with its contiguous one, on rows padded as that asks for."""
     if site is None:
         return {}
-    if str(site) not in sys.path:
-        sys.path.insert(0, str(site))
-    library: Any = importlib.import_module("deep_gemm")
+    library = import_from("deep_gemm", site)
     t, p = inputs.tensors, point.problem
     if not p.formats.scaled:
         return unscaled_deep_gemm(library, point, inputs, d)

@@ -28,7 +28,7 @@ def fastest_way(problem: Problem, num_tokens: int, *, among: Collection[Way] = t
     Raises `ProblemError` for a number of tokens, `ConfigError` for no way at all, or for a GPU that nobody measured.
     """
     problem.check_num_tokens(num_tokens)
-    fused = any(problem.recipe in names for names in MegaMoeKernel.recipes.values())
+    fused = MegaMoeKernel.takes(problem.recipe)
     ways = [Way(one) for one in among if fused or one == Way.HALVES]
     require(len(ways) > 0, "among", tuple(among), "at least one way" if fused else f"{Way.HALVES} with {problem.recipe}")
     if len(ways) == 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...config_error import ConfigError
 from ...kernels.ep_moe.way import Way, fastest_way
-from ...kernels.registry import find_kernel
+from ...kernels.mega_moe.family import MegaMoeKernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
 from ..layer import MegaMoE, gpu_name
@@ -19,8 +19,6 @@ from .buffers import Activation
 from .layer import EpMoE
 
 AUTO = "auto"
-RECIPES = {name for names in find_kernel("mega_moe").recipes.values() for name in names}
-"""Of layers that have the problem's activation."""
 OF_ITS_OWN = (Way.FUSED, Way.UNFUSED)
 """Ways that have the problem's activation between the linears."""
 
@@ -43,7 +41,7 @@ def expert_parallel(
         raise ProblemError("way", str(way), f"{AUTO} or {' or '.join(among)}, with {'no' if activation is None else 'an'} activation")
     if activation is not None:
         return EpMoE(problem, weights, activation=activation, **options)
-    if problem.recipe not in RECIPES:
+    if not MegaMoeKernel.takes(problem.recipe):
         raise ProblemError("activation", None, f"a function with {problem.recipe}: only EpMoE has these number formats")
     chosen = measured_way(problem, gpu_name(weights.fc1.device)) if way == AUTO else Way(way)
     return MegaMoE(problem, weights, fused=chosen == Way.FUSED, **options)
