@@ -2,6 +2,7 @@
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
+    python bench/experts.py try FOLDER ...      as `run` without times: what runs, what is refused; compiles what compiles when first called
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
@@ -41,9 +42,15 @@ def medians(record: dict[str, Any]) -> str:
     return "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
 
 
+def say(outcome: dict[str, Any]) -> dict[str, Any]:
+    """The same, printed as JSON in a line."""
+    print(json.dumps(outcome), flush=True)
+    return outcome
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "trace", "prepare-tiles", "tiles", "table", "memory"))
+    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
@@ -78,13 +85,17 @@ def main() -> None:
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)
         return
+    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic)
+    if given.what == "try":
+        outcomes = [say(outcome) for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome)]
+        sys.exit(not all(one["passed"] and not one["refused"] for one in outcomes))
     records = []
-    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack, given.sonic)):
+    for record in run_points(points, TARGET, given.folder, sites):
         records.append(record)
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
         print(f"{record['point']}: {medians(record)}  errors {errors}  {record['refused'] or ''}", flush=True)
         print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
-    save(given.out, "experts", records, None if given.baseline is None else str(given.baseline))
+    save(given.out, "experts", records, *sites)
     sys.exit(not all(record["passed"] for record in records))
 
 
