@@ -8,9 +8,8 @@
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels: of deep_gemm, of sglang, whose kernels are run from their files, of einops and CuTe DSL beside quack's sources, or
-of CuTe DSL 4.2.1 beside the sources of sonic-moe and of the quack that it asks for.  With msgspec and tvm_ffi beside sglang, and nvcc and
-ninja on the machine, its sorting and its one kernel for activation are compiled when first called; without, they are left out.
+SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
+beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
 """
 
 from __future__ import annotations

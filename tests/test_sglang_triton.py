@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_their_compiler_is_theirs_where_the_wheel_has_it(wheel: Path) -> None:
     write(wheel, **{"sglang.kernels.jit.__init__": "", **{f"sglang.kernels.jit.utils.{name}": text for name, text in utils.items()}})
     write(wheel, **{sglang_site.MOE: THEIRS})
     assert sglang_site.load(wheel, sglang_site.MOE).said == (True, False, [True], False)
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, "/opt/cuda"), ("/usr/cuda", "/usr/cuda")])
+def test_their_compiler_is_told_where_cuda_is(wheel: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, taken: str) -> None:
+    monkeypatch.setattr(sglang_site, "cuda_toolkit", lambda: Path("/opt/cuda"))
+    monkeypatch.setattr(os, "environ", {} if given is None else {"CUDA_HOME": given})
+    sglang_site.load(wheel, sglang_site.MOE)
+    assert os.environ["CUDA_HOME"] == taken
 
 
 def test_a_wheel_that_lacks_a_file_is_refused(wheel: Path, call: ExpertCall) -> None:
