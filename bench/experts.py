@@ -29,7 +29,7 @@ from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
 from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
 from megamoe_dsl.bench.experts.trace import trace_experts
-from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.bench.result_file import save, save_each
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
@@ -38,13 +38,14 @@ TARGET = Target.typical("sm_90a")
 
 def medians(record: dict[str, Any]) -> str:
     """Of all that a record's point has timed."""
-    return "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
+    return f"{record['point']}: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
 
 
-def say(outcome: dict[str, Any]) -> dict[str, Any]:
-    """The same, printed as JSON in a line."""
-    print(json.dumps(outcome), flush=True)
-    return outcome
+def summary(record: dict[str, Any]) -> str:
+    """Of a record: times, errors, what is refused, and the host's times."""
+    errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
+    host = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items())
+    return f"{medians(record)}  errors {errors}  {record['refused'] or ''}\n  host: {host}"
 
 
 def main() -> None:
@@ -73,11 +74,7 @@ def main() -> None:
         print(f"{compile_tiles(points, TARGET, given.folder)} kernels into {given.folder}")
         return
     if given.what == "tiles":
-        tiles = []
-        for record in run_tiles(points, TARGET, given.folder):
-            tiles.append(record)
-            print(f"{record['point']}: {medians(record)}", flush=True)
-        save(given.out, "experts-tiles", tiles)
+        tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "trace":
@@ -86,15 +83,12 @@ def main() -> None:
         return
     sites = Sites(given.baseline, given.sglang, given.quack, given.sonic)
     if given.what == "try":
-        outcomes = [say(outcome) for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome)]
-        sys.exit(not all(one["passed"] and not one["refused"] for one in outcomes))
-    records = []
-    for record in run_points(points, TARGET, given.folder, sites):
-        records.append(record)
-        errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
-        print(f"{record['point']}: {medians(record)}  errors {errors}  {record['refused'] or ''}", flush=True)
-        print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
-    save(given.out, "experts", records, *sites)
+        works = True
+        for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome):
+            print(json.dumps(outcome), flush=True)
+            works &= outcome["passed"] and not outcome["refused"]
+        sys.exit(not works)
+    records = save_each(given.out, "experts", run_points(points, TARGET, given.folder, sites), summary, *sites)
     sys.exit(not all(record["passed"] for record in records))
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,20 @@ def save(folder: Path, kind: str, records: list[dict[str, Any]], *sites: Path | 
     path = result_path(folder, kind)
     write(path, heading(*sites), records)
     return path
+
+
+def save_each(
+    folder: Path, kind: str, records: Iterable[dict[str, Any]], say: Callable[[dict[str, Any]], str], *sites: Path | str | None
+) -> list[dict[str, Any]]:
+    """Writes the file anew with every record, so that what ends a run early leaves those before, and prints what `say` says of it; returns
+    all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, head, saved = result_path(folder, kind), heading(*sites), list[dict[str, Any]]()
+    for record in records:
+        saved.append(record)
+        write(path, head, saved)
+        print(say(record), flush=True)
+    return saved
 
 
 def finite(value: Any) -> Any:
