@@ -28,8 +28,8 @@ where the host has none: it shows that everything is there and fits together.  N
 
 It needs megamoe_dsl on the path, and on the host torch, cuda-bindings and pytest, which runs the checks of tests/gpu.  Every step runs
 whatever became of those before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the
-end of what it said.  With --within SECONDS a run ends in time: the command at hand is given up, those after it are left out, and have failed.
-What matters most is to be named first: steps of --only run in its order.
+end of what it said.  With --within SECONDS a run ends in time: the command at hand is given up, and those after it are left out, which is a
+failure.  Steps of --only run in its order: what matters most is to be named first.
 """
 
 from __future__ import annotations

@@ -163,4 +163,6 @@ def line_of(record: dict[str, Any]) -> str:
     alone = f"dispatch alone {record['dispatch_alone_us']['median']:.0f} us"
     bandwidth = ", ".join(f"{name} {one:.0f} GB/s" for name, one in record["gb_per_s"].items())
     differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
-    return f"{record['name']}: {times}, {alone} ({stages}); {bandwidth}; y {record['difference']:.3f} away from the fused kernel's{differing}"
+    return (
+        f"{record['name']}: {times}, {alone} ({stages}); {bandwidth}; y {record['difference']:.3f} away from the fused kernel's{differing}"
+    )

@@ -329,9 +329,7 @@ class GemmCombineConfig(EpConfig):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
         require_integers(self, "token_blocks")
-        require(
-            self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody"
-        )
+        require(self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody")
         tiles = self.gemm_problem.n // self.block_n
         whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
         divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
