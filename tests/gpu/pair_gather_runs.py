@@ -8,7 +8,7 @@ from typing import Any
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from pair_gemm_runs import NVFP4, W4A4, W4A8, W8A8
+from pair_gemm_runs import NVFP4, PLAIN, W4A4, W4A8, W8A8
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,25 @@ PAIR_GATHER_RUNS = (
             ("interleaved", {"n": 1024, "preactivations": True}, {"pairs": 2, "dealt": True}),
         )
     ),
+    *(
+        pair_gather(f"{PLAIN}-{source}-{result}", COUNTS, block_m, {"recipe": PLAIN, "source": source, "result": result}, **fields)
+        for (source, result), block_m, fields in zip(
+            LAYOUTS,
+            (32, 64, 128, 192, 64, 64),
+            ({}, {"consumers": 2}, {"pairs": 2}, {"consumers": 2}, {"pairs": 2}, {"dealt": True}),
+            strict=True,
+        )
+    ),
+    pair_gather(f"{PLAIN}-largest", (260, 0, 9), 256, {"recipe": PLAIN, "n": 528, "k": 128}, consumers=2, num_stages=2),
+    pair_gather(f"{PLAIN}-largest-pairs", (300, 0, 9), 256, {"recipe": PLAIN, "n": 1040, "k": 192}, consumers=2, pairs=2, dealt=True),
+    *(
+        pair_gather(f"{PLAIN}-{gate_up}", COUNTS, block_m, {"n": 512, "recipe": PLAIN, "gate_up": gate_up, **more}, **fields)
+        for gate_up, block_m, more, fields in (
+            ("gate_first", 64, {"result": "blocked"}, {"num_stages": 2}),
+            ("up_first", 192, {"source": "packed", "activation": "swigluoai", "preactivations": True}, {"consumers": 2}),
+            ("interleaved", 32, {"n": 1024, "preactivations": True}, {"pairs": 2, "dealt": True}),
+        )
+    ),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
@@ -78,3 +97,7 @@ EVERYTHING_OF_PAIRS = pair_gather(
 """Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole; two consumers share rows."""
 EVERYTHING_OF_TWO_PAIRS = pair_gather("faults-pairs-gathered", (20, 0, 90), 32, {"n": 528, "k": 384}, num_stages=2, pairs=2)
 """The same of clusters of two pairs, which give each other's stages back."""
+PLAIN_OF_PAIRS = pair_gather(
+    "faults-pairs-plain", (20, 0, 90), 32, {"recipe": PLAIN, "n": 528, "k": 192, "result": "blocked"}, num_stages=2, dealt=True, consumers=2
+)
+"""As `EVERYTHING_OF_PAIRS`, of rows without scales."""

@@ -7,7 +7,7 @@ from functools import cache
 
 from decoding_faults import BLOCKS, DECODED_FAULTS, DECODING_FAULTS, IN_PARTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
-from pair_gather_faults import PAIR_GATHER_FAULTS, TWO_PAIRS_FAULTS
+from pair_gather_faults import PAIR_GATHER_FAULTS, PLAIN_GATHER_FAULTS, TWO_PAIRS_FAULTS
 from pair_gemm_faults import PAIR_FAULTS, PLAIN_PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
@@ -41,7 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
-from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS
+from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
 from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
@@ -75,6 +75,7 @@ SUBJECTS = {
     "unscaled CTA pair": Subject(PLAIN_SUBJECT),
     "gathered": Subject(EVERYTHING_GATHERED, launches=1),
     "gathered by a pair": Subject(EVERYTHING_OF_PAIRS, launches=1),
+    "unscaled, gathered by a pair": Subject(PLAIN_OF_PAIRS, launches=1),
     "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
@@ -155,6 +156,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "unscaled CTA pair") for fault in PLAIN_PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),
+    *((fault, "unscaled, gathered by a pair") for fault in PLAIN_GATHER_FAULTS),
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
 )
 

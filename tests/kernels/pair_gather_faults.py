@@ -37,32 +37,45 @@ def plain_arrival(match: object) -> str:
     return f"mbarrier.arrive.shared::cta.b64 _, [{match[1]}];"  # type: ignore[index]
 
 
-PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
+ROWS: tuple[Sm90Fault, ...] = (
     before("empty not waited for by the warps that gather", GATHER, 0, WAIT, never, ANY),
     at("four rows not gathered", GATHER, 0, gone, STUCK),
     before("rows not expected", GATHER, 0, EXPECT, gone, STUCK),
     at("rows gathered twice", GATHER, 0, lambda match: f"{match[0]}\n\t{match[0]}", ANY),
     at("rows of a list not copied", COPY, 0, gone, NOT_ORDERED),
-    at("scales not copied", COPY, -1, gone, NOT_ORDERED),
     at("list announced before it is copied", COPIED, 0, plain_arrival, NOT_ORDERED),
-    at("scales announced before they are copied", COPIED, -1, plain_arrival, NOT_ORDERED),
     at("the list's barrier counts one more for each lane", COPIED, 0, swap(".noinc", ""), STUCK),
     before("list_full not waited for", RELEASE, -1, WAIT, never, NOT_ORDERED),
     before("list_empty not waited for", COPY, 0, WAIT, never, NOT_ORDERED),
     at("list not given back", RELEASE, -1, gone, STUCK),
     at("list given back by a thread less", r"mbarrier\.init[^;]*, 128;", -1, last_number_plus(-1), ANY),
-    before("scales read before they are copied", SCALES, 0, WAIT, never, NOT_ORDERED),
-    at("copied scales without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
-    at("scales of the second consumer's weights not copied", SCALES, 1, gone, NOT_ORDERED),
+)
+RESULTS: tuple[Sm90Fault, ...] = (
     at("an MMA of the second consumer dropped", MMA, 1, gone, NOT_ORDERED),
-    at("scales not announced", ANNOUNCE, 0, gone, STUCK),
-    before("scales announced before they are there", ANNOUNCE, 0, WAIT, never, ANY),
-    at("results without proxy fence", FENCE_SHARED, 2, gone, ("race",)),
+    at("results without proxy fence", FENCE_SHARED, -1, gone, ("race",)),
     at("results scattered while they are staged", EPILOGUE_GROUP, 1, gone, NOT_ORDERED),
     at("four rows not scattered", SCATTER, 0, gone, NOT_ORDERED),
     after("scattered rows not committed", SCATTER, 0, COMMIT, gone, NOT_ORDERED),
     at("pass staged while it is scattered", READ_WAIT, 0, gone, NOT_ORDERED),
 )
+PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
+    *ROWS,
+    *RESULTS,
+    at("scales not copied", COPY, -1, gone, NOT_ORDERED),
+    at("scales announced before they are copied", COPIED, -1, plain_arrival, NOT_ORDERED),
+    before("scales read before they are copied", SCALES, 0, WAIT, never, NOT_ORDERED),
+    at("copied scales without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
+    at("scales of the second consumer's weights not copied", SCALES, 1, gone, NOT_ORDERED),
+    at("scales not announced", ANNOUNCE, 0, gone, STUCK),
+    before("scales announced before they are there", ANNOUNCE, 0, WAIT, never, ANY),
+)
+PLAIN_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
+    *ROWS,
+    *RESULTS,
+    before("full not waited for", MMA, 0, WAIT, never, NOT_ORDERED),
+    at("full by a loader less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
+)
+"""Of rows without scales."""
 
 
 def to_pair(which: int) -> Callable[[re.Match[str]], str]:

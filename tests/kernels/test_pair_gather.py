@@ -8,6 +8,7 @@ A sample runs with the suite, all of it with
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -25,7 +26,8 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
-from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
+from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun, pair_gather
+from pair_gemm_runs import PLAIN
 from sweep import rarely
 
 ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
@@ -44,6 +46,11 @@ SAMPLE = {
     "two-pairs-gate-first",
     "stored-interleaved",
     "stored-up_first",
+    "bf16xbf16-gathered-blocked",
+    "bf16xbf16-packed-blocked",
+    "bf16xbf16-largest",
+    "bf16xbf16-up_first",
+    "bf16xbf16-interleaved",
 }
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
@@ -63,7 +70,7 @@ def test_every_row_is_exact(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=True, launches=2 if name in ("gathered-blocked", "many-experts") else 1)
 
 
-@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow"), rarely("nvfp4")])
+@pytest.mark.parametrize("name", ["gathered-packed", "bf16xbf16-gathered-packed", rarely("e2m1-narrow"), rarely("nvfp4")])
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
@@ -104,6 +111,8 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
         replace(WIDE, consumers=2, num_stages=0),
         PAIR_GATHER_BY_NAME["stored-interleaved"].config,
         PAIR_GATHER_BY_NAME["packed-blocked"].config,
+        PAIR_GATHER_BY_NAME["bf16xbf16-largest"].config,
+        PAIR_GATHER_BY_NAME["bf16xbf16-interleaved"].config,
     ],
 )
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
@@ -133,6 +142,25 @@ def test_tensor_memory_has_sums_of_two_tiles_where_they_fit(block_m: int, consum
     assert (config.tmem.accumulators, config.tmem.allocated, config.block_n) == (tiles, columns, 256 * consumers)
     assert config.stage.weight_bytes == consumers * 128 * 128 and config.num_stages >= 4
     assert config.smem.region.size <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize(("block_m", "consumers", "tiles"), [(128, 2, 2), (192, 2, 1), (256, 1, 2), (256, 2, 1)])
+def test_without_scales_tensor_memory_holds_sums_alone(block_m: int, consumers: int, tiles: int) -> None:
+    """AsteroMoE's tiles: up to (256, 512) of a pair."""
+    problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=PLAIN)
+    config = Sm100GatherConfig(problem, block_m, consumers=consumers, num_stages=0)
+    assert (config.tmem.accumulators, config.block_n) == (tiles, 256 * consumers)
+    assert config.tmem.used == tiles * consumers * block_m == sum(one.columns for one in config.tmem.fields)
+    assert config.num_stages >= 4 and config.stage.scales(4) == () and "copied" not in [one.name for one in config.smem.barriers]
+
+
+@pytest.mark.parametrize(("block_m", "consumers", "pairs"), [rarely(*one) for one in product((32, 64, 128, 192, 256), (1, 2), (1, 2))])
+def test_every_tile_without_scales_is_exact(block_m: int, consumers: int, pairs: int) -> None:
+    """Rows of experts of no tile, of one and of more."""
+    tile = {"consumers": consumers, "pairs": pairs, "dealt": True}
+    run_within(
+        pair_gather("plain-tile", (block_m + 9, 0, 1, 40), block_m, {"recipe": PLAIN, "n": 528, "k": 192}, **tile), exact=True, launches=2
+    )
 
 
 @pytest.mark.parametrize("experts", [1, 128, 512, 1024])
@@ -178,7 +206,8 @@ def test_the_tile_that_is_chosen_for_many_rows_is_exact() -> None:
 
 def test_bad_configurations_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 for sm_100a"
+        ConfigError,
+        match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a",
     ):
         Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
     with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):

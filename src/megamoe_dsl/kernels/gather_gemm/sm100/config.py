@@ -30,7 +30,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     trace      warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
 
     problem: GatherGemmProblem
     consumers: int = 1
@@ -123,7 +123,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Who loads rows of A, in words."""
         rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
         rows += f", for {self.pairs} pairs" if self.pairs > 1 else ""
-        return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time"
+        return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.problem.formats.scaled else rows
 
     @property
     def tmem(self) -> Sm100TmemPlan:
@@ -139,4 +139,4 @@ class Sm100GatherConfig(Sm100GemmConfig):
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
         rows = (problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)
-        return PairGatherSmemPlan(*pair, *rows, self.num_threads // 32 if self.trace else 0)
+        return PairGatherSmemPlan(*pair, *rows, self.num_threads // 32 if self.trace else 0, problem.formats.scaled)

@@ -7,6 +7,7 @@ from typing import Any
 
 from cutlass import Int32, Int64
 
+from ....device.stage import Stage
 from ....hardware.cta_pair import CLUSTER
 from ...gemm.work_tile import GemmTile
 from ..context import GatherContext
@@ -52,7 +53,7 @@ class PairGatherContext(GatherContext):
         return 0
 
     @property
-    def first_stage(self) -> CopiedStage:
+    def first_stage(self) -> Stage:
         """Of the ring of operands."""
         first = super().first_stage
-        return CopiedStage(first.plan, first.cluster, first.smem, first.ring)
+        return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.config.problem.formats.scaled else first

@@ -1,4 +1,5 @@
-"""The warps that bring rows of A and their scales: rows by gather4, four at a time, or by one box where they are sorted; scales by threads.
+"""The warps that bring rows of A and their scales: rows by gather4, four at a time, or by one box where they are sorted; scales, if there
+are any, by threads.
 
 waits     work_tile_full and list_full, per tile; empty, per stage
 signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
@@ -22,6 +23,7 @@ from ....device.copy_async import arrive_when_copied, copy_word
 from ....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
 from ....device.memory import load_shared_u32, load_shared_v4
 from ....device.ring import Ring
+from ....device.stage import Stage
 from ....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
 from ....device.warp import elect
 from ....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
@@ -31,7 +33,6 @@ from ....schedule.fused_moe import mma_tokens
 from ...gemm.work_tile import GemmTile, next_tile
 from .barriers import LISTS
 from .context import PairGatherContext
-from .stage import CopiedStage
 from .threads import GATHER_WARPS
 
 ROWS = 4  # of a gather4
@@ -83,6 +84,8 @@ def own_half(ctx: PairGatherContext, tile: GemmTile) -> tuple[Any, Any]:
 
 def scaled_rows(ctx: PairGatherContext, thread: Any) -> list[Any]:
     """Rows of a tile whose scales a thread copies."""
+    if not ctx.config.problem.formats.scaled:
+        return []
     return [thread + start for start in range(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, SF_ATOM_ROWS)]
 
 
@@ -120,7 +123,7 @@ def sorted_rows(ctx: PairGatherContext, tile: GemmTile, thread: Any) -> RowsOfTh
 
 
 @cute.jit
-def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: RowsOfThread, stage: CopiedStage):
+def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: RowsOfThread, stage: Stage):
     """All stages of a tile; returns the one after them."""
     config = ctx.config
     row_bytes, words = config.k_block.row_bytes, config.k_block.words
@@ -143,7 +146,8 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
             for word in cutlass.range_constexpr(words):
                 atom = word * config.stage.sfa_atoms * SF_ATOM_BYTES
                 copy_word(stage.shared("sfa") + atom + places[i], scales[i] + Int64((k * words + word) * WORD), counts[i])
-        arrive_when_copied(stage.copied)
+        if cutlass.const_expr(config.problem.formats.scaled):
+            arrive_when_copied(stage.copied)
         stage = stage.next()
     return stage
 

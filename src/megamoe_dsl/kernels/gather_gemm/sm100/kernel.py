@@ -4,7 +4,7 @@
 |---|---|
 | 0     | index warp, where rows are gathered |
 | 1     | weight loader    |
-| 2     | MMA; in odd CTAs announces scales |
+| 2     | MMA; in odd CTAs announces scales, if there are any |
 | 3     | scheduler: tiles (first CTA); TMEM |
 | 4-7   | gather           |
 | 8..   | epilogue         |
@@ -70,7 +70,7 @@ def run_loader_warp(ctx: PairGatherContext, warp: Any, schedule: cutlass.Constex
     elif warp == MMA_WARP:
         if ctx.place_in_pair == 0:
             issue_mma(ctx)
-        else:
+        elif cutlass.const_expr(ctx.config.problem.formats.scaled):
             announce_scales(ctx)
     elif warp == SCHEDULER_WARP:
         tensor_memory.check_first_column(ctx)

@@ -23,11 +23,16 @@ def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFiel
     problem, k_block, stage = config.problem, config.k_block, config.stage
     row_bytes = problem.formats.activations.row_bytes(problem.k)
     box_rows = 1 if problem.gathers else config.block_m // config.cluster
-    weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block, stage.weight_rows)
+    if problem.gate_up:
+        weights = gate_up_rows(config, args.b)
+    else:
+        weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block, stage.weight_rows)
+    words = problem.num_groups * problem.k_words
+    scales = scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), words, stage.weight_rows, k_block)
     return [
         byte_rows(args.a, row_bytes, args.a_rows, box_rows, k_block.row_bytes),
-        gate_up_rows(config, args.b) if problem.gate_up else weights,
-        scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_words, stage.weight_rows, k_block),
+        weights,
+        scales if problem.formats.scaled else weights,  # not used without scales
         result_rows(config, args),
     ]
 

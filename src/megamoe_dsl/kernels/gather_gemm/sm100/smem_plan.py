@@ -25,6 +25,7 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
     pairs        CTA pairs of a cluster
     trace_warps  warps that leave stamps
     activates    whether gate and up are activated: warps then exchange the maxima of rows
+    copies       whether threads copy scales of rows
     """
 
     gathers: bool
@@ -32,21 +33,23 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
     activates: bool
     pairs: int = 1
     trace_warps: int = 0
+    copies: bool = True
 
     @property
     def loaded(self) -> int:
-        """Arrivals that say that a stage is full: of both CTAs' loaders, and of the odd CTA's announcing warp."""
-        return super().loaded + 1
+        """Arrivals that say that a stage is full: of both CTAs' loaders, and of the odd CTA's announcing warp where there are scales."""
+        return super().loaded + self.copies
 
     @property
     def reading_warps(self) -> int:
-        """Of the cluster, which read work tiles: the odd CTA of a pair has an announcing warp where the even one multiplies."""
-        return self.pairs * (super().reading_warps + 1 + CLUSTER * (GATHER_WARPS - 1 + self.gathers))
+        """Of the cluster, which read work tiles: the odd CTA of a pair has an announcing warp where the even one multiplies and
+        there are scales."""
+        return self.pairs * (super().reading_warps + self.copies + CLUSTER * (GATHER_WARPS - 1 + self.gathers))
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (barriers.py)."""
-        return (*super().barriers, *gather_barriers(self.num_stages, self.gathers))
+        return (*super().barriers, *gather_barriers(self.num_stages, self.gathers, self.copies))
 
     @property
     def tables(self) -> tuple[Field, ...]:
