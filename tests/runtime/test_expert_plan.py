@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from forked import forked_process
+from made import count_made
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -37,7 +39,7 @@ def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def run_on_gpu(file: Path, recipe: str) -> None:
-    """Results of some calls with the same shapes; every second has int32 indices."""
+    """Results of some calls with the same shapes; every second has int32 indices.  One more makes no description of the layer again."""
     from megamoe_dsl import moe
     from megamoe_dsl.runtime import experts
     from megamoe_dsl.runtime.top_experts import top_experts
@@ -49,6 +51,9 @@ def run_on_gpu(file: Path, recipe: str) -> None:
     for number in range(CALLS):
         x, idx, topk_weights = (tensor.cuda() for tensor in tokens(number))
         found.append(moe(x, *on_gpu, topk_idx=idx.int() if number % 2 else idx, topk_weights=topk_weights).clone())
+    made = count_made(RoutingProblem, pytest.MonkeyPatch())
+    again = moe(x, *on_gpu, topk_idx=idx, topk_weights=topk_weights)
+    assert not made and torch.equal(again, found[-1])
     logits = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(7))
     idx, topk_weights = top_experts(logits.cuda(), 2, scores="sigmoid", scale=2.5)
     x = tokens(0)[0].cuda()

@@ -101,6 +101,7 @@ class ExpertPlan:
 
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._size, self._device = call.layer, call.region.size, call.x.device
+        self._gathers_x = not call.layer.formats.scaled  # Linear1 reads x itself, else the workspace
         self._experts = device_experts(layer_configs(call.layer, call.tokens, call.x.device), call.x.device)
         self._counters, self._scratch = tile_counters(self._device), scratch(self._device)
         self._router = router
@@ -120,8 +121,7 @@ class ExpertPlan:
         memory = self._scratch.of(before + self._size, stream, capturing)
         y, start = torch.empty_like(x), memory.data_ptr()
         stored = 0 if preactivations is None else preactivations.data_ptr()
-        gathered = 0 if self._layer.formats.scaled else place  # from x itself, else from the workspace
-        key = (start, stored, gathered, *[tensor.data_ptr() for tensor in weights])
+        key = (start, stored, place if self._gathers_x else 0, *[tensor.data_ptr() for tensor in weights])
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepare(key, x, routing, weights, memory, preactivations)
