@@ -82,12 +82,11 @@ class DeviceGemm:
         """The device as configurations are chosen for it."""
         return gpu_target(self.device)
 
-    def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
-        """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
+    def checked(self, tensors: GemmTensors | GatherTensors) -> LoadedGemm | None:
+        """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
         tensors.check(self.problem)
         check_current(self.device)
-        if tensors.rows:
-            self.kernel(tensors.rows)(tensors)
+        return self.kernel(tensors.rows) if tensors.rows else None
 
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
