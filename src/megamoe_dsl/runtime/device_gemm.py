@@ -43,11 +43,17 @@ class LoadedGemm:
         """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
         return self._counters.address() if self._counters else 0
 
-    def launch(self, prepared: bytes, counter: int) -> None:
-        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were."""
-        self._kernel.arguments.restore(prepared)
-        self._kernel.arguments.values.counter = counter
+    def launch(self, prepared: bytes, counter: int, **moved: int) -> None:
+        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were, but for `moved`:
+        addresses by the names of arguments, of which no tensor map is made."""
+        arguments = self._kernel.arguments
+        arguments.restore(prepared)
+        arguments.values.counter = counter
+        for name, address in moved.items():
+            setattr(arguments.values, name, address)
         self._kernel.launch()
+        if moved:
+            arguments.forget()
 
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""

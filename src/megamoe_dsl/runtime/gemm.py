@@ -109,11 +109,11 @@ def _call(
     accumulate: bool,
     factors: torch.Tensor | None,
 ) -> torch.Tensor:
-    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None and accumulate:
         raise ProblemError("accumulate", accumulate, "False without out")
     if is_plain_call(a) and not (b.requires_grad and torch.is_grad_enabled()):
         return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors)
+    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None:
         return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
     gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
@@ -170,9 +170,9 @@ def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tu
 def launch(
     out: torch.Tensor | None,
     a: torch.Tensor,
-    a_sf: torch.Tensor,
+    a_sf: torch.Tensor | None,
     b: torch.Tensor,
-    b_sf: torch.Tensor,
+    b_sf: torch.Tensor | None,
     groups: torch.Tensor | None,
     kind: str,
     out_dtype: torch.dtype,
@@ -181,13 +181,14 @@ def launch(
 ) -> torch.Tensor:
     """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
     tensors = (out, a, a_sf, b, b_sf, groups, factors)
-    given = (out is None, groups is None, factors is None)
-    return _PLANS.of(tensors, (kind, out_dtype, accumulate, given))(*tensors)
+    missing = (out is None, a_sf is None, b_sf is None, groups is None, factors is None)
+    return _PLANS.of(tensors, (kind, out_dtype, accumulate, missing))(*tensors)
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> GemmPlan:
     out, a, a_sf, b, b_sf, groups, factors = cast(Any, tensors)
     kind, out_dtype, accumulate, _ = others
+    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     problem = problem_of(a, a_sf, b, b_sf, kind, out_dtype if out is None else out.dtype, accumulate, factors)
     d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors) if out is None else out
     return GemmPlan(problem, GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
