@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megamoe_dsl.bench.experts import sglang_site
+from megamoe_dsl.bench.experts import run, sglang_site
 from megamoe_dsl.bench.experts.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer
 from megamoe_dsl.bench.experts.inputs import result
 from megamoe_dsl.bench.experts.sglang_blocks import SlotBlocks, sglang_sort, sorted_blocks
@@ -131,3 +131,17 @@ def test_linear1_by_deep_gemm_is_followed_by_each_activation(wheel: Path, call: 
     w1 = call.weights.w1[first].float() * call.weights.w1_sf[first].repeat_interleave(128, 0).repeat_interleave(128, 1)
     expected = codes[row].float() * scales[row].repeat_interleave(128) @ w1.T
     assert (seen[0][0].float() - expected).norm() < 0.01 * expected.norm()
+
+
+def test_what_no_graph_holds_is_refused_but_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def graph_of(way: Callable[[], None]) -> None:
+        way()
+
+    def fails() -> None:
+        raise RuntimeError("waits for the host\nsomewhere")
+
+    monkeypatch.setattr(run, "graph_of", graph_of)
+    refused: dict[str, str] = {}
+    ways = {"ours": fails, "theirs": fails, "others": lambda: None}
+    run.drop_ungraphed(ways, {"ours"}, refused)
+    assert list(ways) == ["ours", "others"] and refused == {"theirs": "waits for the host"}

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from .energy_meter import EnergyMeter
-from .timing import synchronize
+from .timing import graph_of, synchronize
 
 ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
 
@@ -25,11 +25,7 @@ def joules_of(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, flo
 
 def joules_per_call(run: Callable[[], None], meter: EnergyMeter, calls: int) -> float:
     """Of so many calls that follow one another, after a third as many that nobody counts."""
-    graph = torch.cuda.CUDAGraph()
-    synchronize()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            run()
+    graph = graph_of(run, 10)
     for _ in range(calls // 30 + 1):
         graph.replay()
     synchronize()

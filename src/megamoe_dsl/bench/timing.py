@@ -81,16 +81,19 @@ def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: in
     return _in_turns({name: repeat(one) for name, one in candidates.items()}, launches, repeats)
 
 
+def graph_of(one: Callable[[], object], launches: int = 1) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of `launches` launches.  Raises RuntimeError where a graph cannot hold them."""
+    synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            one()
+    return graph
+
+
 def time_graphs(candidates: Mapping[str, Callable[[], None]]) -> dict[str, Times]:
     """The same for CUDA graphs of `GRAPH_LAUNCHES` launches."""
-    graphs = {}
-    for name, one in candidates.items():
-        synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(GRAPH_LAUNCHES):
-                one()
-        graphs[name] = graph
+    graphs = {name: graph_of(one, GRAPH_LAUNCHES) for name, one in candidates.items()}
     for graph in graphs.values():  # the first replay uploads
         synchronize()
         graph.replay()

@@ -24,7 +24,7 @@ from ...runtime.experts import moe
 from ...runtime.top_experts import top_experts
 from ...target import Target
 from ..host_time import time_host
-from ..timing import time_graphs
+from ..timing import graph_of, time_graphs
 from .baselines import Launch, torch_layer, torch_top_experts
 from .compile import compile_missing
 from .deep_gemm import SGLANG_ACTIVATIONS, Activate, deep_gemm_fc1, deep_gemm_layer
@@ -107,6 +107,17 @@ def host_times(inputs: DrawnCall, ways: dict[str, Callable[[], Any]]) -> dict[st
     return {name: asdict(times) for name, times in time_host(calls, repeats=HOST_REPEATS).items()}
 
 
+def drop_ungraphed(ways: dict[str, Launch], ours: set[str], refused: dict[str, str]) -> None:
+    """Takes out those of others that a CUDA graph cannot hold: the rest is timed without."""
+    for name in ways.keys() - ours:
+        try:
+            graph_of(ways[name])
+        except Exception as error:  # of libraries' many kinds
+            del ways[name]
+            refused[name] = first_line(error)
+    torch.cuda.empty_cache()  # of the memory of those graphs
+
+
 def sglang_ways(
     point: ExpertPoint, call: ExpertCall, site: Path, refused: dict[str, str]
 ) -> tuple[dict[str, Launch], dict[str, Callable[[], Launch]]]:
@@ -165,6 +176,7 @@ def run_point(
     ways["top_experts"] = partial(top_experts, logits, call.layer.topk)
     ways["torch topk, softmax"] = partial(torch_top_experts, logits, call.layer.topk)
     ways |= {"route": partial(chosen.route, call), "fc2": partial(chosen.fc2, call), "sum": partial(chosen.sum, call)}
+    own = set(ways)
     whole: dict[str, Callable[[], Launch]] = {"torch bf16": partial(torch_layer, call, *as_bf16)}
     if sites.sglang is not None and point.layer.formats.scaled:
         sorts, layers = sglang_ways(point, call, sites.sglang, refused)
@@ -197,7 +209,7 @@ def run_point(
             way = make()
             errors[name] = inputs.error(way())
             ways[name] = way
-        except (RuntimeError, AttributeError, ImportError, AssertionError) as error:
+        except Exception as error:  # of compilers' many kinds, as above
             refused[name] = first_line(error)
     if sites.deep_gemm is not None and point.layer.formats.scaled:
         try:
@@ -206,8 +218,9 @@ def run_point(
                 way()
             torch.cuda.synchronize()
             ways |= baselines
-        except (RuntimeError, ImportError, AssertionError) as error:
+        except Exception as error:  # as above
             refused["deep_gemm"] = first_line(error)
+    drop_ungraphed(ways, own, refused)
     ends = call.ends.tolist()
     counts = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
     met = sum(count > 0 for count in counts)
