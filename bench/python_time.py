@@ -1,4 +1,4 @@
-"""Host time of calls whose CUDA driver answers at once: what Python, torch and cuda-bindings take of them.  Needs a C compiler and no GPU.
+"""Processor time of calls whose CUDA driver answers at once: what Python, torch and cuda-bindings take.  Needs a C compiler and no GPU.
 
     python bench/python_time.py [--beside CHECKOUT/src ...] [--out FOLDER]
 
@@ -49,7 +49,7 @@ def build_driver(folder: Path) -> None:
 def time_calls(sources: Path, driver: Path, how_often: dict[str, int]) -> dict[str, float]:
     """Microseconds of each call with these sources, medians of one process."""
     libraries = os.pathsep.join(filter(None, [str(driver), os.environ.get("LD_LIBRARY_PATH")]))
-    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(sources)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(sources)}
     command = [sys.executable, str(CALLS), json.dumps(how_often)]
     found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     times: dict[str, float] = json.loads(found.splitlines()[-1])
