@@ -6,6 +6,7 @@
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
+    python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
 SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
@@ -23,6 +24,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts.launches import run_launches
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
@@ -41,16 +43,20 @@ def medians(record: dict[str, Any]) -> str:
     return f"{record['point']}: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
 
 
-def summary(record: dict[str, Any]) -> str:
-    """Of a record: times, errors, what is refused, and the host's times."""
-    errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
+def with_host(record: dict[str, Any]) -> str:
+    """The same, what is refused, and the host's times."""
     host = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items())
-    return f"{medians(record)}  errors {errors}  {record['refused'] or ''}\n  host: {host}"
+    return f"{medians(record)}  {record['refused'] or ''}\n  host: {host}"
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The same and errors."""
+    return f"{with_host(record)}\n  errors " + ", ".join(f"{one:.3g}" for one in record["errors"].values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "table", "memory"))
+    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
@@ -77,6 +83,9 @@ def main() -> None:
         tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    if given.what == "launches":
+        launches = save_each(given.out, "experts-launches", run_launches(points, TARGET, given.folder), with_host)
+        sys.exit(not all(record["passed"] for record in launches))
     if given.what == "trace":
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)
