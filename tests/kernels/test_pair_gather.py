@@ -182,11 +182,14 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
         ("fp8xfp4", 512, (192, 1, 2)),
         ("mxfp8xmxfp8", 128, (192, 1, 1)),
         ("mxfp8xmxfp8", 512, (192, 2, 2)),
+        ("bf16xbf16", 2, (32, 1, 1)),
+        ("bf16xbf16", 512, (256, 2, 2)),
     ],
 )
 def test_many_rows_of_an_expert_are_shared(recipe: str, rows: int, tile: tuple[int, int, int]) -> None:
     """Where weights come from memory once however they are multiplied, a plain tile stays: DeepSeek-V3's Linear1."""
-    problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output="e4m3")
+    output = "bf16" if recipe == PLAIN else "e4m3"
+    problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output=output)
     config = Sm100GatherConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
     assert (config.block_m, config.consumers, config.pairs) == tile and config.dealt == (config.pairs == 2)
     odd = Sm100GatherConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)

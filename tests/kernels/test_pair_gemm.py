@@ -108,6 +108,13 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 # --- configurations
+def test_without_scales_tensor_memory_holds_sums_alone() -> None:
+    """Of two tiles of 256 rows; a stage is 64 values of K."""
+    config = Sm100GemmConfig(GemmProblem(4096, 320, recipe=PLAIN), 256)
+    assert (config.tmem.used, config.tmem.accumulators, config.block_k, config.k_blocks) == (512, 2, 64, 5)
+    assert [one.name for one in config.tmem.fields] == ["accumulator 0", "accumulator 1"] and config.stage.scales(2) == ()
+
+
 PROBLEM = GemmProblem(4096, 7168, recipe=W4A8)
 BAD = {
     "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a": {

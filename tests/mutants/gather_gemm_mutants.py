@@ -15,6 +15,7 @@ TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_act
 STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
 NVFP4_GATE_UP = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[nvfp4-gate_first]",)
 NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
+PLAIN = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[bf16xbf16-gathered-blocked]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
 
@@ -287,6 +288,32 @@ MUTANTS = (
         "select(lane < 8, Int32(0), Int32(problem.n // 2))",
         "select(lane < 8, Int32(problem.n // 2), Int32(0))",
         STORED,
+    ),
+    *(
+        Mutant(f"SM100, BF16: {name}", kind, f"{FOLDER}/sm100/{file}", old, new, PLAIN)
+        for name, kind, file, old, new in (
+            (
+                "a stage waits for scales that nobody announces",
+                "wrong number",
+                "smem_plan.py",
+                "super().loaded + self.copies",
+                "super().loaded + 1",
+            ),
+            (
+                "tiles wait for a warp that reads none",
+                "wrong number",
+                "smem_plan.py",
+                "super().reading_warps + self.copies",
+                "super().reading_warps + 1",
+            ),
+            (
+                "half as much of a row is gathered as the stage has",
+                "wrong base",
+                "gather.py",
+                'gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes',
+                'gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * (row_bytes // 2)',
+            ),
+        )
     ),
     pair_mutant("sums of 32 experts are those of 31", "off by one", "tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
     pair_mutant(

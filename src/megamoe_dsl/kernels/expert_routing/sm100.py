@@ -1,4 +1,4 @@
-"""Configurations of SM100: the same kernels, for tokens whose scales the tensor core applies."""
+"""Configurations of SM100: the same kernels, for tokens whose scales the tensor core applies, or that have none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...recipe import RECIPES
 from ..gemm.problem import GEMM_RECIPES
 from .config import RouteConfig, SumConfig, TopExpertsConfig
 
-SCALED_BY_MMA = tuple(name for name in GEMM_RECIPES if RECIPES[name].scales_in_mma)
+SUMMED_IN_MMA = tuple(name for name in GEMM_RECIPES if not RECIPES[name].promoted)
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Sm100RouteConfig(RouteConfig):
     """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels."""
 
     arch: ClassVar[Arch] = SM100
-    recipes = SCALED_BY_MMA
+    recipes = SUMMED_IN_MMA
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Sm100SumConfig(SumConfig):
     """Of results in BF16, as everywhere."""
 
     arch: ClassVar[Arch] = SM100
-    recipes = SCALED_BY_MMA
+    recipes = SUMMED_IN_MMA
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ MEMORY_RATE = 7.25e6 / 1920
 WORD_BYTES = 4
 """Of scales of a row."""
 PASS_ROWS = 8
-EPILOGUE_CLOCKS = {False: 15 * 1.75, True: 90.5 * 1.75}
-"""Of 8 rows and a warp, without gate and up and with them."""
+EPILOGUE_CLOCKS, GATE_UP_CLOCKS = 15 * 1.75, {False: 62 * 1.75, True: 90.5 * 1.75}
+"""Of 8 rows and a warp, without gate and up; with them, whose product stays BF16 or gets scales."""
 TILE_CLOCKS = 288
 """Between two tiles."""
 QUANTILES = tuple(NormalDist().inv_cdf((one + 0.5) / 16) for one in range(16))
@@ -148,5 +148,6 @@ def tile_clocks(tile: GatherTile, rows: int) -> float:
     gathered = covered * (stage.k_block.row_bytes / CLUSTER / tile.pairs + stage.k_block.words * WORD_BYTES)
     loop = tile.k_blocks * max(multiply, (stage.weight_transaction + gathered) / FETCH_RATE)
     passes = ceil_div(rows, PASS_ROWS) * tile.consumers / 2  # two warpgroups share them
-    epilogue = passes * EPILOGUE_CLOCKS[bool(tile.problem.gate_up)]
+    gate_up, scaled = tile.problem.gate_up, bool(tile.problem.hidden.scale)
+    epilogue = passes * (GATE_UP_CLOCKS[scaled] if gate_up else EPILOGUE_CLOCKS)
     return TILE_CLOCKS + (max(loop, epilogue) if tile.tmem.accumulators > 1 else loop + epilogue)

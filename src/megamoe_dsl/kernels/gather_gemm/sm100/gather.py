@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
@@ -33,6 +33,7 @@ from ....schedule.fused_moe import mma_tokens
 from ...gemm.work_tile import GemmTile, next_tile
 from .barriers import LISTS
 from .context import PairGatherContext
+from .stage import CopiedStage
 from .threads import GATHER_WARPS
 
 ROWS = 4  # of a gather4
@@ -147,7 +148,7 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
                 atom = word * config.stage.sfa_atoms * SF_ATOM_BYTES
                 copy_word(stage.shared("sfa") + atom + places[i], scales[i] + Int64((k * words + word) * WORD), counts[i])
         if cutlass.const_expr(config.problem.formats.scaled):
-            arrive_when_copied(stage.copied)
+            arrive_when_copied(cast(CopiedStage, stage).copied)
         stage = stage.next()
     return stage
 
@@ -181,7 +182,7 @@ def announce_scales(ctx: PairGatherContext):
     stage = ctx.first_stage
     while tile.valid():
         for _ in cutlass.range(ctx.config.k_blocks, unroll=1):
-            stage.wait_copied()
+            cast(CopiedStage, stage).wait_copied()
             if cute.arch.lane_idx() == 0:
                 arrive_released(stage.full & LEADER)
             stage = stage.next()
