@@ -16,7 +16,7 @@ from ..quant import no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .gather_tensors import GatherTensors
-from .gemm_scales import check_no_scales, padded_rows
+from .gemm_scales import check_no_scales, given_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 
 
@@ -35,6 +35,11 @@ class ExpertWeightsFp8:
     w1_sf: torch.Tensor
     w2: torch.Tensor
     w2_sf: torch.Tensor
+
+    @classmethod
+    def given(cls, w1: torch.Tensor, w1_sf: torch.Tensor | None, w2: torch.Tensor, w2_sf: torch.Tensor | None) -> ExpertWeightsFp8:
+        """By a caller, whose bfloat16 has no scales.  Raises `ProblemError` for others without."""
+        return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf))
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from .call_plan import CallPlans
 from .custom_op import define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_plan import ExpertPlan, Routing
-from .gemm_scales import given_scales
+from .expert_plan import ExpertPlan, GivenWeights, Routing
 from .top_experts import TopExpertsPlan, problem_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
@@ -76,7 +75,7 @@ def moe(
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
         if topk is None:
             raise ProblemError("topk", None, "a number with router_logits")
-        if len(x) and is_plain_call(x) and is_plain_call(router_logits):
+        if x.numel() and is_plain_call(x) and is_plain_call(router_logits):
             others = (topk, scores, groups, topk_groups, weight_scale), (gate_up, activation)
             return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
@@ -85,9 +84,11 @@ def moe(
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
-    w1_sf, w2_sf = given_scales("w1_sf", w1, w1_sf), given_scales("w2_sf", w2, w2_sf)
-    call = launch if is_plain_call(x) else moe_op
-    y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, preactivations, gate_up, activation)
+    weights: GivenWeights = (w1, w1_sf, w2, w2_sf)
+    if is_plain_call(x):
+        return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation)
+    given = vars(ExpertWeightsFp8.given(*weights)).values()
+    y: torch.Tensor = moe_op(x, topk_idx, topk_weights, *given, preactivations, gate_up, activation)
     return y
 
 
@@ -108,9 +109,9 @@ def launch(
     topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
     w1: torch.Tensor,
-    w1_sf: torch.Tensor,
+    w1_sf: torch.Tensor | None,
     w2: torch.Tensor,
-    w2_sf: torch.Tensor,
+    w2_sf: torch.Tensor | None,
     preactivations: torch.Tensor | None,
     gate_up: str,
     activation: str,
@@ -119,45 +120,45 @@ def launch(
     idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
     weights = (w1, w1_sf, w2, w2_sf)
     tensors = (x, idx, topk_weights, *weights, preactivations)
-    if not len(x):
+    if not x.numel():
         return call_of(tensors, gate_up, activation).y
-    return _PLANS.of(tensors, (gate_up, activation, preactivations is None))(x, (idx, topk_weights), weights, preactivations)
+    missing = (preactivations is None, w1_sf is None, w2_sf is None)
+    return _PLANS.of(tensors, ((gate_up, activation), missing))(x, (idx, topk_weights), weights, preactivations)
 
 
 def launch_routed(
     x: torch.Tensor,
     routing: Routing,
-    weights: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None],
+    weights: GivenWeights,
     preactivations: torch.Tensor | None,
     choice: tuple[int, str, int, int, float],
     layouts: tuple[str, str],
 ) -> torch.Tensor:
     """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
-    w1, w1_sf, w2, w2_sf = weights
-    scaled = w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf)
-    plan = _ROUTED.of((x, *routing, *scaled, preactivations), (choice, layouts, routing[1] is None, preactivations is None))
-    return plan(x, routing, scaled, preactivations)
+    missing = (routing[1] is None, preactivations is None, weights[1] is None, weights[3] is None)
+    plan = _ROUTED.of((x, *routing, *weights, preactivations), (choice, layouts, missing))
+    return plan(x, routing, weights, preactivations)
 
 
 def call_of(tensors: Sequence[Any], gate_up: str, activation: str) -> ExpertCall:
     """The call of x, topk_idx, topk_weights, the weights, and where gate and up are stored or None, checked.  Raises `ProblemError`."""
     x, idx, topk_weights, *weights, stored = tensors
     layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None)
-    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8(*weights), preactivations=stored)
+    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored)
     call.check()
     return call
 
 
-def _plan(tensors: Sequence[Any], layouts: tuple[str, str, bool]) -> ExpertPlan:
-    gate_up, activation, _ = layouts
-    call = call_of(tensors, gate_up, activation)
+def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
+    layouts, _ = others
+    call = call_of(tensors, *layouts)
     check_current(call.x.device)
     return ExpertPlan(call)
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
     x, logits, bias, *weights, stored = tensors
-    choice, layouts, *_ = others
+    choice, layouts, _ = others
     problem = problem_of(logits, bias, choice)
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
