@@ -108,6 +108,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
         replace(WIDE, consumers=2, num_stages=0),
         PAIR_GATHER_BY_NAME["stored-interleaved"].config,
         PAIR_GATHER_BY_NAME["packed-blocked"].config,
+        PAIR_GATHER_BY_NAME["nvfp4-scaled-interleaved"].config,
     ],
 )
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
@@ -118,9 +119,16 @@ def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     assert compiled.dynamic_smem <= config.arch.smem_bytes
 
 
-def test_every_role_is_measured() -> None:
-    """Of a cluster that has everything: loops are found by the functions that they come from."""
-    config = replace(WIDE, consumers=2, pairs=2, num_stages=0)
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(WIDE, consumers=2, pairs=2, num_stages=0),
+        PAIR_GATHER_BY_NAME["nvfp4-scaled-interleaved"].config,
+        *(rarely(PAIR_GATHER_BY_NAME[name].config) for name in ("gate-first", "nvfp4-gate_first")),
+    ],
+)
+def test_every_role_is_measured(config: Sm100GatherConfig) -> None:
+    """Of a cluster that has everything, and of gate and up: loops are found by the functions that they come from."""
     compiled = compile_kernel(config, line_info=True)
     found = {one.key: one.instructions for one in compiled.kernel.measures(config, compiled.listing)}
     units = {"mma": ("k_block",), "token_gather": ("rows", "k_block"), "weight_loader": ("k_block",), "epilogue": ("8_rows",)}

@@ -9,15 +9,20 @@ import torch
 
 from ..kernels.expert_routing.layer import ExpertLayer
 from ..kernels.expert_routing.workspace import workspace
+from ..hardware.scale_factors import SCALES_PER_WORD
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
-from ..quant import no_scales
+from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
-from .gather_tensors import GatherTensors
+from .expert_factors import ExpertFactors, check_factors
+from .gather_tensors import GatherTensors, given_where
 from .gemm_scales import check_no_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
+
+NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
+"""Values that a word of NVFP4's scales is of."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,14 @@ class ExpertWeightsFp8:
            `no_scales`, w2_sf too
     w2     float8_e4m3fn or bfloat16 [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
     w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
+    factors  float32 [4, num_experts] of NVFP4, as `expert_factors` makes them; None else
     """
 
     w1: torch.Tensor
     w1_sf: torch.Tensor
     w2: torch.Tensor
     w2_sf: torch.Tensor
+    factors: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,10 @@ class ExpertCall:
         for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
             check_aligned(name, tensor, aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
-            check_device(name, tensor, self.x.device)
+            if tensor is not None:
+                check_device(name, tensor, self.x.device)
         self._check_preactivations()
+        self._check_factors()
         for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
             self._check_weights(name, rows, k)
 
@@ -82,6 +91,16 @@ class ExpertCall:
             check_aligned("preactivations", self.preactivations, TMA_ALIGNMENT)
             check_device("preactivations", self.preactivations, self.x.device)
 
+    def _check_factors(self) -> None:
+        wanted = self.layer.formats.activations.factor
+        sf = self.weights.w1_sf
+        if not wanted and sf.dtype == torch.int32 and sf.dim() == 3 and sf.shape[1] * NVFP4_WORD == self.layer.hidden:
+            raise ProblemError("factors", self.weights.factors, "those of expert_factors beside w1_sf with a scale for every 16 values")
+        made, none = "the tensor that expert_factors makes", f"None with {self.layer.recipe}"
+        factors = given_where(wanted, "factors", self.weights.factors, made, none)
+        if factors is not None:
+            check_factors(factors, self.layer.num_experts)
+
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
         w, w_sf = getattr(self.weights, name), getattr(self.weights, f"{name}_sf")
@@ -92,7 +111,8 @@ class ExpertCall:
         elif layer.formats.promoted:
             check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
         else:
-            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, blocks, padded_rows(rows)))
+            words = form.scales_of(k) // SCALES_PER_WORD
+            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, padded_rows(rows)))
 
     @property
     def tokens(self) -> int:
@@ -143,6 +163,11 @@ class ExpertCall:
         return self._view("positions")
 
     @cached_property
+    def factors(self) -> ExpertFactors | None:
+        """Of tokens, sums and activated gate and up; None where the number formats have none."""
+        return None if self.weights.factors is None else ExpertFactors.of(self.weights.factors)
+
+    @cached_property
     def y(self) -> torch.Tensor:
         """The result, bfloat16 [tokens, hidden]."""
         return torch.empty_like(self.x)
@@ -157,20 +182,24 @@ class ExpertCall:
         h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations)
+        factors = () if self.factors is None else (self.factors.fc1, self.factors.hidden)
+        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations, *factors)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:
         """Of Linear2: rows as Linear1 leaves them."""
         h, h_sf = self.fc1.d, self.fc1.d_sf
         operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
-        return GatherTensors(*operands, self.ends, rows) if self.layer.formats.scales_in_mma else GemmTensors(*operands, rows, self.ends)
+        if not self.layer.formats.scales_in_mma:
+            return GemmTensors(*operands, rows, self.ends)
+        return GatherTensors(*operands, self.ends, rows, factors=None if self.factors is None else self.factors.fc2)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""
         names = ("x_q", "x_sf", "ends", "sources", "positions")
         written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
-        return {"x": self.x, "topk_idx": self.topk_idx}, written
+        factor = {} if self.factors is None else {"factor": self.factors.x}
+        return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """The same of the last launch."""

@@ -1,0 +1,68 @@
+"""Factors of a layer whose number format has one for each matrix: what checkpoints have, as the launches read them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..problem import ProblemError
+
+SMALLEST, LARGEST = 2.0**-60, 2.0**60
+"""Factors between which nothing that the kernels divide by or multiply with leaves FP32."""
+
+
+class ExpertFactors(NamedTuple):
+    """Views of what `expert_factors` makes, float32.
+
+    x       [1], of tokens
+    fc1     [E], what Linear1's sums are multiplied with
+    hidden  [E], of activated gate and up
+    fc2     [E], what Linear2's sums are multiplied with
+    """
+
+    x: torch.Tensor
+    fc1: torch.Tensor
+    hidden: torch.Tensor
+    fc2: torch.Tensor
+
+    @classmethod
+    def of(cls, factors: torch.Tensor) -> ExpertFactors:
+        """Of float32 [4, E]."""
+        return cls(factors[0, :1], factors[1], factors[2], factors[3])
+
+
+def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
+    """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [4, E], on the device of w1.
+
+    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken, as tokens are quantised once for all experts
+    w1      float32 [E], weight_scale_2 of gate and up, which have one together
+    hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
+    w2      float32 [E], weight_scale_2 of Linear2
+
+    A factor is amax / (448 * 6) of what it is of (`quant.nvfp4_factor`); where a checkpoint has 448 * 6 / amax it is one over that.
+
+    Raises `ProblemError`, which names the argument, for shapes that do not fit, and for what is no number between 2^-60 and 2^60.  Reads
+    the tensors, and so waits for their device.
+    """
+    if w1.dim() != 1 or not len(w1):
+        raise ProblemError("w1.shape", tuple(w1.shape), "[num_experts]")
+    given = {"x": x, "w1": w1, "hidden": hidden, "w2": w2}
+    rows = {name: torch.as_tensor(one, dtype=torch.float32, device=w1.device) for name, one in given.items()}
+    for name, one in rows.items():
+        if one.numel() == 0 or not bool(((one >= SMALLEST) & (one <= LARGEST)).all()):
+            raise ProblemError(name, one.flatten().tolist()[:4], "numbers between 2^-60 and 2^60")
+    rows["x"] = rows["x"].amax()
+    for name in ("hidden", "w2"):
+        whole = rows[name].numel() == 1 and name == "hidden"
+        if not whole and rows[name].shape != w1.shape:
+            raise ProblemError(f"{name}.shape", tuple(rows[name].shape), f"{tuple(w1.shape)}, as of w1")
+    x_factor, h_factor = rows["x"].expand(len(w1)), rows["hidden"].reshape(-1).expand(len(w1))
+    return torch.stack([x_factor, x_factor * rows["w1"], h_factor, h_factor * rows["w2"]]).contiguous()
+
+
+def check_factors(factors: torch.Tensor, experts: int) -> None:
+    """Raises `ProblemError` unless this is what `expert_factors` makes of so many experts.  Reads none."""
+    if factors.dtype != torch.float32 or tuple(factors.shape) != (4, experts) or not factors.is_contiguous():
+        found = f"{factors.dtype} {tuple(factors.shape)}"
+        raise ProblemError("factors", found, f"torch.float32 {(4, experts)}, contiguous, as expert_factors makes them")
