@@ -98,9 +98,7 @@ def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tens
     return (total.double() + scaled).float()
 
 
-def requantize(
-    values: torch.Tensor, recipe: str = "fp8xfp4", factor: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def requantize(values: torch.Tensor, recipe: str = "fp8xfp4", factor: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations of Linear2: with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import torch
 
+from ..hardware.scale_factors import SCALES_PER_WORD
 from ..kernels.expert_routing.layer import ExpertLayer
 from ..kernels.expert_routing.workspace import workspace
-from ..hardware.scale_factors import SCALES_PER_WORD
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError

@@ -35,7 +35,7 @@ class ExpertFactors(NamedTuple):
 def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
     """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [4, E], on the device of w1.
 
-    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken, as tokens are quantised once for all experts
+    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantised once
     w1      float32 [E], weight_scale_2 of gate and up, which have one together
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2
@@ -47,18 +47,19 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
     """
     if w1.dim() != 1 or not len(w1):
         raise ProblemError("w1.shape", tuple(w1.shape), "[num_experts]")
-    given = {"x": x, "w1": w1, "hidden": hidden, "w2": w2}
-    rows = {name: torch.as_tensor(one, dtype=torch.float32, device=w1.device) for name, one in given.items()}
-    for name, one in rows.items():
-        if one.numel() == 0 or not bool(((one >= SMALLEST) & (one <= LARGEST)).all()):
-            raise ProblemError(name, one.flatten().tolist()[:4], "numbers between 2^-60 and 2^60")
-    rows["x"] = rows["x"].amax()
-    for name in ("hidden", "w2"):
-        whole = rows[name].numel() == 1 and name == "hidden"
-        if not whole and rows[name].shape != w1.shape:
-            raise ProblemError(f"{name}.shape", tuple(rows[name].shape), f"{tuple(w1.shape)}, as of w1")
-    x_factor, h_factor = rows["x"].expand(len(w1)), rows["hidden"].reshape(-1).expand(len(w1))
-    return torch.stack([x_factor, x_factor * rows["w1"], h_factor, h_factor * rows["w2"]]).contiguous()
+    experts, found = tuple(w1.shape), {}
+    for name, given in {"x": x, "w1": w1, "hidden": hidden, "w2": w2}.items():
+        factor = torch.as_tensor(given, dtype=torch.float32, device=w1.device)
+        if not factor.numel() or not bool(((factor >= SMALLEST) & (factor <= LARGEST)).all()):
+            raise ProblemError(name, factor.flatten()[:4].tolist(), "numbers between 2^-60 and 2^60")
+        if name == "x":
+            factor = factor.amax()
+        if name in ("x", "hidden") and factor.numel() == 1:
+            factor = factor.reshape(()).expand(experts)
+        if tuple(factor.shape) != experts:
+            raise ProblemError(f"{name}.shape", tuple(factor.shape), f"{experts}, as of w1")
+        found[name] = factor
+    return torch.stack([found["x"], found["x"] * found["w1"], found["hidden"], found["hidden"] * found["w2"]])
 
 
 def check_factors(factors: torch.Tensor, experts: int) -> None:

@@ -41,7 +41,7 @@ class GatherGemmKernel(GemmKernel):
         return gather_gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
-        """With factors where the number formats have them, of gate and up, too, with an address of these where they are stored, and of stamps."""
+        """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
         problem = config.problem
         parts = {

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32, Int64
 
 from ....blocks.quantise import divided, ue4m3_scale
 from ....blocks.sm100.results import ResultPart
