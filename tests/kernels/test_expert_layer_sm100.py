@@ -58,6 +58,8 @@ def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Dra
     """A call, some of whose slots, and all of one token's, are masked; and the weights as checkpoints have them."""
     generator = torch.Generator().manual_seed(tokens)
     x = torch.randn(tokens, layer.hidden, generator=generator).bfloat16()
+    x[-1] = 0
+    x[-2, :32] *= torch.exp2(-torch.tensor([15, 20]).repeat_interleave(16))  # scales of E4M3 that are subnormal, and zero
     idx = torch.rand(tokens, layer.num_experts, generator=generator).topk(layer.topk, dim=1).indices
     idx[::3, -1] = -1
     idx[tokens // 2] = -1

@@ -20,13 +20,15 @@ def test_sums_have_the_product_of_both_matrices_factors() -> None:
     assert torch.equal(found.x, x[None]) and torch.equal(found.fc1, x * W1)
     assert found.hidden.tolist() == [1, 2, 4] and found.fc2.tolist() == [1, 0.5, 20]
     one = ExpertFactors.of(expert_factors(0.25, W1, 2.0, W2))
+    assert torch.equal(expert_factors(0.25, torch.stack([W1, W1], dim=1), 2.0, W2), expert_factors(0.25, W1, 2.0, W2))
     assert one.x.tolist() == [0.25] and one.hidden.tolist() == [2, 2, 2] and one.fc2.tolist() == [2, 0.5, 10]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"w1": torch.ones(3, 2)}, r"w1.shape = \(3, 2\): must be \[num_experts\]"),
+        ({"w1": torch.ones(3, 2, 1)}, r"w1.shape = \(3, 2, 1\): must be \[num_experts\] or \[num_experts, 2\]"),
+        ({"w1": torch.tensor([[1.0, 1.0], [2.0, 1.0], [1.0, 1.0]])}, r"w1\[1\] = \[2.0, 1.0\]: must be one number for gate and up"),
         ({"w2": torch.ones(2)}, r"w2.shape = \(2,\): must be \(3,\), as of w1"),
         ({"w2": 1.0}, r"w2.shape = \(\): must be \(3,\), as of w1"),
         ({"hidden": torch.ones(2)}, r"hidden.shape = \(2,\): must be \(3,\), as of w1"),

@@ -36,7 +36,7 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
     """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [4, E], on the device of w1.
 
     x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantised once
-    w1      float32 [E], weight_scale_2 of gate and up, which have one together
+    w1      float32 [E], or [E, 2] of gate and up, which must have the same, as one matrix has: weight_scale_2
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2
 
@@ -45,8 +45,13 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
     Raises `ProblemError`, which names the argument, for shapes that do not fit, and for what is no number between 2^-60 and 2^60.  Reads
     the tensors, and so waits for their device.
     """
-    if w1.dim() != 1 or not len(w1):
-        raise ProblemError("w1.shape", tuple(w1.shape), "[num_experts]")
+    if w1.dim() not in (1, 2) or not w1.numel():
+        raise ProblemError("w1.shape", tuple(w1.shape), "[num_experts] or [num_experts, 2]")
+    if w1.dim() == 2:
+        apart = (w1 != w1[:, :1]).any(dim=1).nonzero().flatten()
+        if len(apart):
+            raise ProblemError(f"w1[{int(apart[0])}]", w1[int(apart[0])].tolist(), "one number for gate and up")
+        w1 = w1[:, 0]
     experts, found = tuple(w1.shape), {}
     for name, given in {"x": x, "w1": w1, "hidden": hidden, "w2": w2}.items():
         factor = torch.as_tensor(given, dtype=torch.float32, device=w1.device)

@@ -162,6 +162,6 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
 
 
 def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:
-    """Of each expert, so far apart that of exact data some experts' scales are large, some small, some E4M3's largest, some subnormal."""
+    """Of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
     drawn = torch.rand(problem.num_groups, generator=torch.Generator().manual_seed(seed + 2)) + 0.5
-    return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 14.0]))[torch.arange(problem.num_groups) % 4]
+    return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 20.0]))[torch.arange(problem.num_groups) % 4]
