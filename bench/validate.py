@@ -13,9 +13,11 @@ layer       the module: graphs, streams, shared buffers, torch.compile, the watc
 engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
-packed      the same points with weights of 4 bits, and 1000 launches of each in a row; on Hopper
+packed      the same points with weights of 4 bits, on a pool that is a ring; on Hopper
 ep_time     the expert-parallel kernels beside the fused kernel and its stages, each choice switched off in turn; on two or more Hoppers
-unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage
+unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage, 100 launches, each of inputs of
+            its own; on Hopper with weights of 4 bits, too
+packed_soak 1000 launches in a row of each point of `packed`
 trace       the same points, by role
 tune        on Blackwell, where nothing has been measured: candidates at three points; `megamoe tune --from` makes a table of the records
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
@@ -26,12 +28,14 @@ where the host has none: it shows that everything is there and fits together.  N
 
 It needs megamoe_dsl on the path, and on the host torch, cuda-bindings and pytest, which runs the checks of tests/gpu.  Every step runs
 whatever became of those before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the
-end of what it said.
+end of what it said.  With --within SECONDS a run ends in time: the command at hand is given up, and those after it are left out, which is a
+failure.  Steps of --only run in its order: what matters most is to be named first.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import signal
@@ -62,6 +66,7 @@ SIMULATED_LIMIT_S = 1200
 RANKS = 8
 PREPARE_LIMIT_S = 1800
 LINES_KEPT = 60
+LEFT_OUT = "left out: no time was left"
 ONE_LAUNCH = "once"  # cases of silicon.py
 KERNELS = "kernel_cutlass"  # as the DSL begins their names
 SANITIZER_WATCHDOG_S = 600
@@ -183,11 +188,15 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
     sanitized = (*once, *quantise, *gemms, *ep_once)
     bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
-    stages = compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused")
-    packed = (
-        *measured("packed", ranks[-1], *traffic, baselines=True, only=[PACKED]),
-        *measured("packed", ranks[-1], *traffic, "--soak", sizes.launches, only=[PACKED]),
+    compared = [*recipes, PACKED] if hopper and not simulated else recipes
+    stages = (
+        compiled("kernels", ranks[-1], "--unfused", only=compared),
+        measured("kernels", ranks[-1], "--check", "unfused", "--no-graphs", only=compared),
     )
+    ring = ["--pool-rows", "0"]
+    packed = measured("packed", ranks[-1], *ring, *traffic, baselines=True, only=[PACKED])
+    packed_soak = measured("packed", ranks[-1], *ring, "--soak", sizes.launches, only=[PACKED])
+    of_packed = compiled("packed", ranks[-1], *ring, only=[PACKED])
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
         Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
@@ -197,9 +206,10 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         *(Step(tool, (), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
-        *([Step("packed", compiled("packed", ranks[-1], only=[PACKED]), packed, 300)] if hopper and not simulated else []),
-        *([Step("ep_time", ep_timed("prepare"), ep_timed("run", "--out", str(out)), 300)] if hopper and gpus > 1 else []),
+        *([Step("packed", of_packed, packed, 150)] if hopper and not simulated else []),
+        *([Step("ep_time", ep_timed("prepare"), ep_timed("run", "--out", str(out)), 150)] if hopper and gpus > 1 else []),
         Step("unfused", *stages, 400),
+        *([Step("packed_soak", of_packed, packed_soak, 150)] if hopper and not simulated else []),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),
@@ -229,8 +239,12 @@ def sanitizer(tool: str) -> tuple[str, ...]:
     )
 
 
-def execute(name: str, command: Sequence[str], limit_s: int, variables: Mapping[str, str] | None = None) -> Outcome:
-    """Runs one command, with more variables in its environment, shows what it says, and says how it went."""
+def execute(name: str, command: Sequence[str], limit_s: float, variables: Mapping[str, str] | None = None) -> Outcome:
+    """Runs one command, with more variables in its environment, shows what it says, and says how it went; leaves it out where no time is
+    left."""
+    if limit_s <= 0:
+        print(f"== {name}: {' '.join(command)}: {LEFT_OUT}", flush=True)
+        return Outcome(name, without_folders(" ".join(command)), LEFT_OUT, 0, ())
     start, said = time.monotonic(), deque[str](maxlen=LINES_KEPT)
     piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, **piped, start_new_session=True, env={**os.environ, **(variables or {})}) as process:
@@ -248,21 +262,23 @@ def execute(name: str, command: Sequence[str], limit_s: int, variables: Mapping[
             said.append(line.rstrip())
         status = process.wait()
         timer.cancel()
-    told = f"FAILED: not done in {limit_s} s" if too_long.is_set() else "ok" if status == 0 else f"FAILED with exit code {status}"
+    told = f"FAILED: not done in {limit_s:.0f} s" if too_long.is_set() else "ok" if status == 0 else f"FAILED with exit code {status}"
     seconds = time.monotonic() - start
     print(f"== {name}: {' '.join(command)}: {told}, {seconds:.0f} s", flush=True)
     return Outcome(name, without_folders(" ".join(command)), told, round(seconds), tuple(map(without_folders, said)))
 
 
-def validate(what: str, chosen: list[Step], variables: Mapping[str, str] | None = None) -> list[Outcome]:
-    """Runs the commands of all steps, with more variables in their environment."""
-    found = []
+def validate(what: str, chosen: list[Step], variables: Mapping[str, str] | None = None, within_s: float = math.inf) -> list[Outcome]:
+    """Runs the commands of all steps, with more variables in their environment, and ends in so many seconds."""
+    end, found = time.monotonic() + within_s, []
     for step in chosen:
         if what == "run" and step.tool and shutil.which(step.tool[0]) is None:
             print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
             continue
         commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
-        found += [execute(step.name, [*before, sys.executable, *command], limit_s, variables) for command in commands]
+        for command in commands:
+            left_s = min(limit_s, end - time.monotonic())
+            found.append(execute(step.name, [*before, sys.executable, *command], left_s, variables))
     return found
 
 
@@ -273,19 +289,20 @@ def main() -> None:
     parser.add_argument("--arch", choices=ARCHES, default=ARCHES[0], help="of the GPUs; sm_90a by default")
     parser.add_argument("--simulated", action="store_true", help="small sizes, on one simulated GPU")
     parser.add_argument("--gpus", type=int, default=4, choices=(1, 2, 4, 8), help="of the host")
-    parser.add_argument("--only", help="steps, separated by commas")
+    parser.add_argument("--only", help="steps, separated by commas, in the order in which they run")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds that `run` may take")
     parser.add_argument("--baseline", type=Path, help="folder with the baseline's packages")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="folder of the JSON files")
     given = parser.parse_args()
     gpus = 1 if given.simulated else given.gpus
     found = steps(given.folder, gpus, given.baseline, given.out, given.arch, given.simulated)
-    names = [step.name for step in found]
-    only = names if given.only is None else given.only.split(",")
+    named = {step.name: step for step in found}
+    only = [*named] if given.only is None else given.only.split(",")
     for name in only:
-        if name not in names:
-            parser.error(f"--only {name}: must be one of {', '.join(names)}")
+        if name not in named:
+            parser.error(f"--only {name}: must be one of {', '.join(named)}")
     gpu = environment(given.arch, SIMULATED_SMS) if given.simulated and given.what == "run" else None
-    outcomes = validate(given.what, [step for step in found if step.name in only], gpu)
+    outcomes = validate(given.what, [named[name] for name in only], gpu, given.within if given.what == "run" else math.inf)
     if given.what == "run":
         kind = "validate_simulated" if given.simulated else "validate"
         print(f"wrote {save(given.out, kind, [asdict(one) for one in outcomes])}")

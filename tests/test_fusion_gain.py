@@ -12,8 +12,9 @@ import torch
 from megamoe_dsl.bench import unfused
 from megamoe_dsl.bench.fusion import line_of
 from megamoe_dsl.bench.fusion_report import WIDTH, markdown, picture, torch_markdown
-from megamoe_dsl.bench.unfused import Agreement, compare_kernels, unequal_bits
+from megamoe_dsl.bench.unfused import Agreement, compare_kernels, mixed_batches, unequal_bits
 from megamoe_dsl.cases import TokenInputs
+from megamoe_dsl.problem import Problem
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("fusion_gain-20261122-132824", "fusion_gain-20261122-132847")
@@ -95,3 +96,14 @@ def test_every_element_of_every_launch_is_compared(monkeypatch: pytest.MonkeyPat
 
     assert compare_kernels(Kernel(0), Kernel(0), lambda number: batch, 3) == Agreement(3, 24, 0)  # type: ignore[arg-type, return-value]
     assert compare_kernels(Kernel(0), Kernel(2), lambda number: batch, 3) == Agreement(3, 24, 1)  # type: ignore[arg-type, return-value]
+
+
+def test_every_launch_has_inputs_of_its_own() -> None:
+    """The same for the same number; among them all slots, none, and fewer tokens than there may be."""
+    problem = Problem(256, 128, 8, 2, max_tokens_per_rank=9, recipe="fp8xfp8")
+    batches = mixed_batches(problem, 9, None, "cpu")
+    found = [batches(number) for number in range(40)]
+    assert torch.equal(batches(7).topk_idx, found[7].topk_idx) and torch.equal(batches(7).topk_weights, found[7].topk_weights)
+    assert len({one.topk_weights.numpy().tobytes() for one in found if len(one.x)}) == sum(len(one.x) > 0 for one in found) >= 30
+    assert {bool((one.topk_idx < 0).all()) for one in found if len(one.x)} == {False, True}
+    assert any((one.topk_idx >= 0).all() for one in found) and {0, 9} < {len(one.x) for one in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +18,19 @@ import prepare
 import validate
 from gpu_options import GpuOptions
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.options import options_of
-from megamoe_dsl.bench.point_options import TuneOptions
+from megamoe_dsl.bench.arguments import session_of
+from megamoe_dsl.bench.ep import without_clamp
+from megamoe_dsl.bench.options import add_options, options_of, read_options
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.point_options import BenchOptions, TuneOptions
+from megamoe_dsl.kernels.ep_moe.layouts import symmetric as ep_moe
+from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
+from megamoe_dsl.kernels.mega_moe.layouts import symmetric as mega_moe
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe_stages.results import stage_results
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.problem import Problem
 from script_help import help_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")
@@ -92,6 +101,38 @@ def test_fewer_gpus_have_the_traffic_of_eight(gpus: int, traffic: list[str]) -> 
     assert [command[command.index("--remote") + 1 :][:1] if "--remote" in command else [] for command in commands] == 4 * [traffic]
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
+    """What contradicts is refused before there is a GPU; weights of 4 bits lie on a ring."""
+    parser, sessions = ArgumentParser(), {}
+    add_options(parser.add_argument, BenchOptions)
+    for step in validate.steps(tmp_path, gpus, None, tmp_path):
+        for command in step.run:
+            if command[0].endswith("mega_moe.py"):
+                session = session_of(read_options(BenchOptions, parser.parse_args(command[1:])))
+                sessions.setdefault(step.name, []).extend(session.points)
+    assert {one.ranks for one in sessions["packed"]} == {gpus}
+    assert {(one.recipe, one.pool_rows) for name in ("packed", "packed_soak") for one in sessions[name]} == {("fp8xmxfp4", 0)}
+    most = [one.problem for one in sessions["packed"] if one.tokens == 8192]
+    assert all(choose(problem).ring_blocks for problem in most) and len(most) == 2
+    assert {one.recipe for one in sessions["unfused"]} == {"fp8xfp8", "fp8xmxfp4"}
+
+
+def choose(problem: Problem) -> Sm90Config:
+    return Sm90Config.choose(problem, problem.max_tokens_per_rank)
+
+
+@pytest.mark.parametrize("preset", validate.MEASURED)
+def test_what_ep_time_keeps_fits_one_of_eight_gpus(preset: str) -> None:
+    """At most tokens: both halves with all choices, the fused kernel and its stages; an H200 has 139 GiB."""
+    tokens = max(int(one) for one in validate.EP_TOKENS.split(","))
+    moe = without_clamp(Point(preset, tokens, validate.RANKS).problem)
+    halves = ep_moe.symmetric_buffer(moe, keeps_rows=True).size + pool_rows(moe) * (4 * moe.intermediate + moe.intermediate * 33 // 32)
+    layer = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
+    weights = 2 * 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
+    assert halves + layer + weights < 125 << 30
+
+
 def test_what_runs_was_prepared() -> None:
     """Folders that a step reads are made by one before it."""
     made: set[str] = set()
@@ -143,6 +184,13 @@ def test_a_command_says_how_it_went(code: str, told: str, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert told in shown and (found.said == ("all bits equal",)) == found.well == ("all bits equal" in shown.splitlines())
     assert found.command.startswith(Path(sys.executable).name)
+
+
+def test_what_no_time_is_left_for_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    step = validate.Step("slow", (), (["-c", "import time; time.sleep(60)"], ["-c", "pass"]), 30)
+    found = validate.validate("run", [step], within_s=1.0)
+    assert [one.outcome for one in found] == ["FAILED: not done in 1 s", validate.LEFT_OUT]
+    assert not any(one.well for one in found) and validate.LEFT_OUT in capsys.readouterr().out
 
 
 def test_an_unknown_step_is_refused() -> None:

@@ -134,7 +134,8 @@ def checked_combine(
 ) -> Checked:
     """Launches, with the tables of the same case, whose y has the reference's bits, without a finding or a warning."""
     for buffers, destinations in zip(ep.ranks, row_destinations(ep, case), strict=True):
-        buffers.view("results").fill_(float("nan"))
+        for name in [one for one in ("results", "kept") if one in buffers.region]:
+            buffers.view(name).fill_(float("nan"))
         buffers.view("destinations").copy_(destinations)
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
     check_report(report)

@@ -52,6 +52,17 @@ def test_four_ranks():
     assert turns(kernel, prove(kernel, [(60, 0, 33, 58)], mask=0.1, skew=True)) > 1
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
+@pytest.mark.parametrize(("block_m", "mask", "skew"), [(8, 0.0, True), (32, 0.3, False), (128, 0.1, True)])
+def test_eight_ranks(recipe, block_m, mask, skew):
+    """Ranks without tokens, with one and with many, most tokens for the same few experts or dropped, then none at all and other numbers."""
+    moe = problem(40, num_ranks=8, num_experts=16, topk=3, recipe=recipe, pool_rows=128)
+    counts = [(40, 0, 33, 1, 38, 0, 40, 7), (0,) * 8, (40,) * 8]
+    kernel = config(moe, block_m=block_m, num_sms=2)
+    assert turns(kernel, prove(kernel, counts, mask=mask, skew=skew, exact=False)) > 1
+
+
 def test_packed_weights():
     """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
     moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)

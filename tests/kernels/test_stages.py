@@ -59,6 +59,18 @@ def test_packed_weights(block_m: int) -> None:
     prove_equal(config(moe, block_m=block_m, num_sms=2), [hopper_case(moe, (9,), 7, exact=False)])
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_eight_ranks(recipe: str, block_m: int) -> None:
+    """Ranks without tokens, skewed and masked routing, all slots masked, then all tokens."""
+    moe = problem(12, num_ranks=8, num_experts=16, topk=4, recipe=recipe)
+    some, none = (12, 0, 5, 1, 12, 7, 0, 3), (2,) * 8
+    cases = [hopper_case(moe, some, 1, skew=True, exact=False), hopper_case(moe, some[::-1], 2, mask=0.3, exact=False)]
+    every = hopper_case(moe, (12,) * 8, 4, exact=False)
+    prove_equal(config(moe, block_m=block_m, num_sms=2), [*cases, hopper_case(moe, none, 3, mask=1.0), every])
+
+
 def test_calls_without_a_pause() -> None:
     """A rank begins its next call when its last has ended, whatever the other ranks do; the reference's bits."""
     case = hopper_case(MOE, (12, 7), 8, mask=0.1)

@@ -21,6 +21,10 @@ def test_fields_are_in_bounds_and_apart(problem) -> None:
     assert region["rank_signal"].field.shape[1] == len(EpBarrier)
     assert all(region[name].offset % 128 == 0 for name in ("x", "fc1_acts", "fc1_sf", "results"))
     assert region["fc1_acts"].field.shape[0] == region["fc1_sf"].field.shape[1] == pool_rows(problem)
+    assert region["results"].field.shape == (problem.max_tokens_per_rank * problem.topk, problem.hidden)
+    keeping = symmetric_buffer(problem, keeps_rows=True)
+    check_region(keeping)
+    assert all(keeping[one.field.name] == one for one in region) and keeping["kept"].field.shape[0] == pool_rows(problem)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8))

@@ -167,23 +167,27 @@ def ep_point(
     Variants of dispatch that ask for other tables are timed after the others."""
     problem, tokens = without_clamp(point.problem), point.tokens
     target = Target(SM90, fused_config.num_sms, torch.cuda.get_device_name())
-    symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
-    fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
     fields = {"saving_experts": as_of_many(point)}
     configs = configs_of(point, target, variants)
     region = symmetric_buffer(problem, any(one.keeps_rows for one in configs.values()))
     memory = SymmetricBuffer.allocate(problem, region=region)
     ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
-    fused.buffers.load(inputs)
-    ep.route(inputs)
     y, other = (torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    ep.route(inputs)
     synchronize()
     ep.launch_dispatch()
     ep.activate()
     ep.launch_combine(y)
-    fused(other)
     ep.synchronize()
+    # Not before: on eight ranks a GPU has no room for what the activation takes in between beside all that follows.
+    torch.cuda.empty_cache()
+    symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
+    fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
+    fused.buffers.load(inputs)
+    synchronize()
+    fused(other)
+    fused.synchronize()
     rows = rows_of(ep)
     difference = float((y.float() - other.float()).norm() / other.float().norm())
     candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
@@ -192,14 +196,17 @@ def ep_point(
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
     times |= time_other_tables(ep, store, configs, inputs, launches)
+    own_time = alone(ep, inputs, launches)
     record = {
         "point": asdict(point),
         "rows": rows,
+        "gb_per_s": {name: algorithm_bandwidth(problem, rows, one) for name, one in (("dispatch", times["dispatch"]), ("alone", own_time))},
+        "symmetric_bytes": ep.symmetric.num_bytes,
         "difference": difference,
         "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
         "tuned": {half: dict(tuned_fields(half, problem, tokens, target.gpu)) for half in HALVES},
-        "dispatch_alone_us": asdict(alone(ep, inputs, launches)),
+        "dispatch_alone_us": asdict(own_time),
         "stages_us": time_stages(unfused, other, launches),
     }
     candidates.clear()
@@ -270,6 +277,11 @@ def rows_of(ep: EpMoE) -> dict[str, int]:
     """Rows that this rank fetches from others, from the present tables, and the pairs of the rows that it has."""
     fetched = ep.memory.view("recv_pairs").tolist()
     return {"fetched": sum(fetched) - fetched[ep.symmetric.rank], "pairs": int(ep.memory.view("expert_rows").sum())}
+
+
+def algorithm_bandwidth(problem: Problem, rows: Mapping[str, int], times: Times) -> float:
+    """GB/s of dispatch: the bytes of a row for each of this rank's pairs, whoever sent it and however often, over the time."""
+    return rows["pairs"] * problem.formats.activations.row_bytes(problem.hidden) / times.median / 1e3
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:

@@ -161,5 +161,8 @@ def line_of(record: dict[str, Any]) -> str:
     times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
     stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
     alone = f"dispatch alone {record['dispatch_alone_us']['median']:.0f} us"
+    bandwidth = ", ".join(f"{name} {one:.0f} GB/s" for name, one in record["gb_per_s"].items())
     differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
-    return f"{record['name']}: {times}, {alone} ({stages}); y {record['difference']:.3f} away from the fused kernel's{differing}"
+    return (
+        f"{record['name']}: {times}, {alone} ({stages}); {bandwidth}; y {record['difference']:.3f} away from the fused kernel's{differing}"
+    )

@@ -36,7 +36,7 @@ def fusion_point(
     symmetric = SymmetricBuffer.allocate(problem, config.arch)
     fused = layer.bind(store, config, symmetric, watchdog_ns)
     unfused = layer.bind_stages(store, config, symmetric, watchdog_ns)
-    agreement = compare_kernels(fused, unfused, mixed_batches(problem, tokens, point.remote, launches), launches)
+    agreement = compare_kernels(fused, unfused, mixed_batches(problem, tokens, point.remote), launches)
     ys = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in (FUSED, UNFUSED)}
     candidates: dict[str, Callable[[], None]] = {FUSED: partial(fused, ys[FUSED]), UNFUSED: partial(unfused, ys[UNFUSED])}
     run_earlier_batches(point.draw, lambda batch: fused.buffers.load(Inputs(*batch)), candidates.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,6 @@ class Layer:
     def __init__(self, problem: Problem, site: str | None) -> None:
         self.problem = problem
         self.weights = random_weights(problem, dist.get_rank(), SEED, "cuda")
-        self.all_weights: list[ExpertWeights] | None = None
-        if dist.get_rank() == 0:
-            others = range(1, problem.num_ranks)
-            self.all_weights = [self.weights, *(random_weights(problem, other, SEED, "cuda") for other in others)]
         self.baseline: Baseline | None = None
         self.baseline_error: str | None = None
         if site is not None:
@@ -142,6 +138,15 @@ class Layer:
             except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
                 self.baseline_error = repr(error)[:300]
         self.shared: dict[str, RankBuffers] = {}
+
+    @cached_property
+    def all_weights(self) -> list[ExpertWeights] | None:
+        """Of all ranks, on rank 0, for the reference: drawn when they are asked for, because those of eight ranks are a sixth of a GPU's
+        memory.  None on the other ranks."""
+        if dist.get_rank() != 0:
+            return None
+        others = range(1, self.problem.num_ranks)
+        return [self.weights, *(random_weights(self.problem, other, SEED, "cuda") for other in others)]
 
     def weights_for(self, recipe: str) -> ExpertWeights:
         """Of this rank, in the formats of a recipe: the layer's, or FP8."""
@@ -211,7 +216,7 @@ def measure_point(
     agreements = {}
     for name, kernel in kernels.items() if unfused else ():
         stages = layer.bind_stages(store, kernel.config, symmetric, watchdog_ns)
-        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote, LAUNCHES), LAUNCHES).record()
+        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote), LAUNCHES).record()
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
     run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())

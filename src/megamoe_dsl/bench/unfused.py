@@ -17,7 +17,7 @@ from .timing import synchronize
 
 SEED = 4000
 UNFUSED = "unfused"
-LAUNCHES = 40
+LAUNCHES = 100
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,16 @@ def unequal_bits(one: torch.Tensor, other: torch.Tensor) -> int:
     return int(counted)
 
 
-def mixed_batches(problem: Problem, tokens: int, remote: float | None, launches: int, kinds: int = 8) -> Callable[[int], TokenInputs]:
-    """Batches of this process's rank by number, of so many kinds in turn: all slots in use, a third masked, all masked; most tokens for the
-    same few experts; fewer tokens than the other ranks, and none at all."""
+def mixed_batches(problem: Problem, tokens: int, remote: float | None, device: str = "cuda") -> Callable[[int], TokenInputs]:
+    """Batches of this process's rank by number, each drawn when it is asked for: all slots in use, a third masked, all masked; most tokens
+    for the same few experts; fewer tokens than the other ranks, and none at all."""
     rank = dist.get_rank() if dist.is_initialized() else 0
-    draw = random.Random(launches)  # the same on all ranks
-    made: list[TokenInputs] = []
-    for kind in range(min(kinds, launches)):
-        counts = [tokens if kind % 4 != 3 else draw.choice((0, draw.randint(0, tokens), tokens)) for _ in range(problem.num_ranks)]
-        mask, skew = (0.0, 0.3, 0.0, 0.0, 1.0)[kind % 5], kind % 3 == 1
+
+    def batch(number: int) -> TokenInputs:
+        draw = random.Random(number)  # the same on all ranks
+        counts = [tokens if number % 4 != 3 else draw.choice((0, draw.randint(0, tokens), tokens)) for _ in range(problem.num_ranks)]
+        mask, skew = (0.0, 0.3, 0.0, 0.0, 1.0)[number % 5], number % 3 == 1
         away = None if skew or mask else remote
-        made.append(random_inputs(problem, rank, counts[rank], SEED + kind, "cuda", mask, skew, remote=away))
-    return lambda number: made[number % len(made)]
+        return random_inputs(problem, rank, counts[rank], SEED + number, device, mask, skew, remote=away)
+
+    return batch

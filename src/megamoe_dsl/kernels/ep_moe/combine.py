@@ -65,7 +65,7 @@ def combine(ctx: EpContext, group: Group):
     """All communication warps of a CTA."""
     begin(ctx, Role.COMBINE)
     sending = Int32(0)
-    if cutlass.const_expr(ctx.config.keeps_rows):
+    if cutlass.const_expr(ctx.config.serial):
         sending, following = send_results(ctx, group)
         arrive(ctx, group, EpBarrier.RESULTS)
     if ctx.sm == 0:
@@ -76,7 +76,7 @@ def combine(ctx: EpContext, group: Group):
     fence_async_global()
     plan, tokens = ctx.config.smem.combine, ctx.config.task_tokens
     warp, lane, total = group.thread >> 5, cute.arch.lane_idx(), count_tasks(ctx)
-    loads, task = Ring.start(plan.sets), following - sending if ctx.config.keeps_rows else next_task(ctx)
+    loads, task = Ring.start(plan.sets), following - sending if ctx.config.serial else next_task(ctx)
     stamp(ctx, Activity.WAIT_RANKS)
     while task < total:
         first = task * tokens
@@ -84,7 +84,7 @@ def combine(ctx: EpContext, group: Group):
         loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)
         stamp(ctx, Activity.COMBINE, task)
         task = next_task(ctx)
-        if cutlass.const_expr(ctx.config.keeps_rows):
+        if cutlass.const_expr(ctx.config.serial):
             task = task - sending
     if lane == 0:
         wait_group_read(0)
@@ -142,7 +142,7 @@ def result_of(ctx: EpContext, token: Int32, expert: Int32, row: Int32) -> Any:
     """Address of the result of the lane's slot of a token, whose expert has it in this row."""
     if ctx.config.scatter:
         return ctx.at("results", token * ctx.config.problem.topk + cute.arch.lane_idx())
-    return ctx.at_peer(ctx.peer(div(expert, ctx.config.problem.experts_per_rank)), "results", row)
+    return ctx.at_peer(ctx.peer(div(expert, ctx.config.problem.experts_per_rank)), "kept", row)
 
 
 @cute.jit

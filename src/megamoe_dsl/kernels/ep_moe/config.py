@@ -123,7 +123,7 @@ class EpConfig(ABC):
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether results stay in this rank until communication warps send them."""
+        """Whether results stay in this rank until communication warps send or fetch them."""
         return False
 
     # --- the GEMM
@@ -310,10 +310,10 @@ class DispatchGemmConfig(EpConfig):
 class GemmCombineConfig(EpConfig):
     """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
 
-    scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
-             all tiles are done
-    interleaved   the epilogue of a tile sends its results, between its tile and the next; else they stay in this rank until communication
-                  warps send them, which takes memory for all rows
+    scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, which takes memory for all rows, and
+             the tokens' ranks fetch them when all tiles are done
+    interleaved   the epilogue of a tile sends its results, between its tile and the next; else they stay in this rank, as without
+                  scatter, until communication warps send them
     token_blocks  parts of a row, of as many tiles each, that communication warps wait for and send on their own
     """
 
@@ -329,17 +329,20 @@ class GemmCombineConfig(EpConfig):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
         require_integers(self, "token_blocks")
-        require(
-            self.keeps_rows or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody"
-        )
+        require(self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody")
         tiles = self.gemm_problem.n // self.block_n
         whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
         divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
-        require(whole or not self.keeps_rows, "token_blocks", self.token_blocks, divides)
+        require(whole or not self.serial, "token_blocks", self.token_blocks, divides)
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether results stay in this rank until communication warps send them."""
+        """Whether results stay in this rank until communication warps send or fetch them."""
+        return not (self.scatter and self.interleaved)
+
+    @property
+    def serial(self) -> bool:
+        """Whether communication warps send them."""
         return self.scatter and not self.interleaved
 
     @property

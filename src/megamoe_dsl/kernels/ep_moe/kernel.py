@@ -133,7 +133,7 @@ def dispatch_gemm_kernel(
 
 def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
     """What becomes of a tile's results."""
-    if config.keeps_rows:
+    if config.serial:
         return serial.finish_tile
     return scatter.finish_tile if config.scatter else finish_tile
 
@@ -160,7 +160,7 @@ def gemm_combine_kernel(
     elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
         math(gemm, warp - LOADER_WARPS, finish_results(config))
-        if cutlass.const_expr(not config.keeps_rows):
+        if cutlass.const_expr(not config.serial):
             combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
     else:
         set_max_registers(config.registers.dispatch, grow=False)

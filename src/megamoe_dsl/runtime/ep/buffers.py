@@ -93,7 +93,7 @@ class EpSymmetric:
 
     sym       its memory, uint8; None makes it on `device`
     watchdog  the record; None makes one
-    keeps_rows  whether it has room for a combine that keeps rows' results until they are sent (`GemmCombineConfig`)
+    keeps_rows  whether it has room for a combine that keeps rows' results until they are sent or fetched (`GemmCombineConfig`)
     """
 
     def __init__(

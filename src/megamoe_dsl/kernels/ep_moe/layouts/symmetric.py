@@ -52,7 +52,7 @@ def scales(problem: Problem, name: str, *shape: int, dtype: DType) -> tuple[Fiel
 
 
 def kept_results(rows: int, hidden: int) -> tuple[Field, ...]:
-    """Fields of a rank that keeps its rows' results until they are sent."""
+    """Fields of a rank that keeps its rows' results until they are sent or fetched."""
     parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
     return Field("finished", (2, parts), U32, ALIGNMENT), Field("kept", (rows, hidden), BF16, ALIGNMENT)
 
@@ -83,14 +83,14 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
     | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
-    | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
+    | results       | bf16 [T K, H]    | Linear2 of any rank | combine: of this rank's pairs |
     | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
     | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
     | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
     | finished      | u32 [2, P H / 4096] | Linear2 | who sends results: warps that have done a part of a block, of every other launch |
-    | kept          | bf16 [P, H]      | Linear2    | who sends results: those of this rank's rows |
+    | kept          | bf16 [P, H]      | Linear2    | who sends results, or combine of any rank: those of this rank's rows |
 
-    The last two with `keeps_rows` only: where results are not sent by the epilogue.
+    The last two with `keeps_rows` only: where results are not sent by the epilogue, which takes memory for all rows.
     E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
     of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf, fc1_sf and
     row_sf.
@@ -123,7 +123,7 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
         Field("fc1_acts", (rows, width), codes, ALIGNMENT),
         *scales(problem, "fc1_sf", words, rows, dtype=word),
         Field("destinations", (rows,), U64, ALIGNMENT),
-        Field("results", (rows, hidden), BF16, ALIGNMENT),
+        Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),
         Field("stored", (rows,), U32, ALIGNMENT),
         *scales(problem, "row_sf", rows, words, dtype=word),

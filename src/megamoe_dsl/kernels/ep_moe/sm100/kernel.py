@@ -137,7 +137,7 @@ def dispatch_gathering_pair_kernel(
 
 def finish_results(config: Sm100GemmCombineConfig) -> Callable[..., Any]:
     """What becomes of a tile's results."""
-    if config.keeps_rows:
+    if config.serial:
         return keep_tile
     return send_tile if config.scatter else store_tile_of
 
@@ -163,7 +163,7 @@ def pair_gemm_combine_kernel(
     elif warp < first_communication_warp(config):
         group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
         epilogue(gemm, group.thread, finish_results(config))
-        if cutlass.const_expr(not config.keeps_rows):
+        if cutlass.const_expr(not config.serial):
             arrive(ctx, group, EpBarrier.RESULTS)
     else:
         combine(ctx, communication_group(config))
