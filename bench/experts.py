@@ -5,6 +5,7 @@
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
+    python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
 SITE has unpacked wheels: of deep_gemm, of sglang, whose kernels are run from their files, of einops and CuTe DSL beside quack's sources, or
@@ -23,6 +24,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts.launches import run_launches
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
@@ -43,7 +45,7 @@ def medians(record: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "trace", "prepare-tiles", "tiles", "table", "memory"))
+    parser.add_argument("what", choices=("prepare", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
@@ -74,6 +76,14 @@ def main() -> None:
         save(given.out, "experts-tiles", tiles)
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    if given.what == "launches":
+        found = []
+        for record in run_launches(points, TARGET, given.folder):
+            found.append(record)
+            print(f"{record['point']}: {medians(record)}  {record['refused'] or ''}")
+            print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
+        save(given.out, "experts-launches", found)
+        sys.exit(not all(record["passed"] for record in found))
     if given.what == "trace":
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)

@@ -66,8 +66,8 @@ def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Dra
     shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
     w1, w2 = (one_of_each_row(layer, *shape, generator) for shape in shapes)
     weights = ExpertWeightsFp8(*gemm_weights(*w1, "sm_100a", gate_up=layer.gate_up), *gemm_weights(*w2, "sm_100a"))
-    weights = replace(weights, factors=factors_of(layer, x, generator))
     call = ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights)
+    call = replace(call, factors=factors_of(layer, x, generator))
     stored = torch.full((call.rows, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
     return replace(call, preactivations=stored), (w1, w2)
 
@@ -78,15 +78,15 @@ def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     x_q, x_sf = quantised(call)
     rows = metadata.sources.long().split(metadata.counts.tolist())
     return [
-        times(scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]), call.factors and call.factors.fc1[expert])
+        times(scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]), call.each_factor and call.each_factor.fc1[expert])
         for expert, own in enumerate(rows)
     ]
 
 
 def quantised(call: ExpertCall) -> Drawn:
     """Tokens, as torch quantises them."""
-    if call.factors is not None:
-        return quantize_nvfp4(call.x, call.factors.x[0])
+    if call.each_factor is not None:
+        return quantize_nvfp4(call.x, call.each_factor.x[0])
     return MICRO_SCALING[call.layer.formats.activations.element].quantize(call.x.float())
 
 
@@ -102,8 +102,8 @@ def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
     formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
     for expert, sums in enumerate(one.float() for one in gate_and_up(call, w1)):
         values = activate(formulas, gate_and_up_apart(layer.fc1, sums), torch.ones(len(sums)))
-        h = requantize(values, layer.recipe, call.factors and call.factors.hidden[expert])
-        rows.append(times(scaled_matmul(*h, w2[0][expert], w2[1][expert]), call.factors and call.factors.fc2[expert]))
+        h = requantize(values, layer.recipe, call.each_factor and call.each_factor.hidden[expert])
+        rows.append(times(scaled_matmul(*h, w2[0][expert], w2[1][expert]), call.each_factor and call.each_factor.fc2[expert]))
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
 
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from forked import forked_process
+from made import count_made
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -37,7 +40,8 @@ def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def run_on_gpu(file: Path, recipe: str) -> None:
-    """Results of some calls with the same shapes; every second has int32 indices."""
+    """Results of some calls with the same shapes; every second has int32 indices.  Only the first looks at the layer.  Gate
+    and up go where a call says."""
     from megamoe_dsl import moe
     from megamoe_dsl.runtime import experts
     from megamoe_dsl.runtime.top_experts import top_experts
@@ -45,10 +49,20 @@ def run_on_gpu(file: Path, recipe: str) -> None:
 
     install(ARCH, SMS)
     on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values()]
+    calls = [[tensor.cuda() for tensor in tokens(number)] for number in range(CALLS)]
     found = []
-    for number in range(CALLS):
-        x, idx, topk_weights = (tensor.cuda() for tensor in tokens(number))
+    made = count_made(RoutingProblem, pytest.MonkeyPatch())
+    for number, (x, idx, topk_weights) in enumerate(calls):
         found.append(moe(x, *on_gpu, topk_idx=idx.int() if number % 2 else idx, topk_weights=topk_weights).clone())
+        assert bool(made) == (number == 0)
+        made.clear()
+    stored = torch.zeros(3, TOKENS * 2, 256, dtype=torch.bfloat16).cuda()
+    for place in stored[:2]:
+        assert torch.equal(moe(x, *on_gpu, topk_idx=idx, topk_weights=topk_weights, preactivations=place), found[-1])
+    assert torch.equal(stored[0], stored[1]) and stored[0].any(dim=1).all()
+    unaligned = stored[1:].flatten()[1 : 1 + stored[0].numel()].view_as(stored[0])
+    with pytest.raises(ProblemError, match=r"preactivations\.data_ptr\(\) = \d+: must be a multiple of 16"):
+        moe(x, *on_gpu, topk_idx=idx, topk_weights=topk_weights, preactivations=unaligned)
     logits = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(7))
     idx, topk_weights = top_experts(logits.cuda(), 2, scores="sigmoid", scale=2.5)
     x = tokens(0)[0].cuda()
@@ -70,7 +84,7 @@ def test_calls_give_their_kernels_bits(recipe: str, tmp_path: Path, monkeypatch:
     process.join()
     assert process.exitcode == 0
     found = torch.load(tmp_path / "found.pt")
-    assert found["plans"] == [1, 1]
+    assert found["plans"] == [2, 1]
     assert all(torch.equal(y, found["given"]) for y in found["routed"])
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)

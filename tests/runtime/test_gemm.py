@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from made import count_made
 from megamoe_dsl import GemmProblem, ProblemError, gemm, gemm_weights, grouped_gemm, scale_words, scales_by_column
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.quant import PackedWeightsError, inverse_utccp_scale_order, unpack_tiles
 from megamoe_dsl.runtime import device_gemm
+from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.target import Target
@@ -40,9 +42,15 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
     monkeypatch.setattr(device_gemm, "tile_counters", lambda device: OneCounter())
     monkeypatch.setattr(device_gemm.DeviceGemm, "target", SMALL)
-    device_gemm.device_gemm.cache_clear()
+    forget()
     yield
+    forget()
+
+
+def forget() -> None:
+    """Kernels, and the plans that launch them."""
     device_gemm.device_gemm.cache_clear()
+    gemm_module._PLANS.clear()
 
 
 def small_case(kind: str = "dense", counts: tuple[int, ...] = (70,), **fields: object) -> GemmCase:
@@ -67,6 +75,24 @@ def test_result_goes_where_it_is_asked_to(on_simulator: None) -> None:
     SimulatedKernel.tensors = visible(t, out)
     assert gemm(t.a, t.a_sf, t.b, t.b_sf, out) is out
     assert torch.equal(out, case.reference())
+
+
+def test_calls_alike_are_looked_at_once(on_simulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for addresses: of a call's own tensors each."""
+    case = small_case()
+    t = case.tensors
+    outs = [t.d.clone() for _ in range(2)]
+    made = count_made(GemmProblem, monkeypatch)
+    for out in outs:
+        SimulatedKernel.tensors = visible(t, out)
+        gemm(t.a, t.a_sf, t.b, t.b_sf, out)
+        assert torch.equal(out, case.reference())
+        if out is outs[0]:
+            made.clear()
+    unaligned = torch.empty(70 * 208 + 1, dtype=torch.bfloat16)[1:].view(70, 208)
+    with pytest.raises(ProblemError, match=r"d\.data_ptr\(\) = \d+: must be a multiple of 16"):
+        gemm(t.a, t.a_sf, t.b, t.b_sf, unaligned)
+    assert not made
 
 
 @pytest.mark.parametrize("kind", ["contiguous", "packed", "masked"])

@@ -32,7 +32,7 @@ class ArgumentBlock:
 
     def fill(self, arguments: Sequence[int | bytes]) -> None:
         """All of them, in the order of a launch."""
-        self._restored = b""
+        self.forget()
         for name, value in zip(self.names, arguments, strict=True):
             setattr(self.values, name, type(getattr(self.values, name)).from_buffer_copy(value) if isinstance(value, bytes) else value)
 
@@ -46,6 +46,10 @@ class ArgumentBlock:
         if saved is not self._restored:
             ctypes.memmove(self._start, saved, len(saved))
             self._restored = saved
+
+    def forget(self) -> None:
+        """What was restored last: the next `restore` writes all arguments, whatever has been set since."""
+        self._restored = b""
 
     def read(self) -> tuple[int | bytes, ...]:
         """All of them, in the order of a launch."""

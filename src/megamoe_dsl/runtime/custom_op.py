@@ -38,9 +38,9 @@ def layer_of(number: int) -> Launchable:
 
 def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
     """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has.  Packed tokens have narrower rows."""
-    if x.shape[1] == hidden and (rows < 0 or rows == len(x)):
+    if x.shape[1] == hidden and (rows < 0 or rows == x.shape[0]):
         return torch.empty_like(x, dtype=torch.bfloat16)
-    return torch.empty((len(x) if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
+    return torch.empty((x.shape[0] if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
 
 
 def is_plain_call(x: torch.Tensor) -> bool:

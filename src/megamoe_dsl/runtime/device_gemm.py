@@ -43,11 +43,17 @@ class LoadedGemm:
         """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
         return self._counters.address() if self._counters else 0
 
-    def launch(self, prepared: bytes, counter: int) -> None:
-        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were."""
-        self._kernel.arguments.restore(prepared)
-        self._kernel.arguments.values.counter = counter
+    def launch(self, prepared: bytes, counter: int, **moved: int) -> None:
+        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were, but for `moved`:
+        addresses by the names of arguments, of which no tensor map is made."""
+        arguments = self._kernel.arguments
+        arguments.restore(prepared)
+        arguments.values.counter = counter
+        for name, address in moved.items():
+            setattr(arguments.values, name, address)
         self._kernel.launch()
+        if moved:
+            arguments.forget()
 
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
@@ -82,12 +88,11 @@ class DeviceGemm:
         """The device as configurations are chosen for it."""
         return gpu_target(self.device)
 
-    def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
-        """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
+    def checked(self, tensors: GemmTensors | GatherTensors) -> LoadedGemm | None:
+        """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
         tensors.check(self.problem)
         check_current(self.device)
-        if tensors.rows:
-            self.kernel(tensors.rows)(tensors)
+        return self.kernel(tensors.rows) if tensors.rows else None
 
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""

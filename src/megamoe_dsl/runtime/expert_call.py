@@ -18,7 +18,7 @@ from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .expert_factors import ExpertFactors, check_factors
 from .gather_tensors import GatherTensors, given_where
-from .gemm_scales import check_no_scales, padded_rows
+from .gemm_scales import check_no_scales, given_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
@@ -34,14 +34,17 @@ class ExpertWeightsFp8:
            `no_scales`, w2_sf too
     w2     float8_e4m3fn or bfloat16 [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
     w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
-    factors  float32 [4, num_experts] of NVFP4, as `expert_factors` makes them; None else
     """
 
     w1: torch.Tensor
     w1_sf: torch.Tensor
     w2: torch.Tensor
     w2_sf: torch.Tensor
-    factors: torch.Tensor | None = None
+
+    @classmethod
+    def given(cls, w1: torch.Tensor, w1_sf: torch.Tensor | None, w2: torch.Tensor, w2_sf: torch.Tensor | None) -> ExpertWeightsFp8:
+        """By a caller, whose bfloat16 has no scales.  Raises `ProblemError` for others without."""
+        return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf))
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class ExpertCall:
     topk_idx      int64 [tokens, topk]; -1 masks a slot
     topk_weights  float32 [tokens, topk]
     preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
+    factors       float32 [4, num_experts] of NVFP4, as `expert_factors` makes them; None else
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
@@ -62,6 +66,7 @@ class ExpertCall:
     weights: ExpertWeightsFp8
     memory: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -76,8 +81,7 @@ class ExpertCall:
         for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
             check_aligned(name, tensor, aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
-            if tensor is not None:
-                check_device(name, tensor, self.x.device)
+            check_device(name, tensor, self.x.device)
         self._check_preactivations()
         self._check_factors()
         for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
@@ -95,11 +99,12 @@ class ExpertCall:
         wanted = self.layer.formats.activations.factor
         sf = self.weights.w1_sf
         if not wanted and sf.dtype == torch.int32 and sf.dim() == 3 and sf.shape[1] * NVFP4_WORD == self.layer.hidden:
-            raise ProblemError("factors", self.weights.factors, "those of expert_factors beside w1_sf with a scale for every 16 values")
+            raise ProblemError("factors", self.factors, "those of expert_factors beside w1_sf with a scale for every 16 values")
         made, none = "the tensor that expert_factors makes", f"None with {self.layer.recipe}"
-        factors = given_where(wanted, "factors", self.weights.factors, made, none)
+        factors = given_where(wanted, "factors", self.factors, made, none)
         if factors is not None:
             check_factors(factors, self.layer.num_experts)
+            check_device("factors", factors, self.x.device)
 
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
@@ -163,9 +168,9 @@ class ExpertCall:
         return self._view("positions")
 
     @cached_property
-    def factors(self) -> ExpertFactors | None:
+    def each_factor(self) -> ExpertFactors | None:
         """Of tokens, sums and activated gate and up; None where the number formats have none."""
-        return None if self.weights.factors is None else ExpertFactors.of(self.weights.factors)
+        return None if self.factors is None else ExpertFactors.of(self.factors)
 
     @cached_property
     def y(self) -> torch.Tensor:
@@ -182,7 +187,7 @@ class ExpertCall:
         h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        factors = () if self.factors is None else (self.factors.fc1, self.factors.hidden)
+        factors = () if self.each_factor is None else (self.each_factor.fc1, self.each_factor.hidden)
         return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations, *factors)
 
     @cached_property
@@ -192,13 +197,13 @@ class ExpertCall:
         operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
         if not self.layer.formats.scales_in_mma:
             return GemmTensors(*operands, rows, self.ends)
-        return GatherTensors(*operands, self.ends, rows, factors=None if self.factors is None else self.factors.fc2)
+        return GatherTensors(*operands, self.ends, rows, factors=None if self.each_factor is None else self.each_factor.fc2)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""
         names = ("x_q", "x_sf", "ends", "sources", "positions")
         written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
-        factor = {} if self.factors is None else {"factor": self.factors.x}
+        factor = {} if self.each_factor is None else {"factor": self.each_factor.x}
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -13,6 +14,7 @@ from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock
+from .buffers import check_aligned
 from .cuda_kernel import CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
@@ -23,6 +25,8 @@ from .top_experts import TopExpertsPlan
 
 Routing = tuple[torch.Tensor, torch.Tensor | None]
 """topk_idx and topk_weights; for a router logits and a bias."""
+GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
+"""w1, w1_sf, w2 and w2_sf; bfloat16 without scales."""
 
 
 class PreparedLaunches(NamedTuple):
@@ -76,14 +80,16 @@ class DeviceExperts:
         first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 
-    def launch(self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int) -> None:
-        """The four launches, with the caller's tensors at these addresses, and one counter for all: launches of a stream follow one
-        another, and each leaves it 0."""
+    def launch(
+        self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
+    ) -> None:
+        """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
+        all: launches of a stream follow one another, and each leaves it 0."""
         first, last = self._route.arguments, self._sum.arguments
         first.restore(prepared.route)
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
-        self._fc1.launch(prepared.fc1, counter)
+        self._fc1.launch(prepared.fc1, counter, **fc1)
         self._fc2.launch(prepared.fc2, counter)
         last.restore(prepared.total)
         last.values.weights, last.values.y = topk_weights, y
@@ -101,14 +107,21 @@ class ExpertPlan:
 
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._size, self._device = call.layer, call.region.size, call.x.device
+        self._gathers_x = not call.layer.formats.scaled  # in Linear1, which else gathers from the workspace
         self._experts = device_experts(layer_configs(call.layer, call.tokens, call.x.device), call.x.device)
         self._counters, self._scratch = tile_counters(self._device), scratch(self._device)
         self._router = router
         self._chosen = chosen_experts(call.tokens, call.layer.topk if router else 0)
+        self._weights_at = self._chosen.offset("topk_weights")
         self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
 
     def __call__(
-        self, x: torch.Tensor, routing: Routing, weights: tuple[torch.Tensor, ...], preactivations: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        routing: Routing,
+        weights: GivenWeights,
+        preactivations: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """y, without looking at the tensors' layouts again.  Raises `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
@@ -116,21 +129,25 @@ class ExpertPlan:
             check_current(self._device)
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
+        fc1 = {"a": place} if self._gathers_x else {}
+        if preactivations is not None:
+            check_aligned("preactivations", preactivations, TMA_ALIGNMENT)
+            fc1["preactivations"] = preactivations.data_ptr()
         stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
         memory = self._scratch.of(before + self._size, stream, capturing)
         y, start = torch.empty_like(x), memory.data_ptr()
-        stored = 0 if preactivations is None else preactivations.data_ptr()
-        gathered = 0 if self._layer.formats.scaled else place  # from x itself, else from the workspace
-        key = (start, stored, gathered, *[tensor.data_ptr() for tensor in weights])
+        key = (start, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepare(key, x, routing, weights, memory, preactivations)
+            prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
         if self._router is None:
-            topk_idx, topk_weights = (cast(torch.Tensor, one).data_ptr() for one in routing)
+            given_idx, given_weights = routing
+            topk_idx, topk_weights = given_idx.data_ptr(), cast(torch.Tensor, given_weights).data_ptr()
         else:
-            topk_idx, topk_weights = start, start + self._chosen.offset("topk_weights")
+            topk_idx, topk_weights = start, start + self._weights_at
             self._router.launch(*routing, topk_idx, topk_weights)
-        self._experts.launch(prepared, self._counters.of(stream, capturing), place, topk_idx, topk_weights, y.data_ptr())
+        counter = self._counters.of(stream, capturing)
+        self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
     def _prepare(
@@ -138,15 +155,15 @@ class ExpertPlan:
         key: tuple[int, ...],
         x: torch.Tensor,
         routing: Routing,
-        weights: tuple[torch.Tensor, ...],
+        weights: GivenWeights,
         memory: torch.Tensor,
-        preactivations: torch.Tensor | None,
+        *optional: torch.Tensor | None,
     ) -> PreparedLaunches:
         before = self._chosen.size
         own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
         idx, topk_weights = routing if self._router is None else own
         workspace = memory[before : before + self._size]
-        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8(*weights), workspace, preactivations)
+        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8.given(*weights), workspace, *optional)
         call.check()
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()

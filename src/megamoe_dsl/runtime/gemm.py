@@ -10,7 +10,8 @@ allocates.  The first call of a shape compiles its kernel or loads it from the c
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 
@@ -19,7 +20,9 @@ from ..kernels.gemm.problem import DENSE, GEMM_RECIPES, KINDS, SCALE_BLOCK, Gemm
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
-from .device_gemm import device_gemm
+from .call_plan import CallPlans
+from .custom_op import is_plain_call
+from .gemm_plan import GemmPlan
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
@@ -106,10 +109,12 @@ def _call(
     accumulate: bool,
     factors: torch.Tensor | None,
 ) -> torch.Tensor:
+    if out is None and accumulate:
+        raise ProblemError("accumulate", accumulate, "False without out")
+    if is_plain_call(a) and not (b.requires_grad and torch.is_grad_enabled()):
+        return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors)
     a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None:
-        if accumulate:
-            raise ProblemError("accumulate", accumulate, "False without out")
         return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
     gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
     return out
@@ -163,19 +168,33 @@ def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tu
 
 
 def launch(
-    d: torch.Tensor,
+    out: torch.Tensor | None,
     a: torch.Tensor,
-    a_sf: torch.Tensor,
+    a_sf: torch.Tensor | None,
     b: torch.Tensor,
-    b_sf: torch.Tensor,
+    b_sf: torch.Tensor | None,
     groups: torch.Tensor | None,
     kind: str,
+    out_dtype: torch.dtype,
     accumulate: bool,
     factors: torch.Tensor | None,
-) -> None:
-    """What the operators do."""
-    problem = problem_of(a, a_sf, b, b_sf, kind, d.dtype, accumulate, factors)
-    device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
+) -> torch.Tensor:
+    """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
+    tensors = (out, a, a_sf, b, b_sf, groups, factors)
+    missing = (out is None, a_sf is None, b_sf is None, groups is None, factors is None)
+    return _PLANS.of(tensors, (kind, out_dtype, accumulate, missing))(*tensors)
+
+
+def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> GemmPlan:
+    out, a, a_sf, b, b_sf, groups, factors = cast(Any, tensors)
+    kind, out_dtype, accumulate, _ = others
+    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
+    problem = problem_of(a, a_sf, b, b_sf, kind, out_dtype if out is None else out.dtype, accumulate, factors)
+    d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors) if out is None else out
+    return GemmPlan(problem, GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
+
+
+_PLANS = CallPlans(_plan)
 
 
 def new_result(
@@ -205,9 +224,7 @@ def gemm_op(
     factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A new D; rows of no group are not written."""
-    d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
-    launch(d, a, a_sf, b, b_sf, groups, kind, False, factors)
-    return d
+    return launch(None, a, a_sf, b, b_sf, groups, kind, out_dtype, False, factors)
 
 
 gemm_op.register_fake(new_result)
@@ -226,7 +243,7 @@ def gemm_out_op(
     factors: torch.Tensor | None = None,
 ) -> None:
     """Into `out`."""
-    launch(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
+    launch(out, a, a_sf, b, b_sf, groups, kind, out.dtype, accumulate, factors)
 
 
 @gemm_out_op.register_fake

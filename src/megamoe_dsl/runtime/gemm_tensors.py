@@ -68,9 +68,15 @@ class GemmTensors:
             tensor = getattr(self, name)
             if tensor is not None:
                 check_device("out" if name == "d" else name, tensor, self.a.device)
+        self.check_addresses(problem)
+
+    def check_addresses(self, problem: GemmProblem) -> None:
+        """The part of `check` that is not the same for all tensors of a layout."""
+        acts, weights = problem.formats.activations, problem.formats.weights
         unpacked = weights.element == E2M1 != acts.element and not problem.decodes
-        for name, alignment in (("a", TMA_ALIGNMENT), ("b", UNPACKED_ALIGNMENT if unpacked else TMA_ALIGNMENT), ("d", TMA_ALIGNMENT)):
-            check_aligned(name, getattr(self, name), alignment)
+        check_aligned("a", self.a, TMA_ALIGNMENT)
+        check_aligned("b", self.b, UNPACKED_ALIGNMENT if unpacked else TMA_ALIGNMENT)
+        check_aligned("d", self.d, TMA_ALIGNMENT)
 
     def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
         """Shape of the rows of A and D.  Raises `ProblemError` for an A of another number of dimensions."""

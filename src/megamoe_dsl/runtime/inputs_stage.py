@@ -64,12 +64,12 @@ class InputsStage:
             values = kernel.arguments.values
         else:
             scales = x_sf.data_ptr()
-            if at == self._places[0] and (at, scales, idx, weights) == self._places and rows == len(x):
+            if at == self._places[0] and (at, scales, idx, weights) == self._places and rows == x.shape[0]:
                 return
             kernel = self._copy
             values = kernel.arguments.values
             values.x_sf = scales
         if at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT:
             self.check(x, x_sf, topk_idx, topk_weights)
-        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, len(x), rows
+        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, x.shape[0], rows
         kernel.launch()

@@ -46,7 +46,7 @@ class RankKernel:
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
-        tokens, values = len(y), self.kernel.arguments.values
+        tokens, values = y.shape[0], self.kernel.arguments.values
         values.y, values.num_tokens = (y if tokens else self._nowhere).data_ptr(), tokens
         self.kernel.launch()
 

@@ -56,7 +56,7 @@ class TopExpertsPlan:
 
     def __call__(self, logits: torch.Tensor, bias: torch.Tensor | None) -> Chosen:
         """Launches on torch's current stream."""
-        tokens = len(logits)
+        tokens = logits.shape[0]
         idx = torch.empty((tokens, self._topk), dtype=torch.int64, device=logits.device)
         weights = torch.empty((tokens, self._topk), dtype=torch.float32, device=logits.device)
         self.launch(logits, bias, idx.data_ptr(), weights.data_ptr())
@@ -66,7 +66,7 @@ class TopExpertsPlan:
         """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
         values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, len(logits)
+        values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
         self._kernel.launch()
 
 
@@ -105,7 +105,7 @@ _PLANS = CallPlans(_plan)
 
 def launch(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:
     """`top_experts`, as an operator or without one."""
-    if not len(logits):
+    if not logits.numel():
         return _fake(logits, bias, *others)
     return _PLANS.of((logits, bias), others)(logits, bias)
 

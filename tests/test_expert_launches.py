@@ -1,0 +1,53 @@
+"""A call's launches in other ways (bench/experts/launches.py), on a simulated GPU: bits of each, what a record has, and no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from forked import forked_process
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts.launches import same_bits
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.target import Target
+
+ARCH, SMS, TOKENS = "sm_90a", 4, 5
+LAYER = ExpertLayer(256, 128, 8, 2, recipe="bf16xbf16")
+
+
+def run_on_gpu(folder: Path) -> None:
+    """Into a file: the record."""
+    from megamoe_dsl.bench import host_time
+    from megamoe_dsl.bench.experts.inputs import DrawnCall, draw_weights
+    from megamoe_dsl.bench.experts.launches import timed
+    from megamoe_dsl.runtime.expert_plan import DeviceExperts
+    from stand_in.gpu import install
+
+    install(ARCH, SMS)
+    host_time.WARM_UPS = 1
+    call = DrawnCall.draw(LAYER, TOKENS, draw_weights(LAYER)).call
+    experts = DeviceExperts(LAYER.configs(Target.typical(ARCH, SMS), TOKENS), ArtifactStore(folder), call.x.device)
+    torch.save(timed(call, experts, 1, 1), folder / "record.pt")
+
+
+def test_every_way_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path)
+    for config in LAYER.configs(Target.typical(ARCH, SMS), TOKENS):
+        store.get(config)
+    monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
+    process = forked_process(run_on_gpu, (tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    record = torch.load(tmp_path / "record.pt")
+    assert record["passed"] and record["same_bits"].keys() == {"launches", "graph", "moe"}
+    assert record["refused"].keys() == {"graph, moved"}  # no node of a simulated graph can be set
+    assert record["host_us"].keys() == record["us"].keys() == {*record["same_bits"], "torch add_"}
+
+
+def test_another_result_is_seen() -> None:
+    y, expected = torch.ones(2, 4), torch.ones(2, 4)
+    ways = {"right": lambda: y.fill_(1), "a token left out": lambda: y[1:].fill_(1), "nothing": lambda: None}
+    assert same_bits(ways, y, expected) == {"right": True, "a token left out": False, "nothing": False}
