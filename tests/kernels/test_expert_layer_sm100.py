@@ -78,7 +78,10 @@ def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     x_q, x_sf = quantised(call)
     rows = metadata.sources.long().split(metadata.counts.tolist())
     return [
-        times(scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]), call.each_factor and call.each_factor.fc1[expert])
+        times(
+            scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]),
+            call.each_factor and call.each_factor.fc1[expert],
+        )
         for expert, own in enumerate(rows)
     ]
 

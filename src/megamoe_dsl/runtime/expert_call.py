@@ -16,7 +16,7 @@ from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
-from .expert_factors import ExpertFactors, check_factors
+from .expert_factors import ExpertFactors
 from .gather_tensors import GatherTensors, given_where
 from .gemm_scales import check_no_scales, given_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
@@ -96,14 +96,13 @@ class ExpertCall:
             check_device("preactivations", self.preactivations, self.x.device)
 
     def _check_factors(self) -> None:
-        wanted = self.layer.formats.activations.factor
-        sf = self.weights.w1_sf
-        if not wanted and sf.dtype == torch.int32 and sf.dim() == 3 and sf.shape[1] * NVFP4_WORD == self.layer.hidden:
-            raise ProblemError("factors", self.factors, "those of expert_factors beside w1_sf with a scale for every 16 values")
-        made, none = "the tensor that expert_factors makes", f"None with {self.layer.recipe}"
-        factors = given_where(wanted, "factors", self.factors, made, none)
+        layer, w1_sf = self.layer, self.weights.w1_sf
+        if self.factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
+            raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
+        none = f"None with {layer.recipe}"
+        factors = given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none)
         if factors is not None:
-            check_factors(factors, self.layer.num_experts)
+            check_tensor("factors", factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts))
             check_device("factors", factors, self.x.device)
 
     def _check_weights(self, name: str, rows: int, k: int) -> None:

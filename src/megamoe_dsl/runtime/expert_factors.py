@@ -65,10 +65,3 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
             raise ProblemError(f"{name}.shape", tuple(factor.shape), f"{experts}, as of w1")
         found[name] = factor
     return torch.stack([found["x"], found["x"] * found["w1"], found["hidden"], found["hidden"] * found["w2"]])
-
-
-def check_factors(factors: torch.Tensor, experts: int) -> None:
-    """Raises `ProblemError` unless this is what `expert_factors` makes of so many experts.  Reads none."""
-    if factors.dtype != torch.float32 or tuple(factors.shape) != (4, experts) or not factors.is_contiguous():
-        found = f"{factors.dtype} {tuple(factors.shape)}"
-        raise ProblemError("factors", found, f"torch.float32 {(4, experts)}, contiguous, as expert_factors makes them")

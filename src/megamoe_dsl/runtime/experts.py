@@ -72,7 +72,8 @@ def moe(
                    pass; rows are the slots that are not masked, sorted by expert, stably.  On Hopper
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
-    token's rows are BF16, added in FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    token's rows are BF16, added in FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong
+    with it, before anything is launched.
     """
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:

@@ -75,7 +75,7 @@ class GatherCase:
         codes, scales = self.activated(accumulate)
         found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8))}
         if self.tensors.d_sf is not None:
-            found["scales of D"] = self.tensors.d_sf, scales
+            found["scales of D"] = as_integers(self.tensors.d_sf), as_integers(scales)
         if self.tensors.preactivations is not None:
             found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
         return {name: (written, expected, expected) for name, (written, expected) in found.items()}
