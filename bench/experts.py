@@ -2,15 +2,15 @@
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
+    python bench/experts.py try FOLDER ...      as `run` without times: what runs, what is refused; compiles what compiles when first called
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels: of deep_gemm, of sglang, whose kernels are run from their files, of einops and CuTe DSL beside quack's sources, or
-of CuTe DSL 4.2.1 beside the sources of sonic-moe and of the quack that it asks for.  With msgspec and tvm_ffi beside sglang, and nvcc and
-ninja on the machine, its sorting and its one kernel for activation are compiled when first called; without, they are left out.
+SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
+beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
 from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
 from megamoe_dsl.bench.experts.trace import trace_experts
-from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.bench.result_file import save, save_each
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
@@ -40,12 +40,23 @@ TARGET = Target.typical("sm_90a")
 
 def medians(record: dict[str, Any]) -> str:
     """Of all that a record's point has timed."""
-    return "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
+    return f"{record['point']}: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
+
+
+def with_host(record: dict[str, Any]) -> str:
+    """The same, what is refused, and the host's times."""
+    host = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items())
+    return f"{medians(record)}  {record['refused'] or ''}\n  host: {host}"
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The same and errors."""
+    return f"{with_host(record)}\n  errors " + ", ".join(f"{one:.3g}" for one in record["errors"].values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
+    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
@@ -69,32 +80,24 @@ def main() -> None:
         print(f"{compile_tiles(points, TARGET, given.folder)} kernels into {given.folder}")
         return
     if given.what == "tiles":
-        tiles = []
-        for record in run_tiles(points, TARGET, given.folder):
-            tiles.append(record)
-            print(f"{record['point']}: {medians(record)}", flush=True)
-        save(given.out, "experts-tiles", tiles)
+        tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "launches":
-        found = []
-        for record in run_launches(points, TARGET, given.folder):
-            found.append(record)
-            print(f"{record['point']}: {medians(record)}  {record['refused'] or ''}")
-            print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
-        save(given.out, "experts-launches", found)
-        sys.exit(not all(record["passed"] for record in found))
+        launches = save_each(given.out, "experts-launches", run_launches(points, TARGET, given.folder), with_host)
+        sys.exit(not all(record["passed"] for record in launches))
     if given.what == "trace":
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)
         return
-    records = []
-    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack, given.sonic)):
-        records.append(record)
-        errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
-        print(f"{record['point']}: {medians(record)}  errors {errors}  {record['refused'] or ''}", flush=True)
-        print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
-    save(given.out, "experts", records, None if given.baseline is None else str(given.baseline))
+    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic)
+    if given.what == "try":
+        works = True
+        for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome):
+            print(json.dumps(outcome), flush=True)
+            works &= outcome["passed"] and not outcome["refused"]
+        sys.exit(not works)
+    records = save_each(given.out, "experts", run_points(points, TARGET, given.folder, sites), summary, *sites)
     sys.exit(not all(record["passed"] for record in records))
 
 

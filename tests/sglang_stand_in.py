@@ -136,6 +136,7 @@ def theirs(name: str) -> bool:
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with `FILES`, and an interpreter that forgets after the test what was imported from it."""
     write(tmp_path, **FILES)
+    monkeypatch.setattr(site, "cuda_toolkit", lambda: None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if theirs(name)}

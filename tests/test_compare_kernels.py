@@ -1,9 +1,10 @@
 """The comparison of kernels (bench/compare_kernels.py): what it finds, times and prints, and what it writes; no GPU."""
 
+import json
 import subprocess
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,19 @@ def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monke
     text = result_file.save(tmp_path, "compare_kernels", [{"us": float("nan")}]).read_text()
     assert f'"{tmp_path.name}"' in text and '"compare_kernels.py"' in text and '"torch"' in text and '"nan"' in text
     assert str(tmp_path) not in text and "/somewhere" not in text
+
+
+def test_records_of_a_run_that_ends_early_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> Iterator[dict[str, Any]]:
+        yield {"point": "first"}
+        yield {"point": "second"}
+        raise RuntimeError("the third")
+
+    with pytest.raises(RuntimeError, match="the third"):
+        result_file.save_each(tmp_path / "new", "experts", run(), lambda record: record["point"])
+    (path,) = (tmp_path / "new").glob("experts-*.json")
+    assert [record["point"] for record in json.loads(path.read_text())["records"]] == ["first", "second"]
+    assert capsys.readouterr().out.split() == ["first", "second"]
 
 
 def test_points_are_shares_of_eight_ranks() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +22,14 @@ LAYER = ExpertLayer(256, 128, 8, 2, recipe="bf16xbf16")
 def run_on_gpu(folder: Path) -> None:
     """Into a file: the record."""
     from megamoe_dsl.bench import host_time
-    from megamoe_dsl.bench.experts.inputs import DrawnCall, draw_weights
-    from megamoe_dsl.bench.experts.launches import timed
-    from megamoe_dsl.runtime.expert_plan import DeviceExperts
+    from megamoe_dsl.bench.experts.launches import run_launches
     from stand_in.gpu import install
 
     install(ARCH, SMS)
     host_time.WARM_UPS = 1
-    call = DrawnCall.draw(LAYER, TOKENS, draw_weights(LAYER)).call
-    experts = DeviceExperts(LAYER.configs(Target.typical(ARCH, SMS), TOKENS), ArtifactStore(folder), call.x.device)
-    torch.save(timed(call, experts, 1, 1), folder / "record.pt")
+    point: Any = SimpleNamespace(layer=LAYER, tokens=TOKENS)
+    (record,) = run_launches([point], Target.typical(ARCH, SMS), folder, 1, 1)
+    torch.save(record, folder / "record.pt")
 
 
 def test_every_way_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from megamoe_dsl.bench.experts import run, sglang_site
-from megamoe_dsl.bench.experts.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer
+from megamoe_dsl.bench.experts import sglang_site, trials
+from megamoe_dsl.bench.experts.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer, deep_gemm_ways
 from megamoe_dsl.bench.experts.inputs import result
 from megamoe_dsl.bench.experts.sglang_blocks import SlotBlocks, sglang_sort, sorted_blocks
-from megamoe_dsl.bench.experts.sglang_triton import CONFIGS, sglang_layer
+from megamoe_dsl.bench.experts.sglang_triton import CONFIGS, sglang_layer, sglang_ways
+from megamoe_dsl.bench.experts.trials import Trials
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -41,6 +43,13 @@ def call() -> ExpertCall:
     return ExpertCall(layer, torch.randn(5, 256).bfloat16(), chosen.indices, chosen.values, weights)
 
 
+@pytest.fixture
+def tried(call: ExpertCall, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    """Without graphs, which want a GPU."""
+    monkeypatch.setattr(trials, "graph_of", lambda launch: launch())
+    return Trials(partial(error, call))
+
+
 def error(call: ExpertCall, y: torch.Tensor) -> float:
     expected = torch.stack([result(call, token) for token in range(call.tokens)])
     return float((y.double() - expected).norm() / expected.norm())
@@ -59,6 +68,14 @@ def test_their_compiler_is_theirs_where_the_wheel_has_it(wheel: Path) -> None:
     write(wheel, **{"sglang.kernels.jit.__init__": "", **{f"sglang.kernels.jit.utils.{name}": text for name, text in utils.items()}})
     write(wheel, **{sglang_site.MOE: THEIRS})
     assert sglang_site.load(wheel, sglang_site.MOE).said == (True, False, [True], False)
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, "/opt/cuda"), ("/usr/cuda", "/usr/cuda")])
+def test_their_compiler_is_told_where_cuda_is(wheel: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, taken: str) -> None:
+    monkeypatch.setattr(sglang_site, "cuda_toolkit", lambda: Path("/opt/cuda"))
+    monkeypatch.setattr(os, "environ", {} if given is None else {"CUDA_HOME": given})
+    sglang_site.load(wheel, sglang_site.MOE)
+    assert os.environ["CUDA_HOME"] == taken
 
 
 def test_a_wheel_that_lacks_a_file_is_refused(wheel: Path, call: ExpertCall) -> None:
@@ -110,38 +127,53 @@ def test_a_layer_by_deep_gemm_is_the_layer(wheel: Path, call: ExpertCall, way: s
     assert layer.rows % 128 == 0 and error(call, layer()) < 0.06
 
 
-def test_linear1_by_deep_gemm_is_followed_by_each_activation(wheel: Path, call: ExpertCall) -> None:
+def sorted_call(wheel: Path, call: ExpertCall) -> ExpertCall:
+    """With what Linear1 takes in the call's workspace."""
     experts, order = call.topk_idx.flatten().sort(stable=True)
     call.ends.copy_(torch.searchsorted(experts, torch.arange(8), right=True))
     call.sources[: call.rows] = (order // 2).int()
-    quantisation = sglang_site.load(wheel, sglang_site.QUANTISATION)
-    codes, scales = quantisation._per_token_group_quant_8bit_raw(call.x, 128)
+    codes, scales = sglang_site.load(wheel, sglang_site.QUANTISATION)._per_token_group_quant_8bit_raw(call.x, 128)
     call.x_q.view(torch.uint8).copy_(codes.view(torch.uint8))
     call.x_sf.copy_(scales)
+    return call
+
+
+def test_linear1_by_deep_gemm_is_followed_by_an_activation(wheel: Path, call: ExpertCall) -> None:
     seen: list[torch.Tensor] = []
 
     def see(gate_up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(gate_up.clone())
         return gate_up, gate_up
 
-    ways = deep_gemm_fc1(call, wheel, {"seen": see})
-    assert list(ways) == ["permute", "deep_gemm fc1", "permute, deep_gemm fc1", "permute, deep_gemm fc1, seen"]
-    ways["permute, deep_gemm fc1, seen"]()
-    first, row = int(experts[0]), int(order[0]) // 2
-    w1 = call.weights.w1[first].float() * call.weights.w1_sf[first].repeat_interleave(128, 0).repeat_interleave(128, 1)
-    expected = codes[row].float() * scales[row].repeat_interleave(128) @ w1.T
+    deep_gemm_fc1(sorted_call(wheel, call), wheel).activated(see)()
+    row, expert = int(call.sources[0]), int(call.topk_idx.min())
+    w1 = call.weights.w1[expert].float() * call.weights.w1_sf[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
+    expected = call.x_q[row].float() * call.x_sf[row].repeat_interleave(128) @ w1.T
     assert (seen[0][0].float() - expected).norm() < 0.01 * expected.norm()
 
 
-def test_what_no_graph_holds_is_refused_but_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    def graph_of(way: Callable[[], None]) -> None:
-        way()
+def test_all_their_ways_are_tried(wheel: Path, call: ExpertCall, tried: Trials) -> None:
+    tried.others("sglang", partial(sglang_ways, "qwen3-next", call, wheel))
+    tiles = ("16 x 128", "64 x 128")
+    sorting = {"sorting, 16 rows", "sorting, 64 rows"}
+    layers = {f"{before}sglang {tile}" for before in ("", "sorting, ") for tile in tiles}
+    assert set(tried.launches) == sorting | layers and set(tried.errors) == layers and not tried.refused
+    assert max(tried.errors.values()) < 0.06
 
-    def fails() -> None:
-        raise RuntimeError("waits for the host\nsomewhere")
 
-    monkeypatch.setattr(run, "graph_of", graph_of)
-    refused: dict[str, str] = {}
-    ways = {"ours": fails, "theirs": fails, "others": lambda: None}
-    run.drop_ungraphed(ways, {"ours"}, refused)
-    assert list(ways) == ["ours", "others"] and refused == {"theirs": "waits for the host"}
+def test_a_sort_that_is_wrong_costs_no_other_way(wheel: Path, call: ExpertCall, tried: Trials) -> None:
+    write(wheel, **{sglang_site.ALIGNMENT: ALIGN.replace("blocks] = expert", "blocks] = expert // 2")})
+    tried.others("sglang", partial(sglang_ways, "qwen3-next", call, wheel))
+    assert set(tried.launches) == {"sglang 16 x 128", "sglang 64 x 128"}
+    assert all(name.startswith("sorting, ") and "are not those of the call" in reason for name, reason in tried.refused.items())
+    assert len(tried.refused) == 4
+
+
+def test_an_activation_that_is_missing_costs_no_other_way(wheel: Path, call: ExpertCall, tried: Trials) -> None:
+    (wheel / f"{sglang_site.ACTIVATION.replace('.', '/')}.py").unlink()
+    tried.others("deep_gemm", partial(deep_gemm_ways, sorted_call(wheel, call), wheel, wheel))
+    alone = {"permute", "deep_gemm fc1", "permute, deep_gemm fc1"}
+    assert set(tried.launches) == alone | {"permute, deep_gemm fc1, Triton", "deep_gemm layer, Triton"}
+    assert set(tried.errors) == {"deep_gemm layer, Triton"} and tried.errors["deep_gemm layer, Triton"] < 0.06
+    assert set(tried.refused) == {"permute, deep_gemm fc1, fused", "deep_gemm layer, fused"}
+    assert set(deep_gemm_ways(call, wheel, None)) == alone

@@ -85,7 +85,7 @@ class Recipe:
 
     @property
     def sums_known(self) -> bool:
-        """Whether sums of any numbers are known to the bit: all are Hopper's, whose tensor core has been measured, unless it scales."""
+        """Whether Hopper's sums of any numbers are known to the bit: its tensor core has been measured, and does not scale."""
         return not self.scales_in_mma
 
     @property

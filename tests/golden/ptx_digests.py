@@ -169,6 +169,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
     "sm_100a-gemm-mxfp8": _pair_gemm(128, "mxfp8xmxfp8"),
     "sm_100a-gemm-nvfp4": _pair_gemm(128, "nvfp4xnvfp4", block_k=256),
+    "sm_100a-gemm-bf16": _pair_gemm(256, "bf16xbf16"),
+    "sm_100a-gemm-bf16-packed": _pair_gemm(64, "bf16xbf16", {"kind": "packed", "num_groups": 32}, dealt=True),
     "sm_100a-gather-gemm": _pair_gather(192, result="blocked"),
     "sm_100a-gather-gemm-w4a4": _pair_gather(64, "mxf4xmxf4"),
     "sm_100a-gather-gemm-sorted": _pair_gather(128, source="packed"),

@@ -27,7 +27,7 @@ class GatherRun:
         return GatherGemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 2, **self.fields})
 
     def case(self, *, exact: bool) -> GatherCase:
-        return gather_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+        return gather_case(self.config.problem, self.counts, seed=len(self.name), exact=exact, arch=self.config.arch)
 
 
 COUNTS = (70, 0, 1, 130)

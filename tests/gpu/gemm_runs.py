@@ -30,7 +30,7 @@ class Run:
         return GemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 4, **self.fields})
 
     def case(self, *, exact: bool) -> GemmCase:
-        return gemm_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+        return gemm_case(self.config.problem, self.counts, seed=len(self.name), exact=exact, arch=self.config.arch)
 
 
 GROUPED = (130, 0, 1, 64, 200)

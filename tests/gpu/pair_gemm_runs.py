@@ -9,7 +9,7 @@ from gemm_runs import FEW, GROUPED, Run, groups
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 
-W4A8, W4A4, W8A8, NVFP4 = "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4"
+W4A8, W4A4, W8A8, NVFP4, PLAIN = "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16"
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,23 @@ OTHERS = (
     pair_run(f"contiguous-{NVFP4}", GROUPED, 64, NVFP4, groups("contiguous"), dealt=True),
     pair_run(f"masked-few-{NVFP4}", FEW, 32, NVFP4, groups("masked"), block_k=256, dealt=True),
     pair_run(f"f32-{NVFP4}", FEW, 64, NVFP4, groups("masked", output="f32")),
+    *(
+        pair_run(f"{PLAIN}-{block_m}", (2 * block_m + 5,), block_m, PLAIN, {"k": 320}, num_stages=3, dealt=block_m < 128)
+        for block_m in (32, 64, 128, 192, 256)
+    ),
+    pair_run(f"one-row-{PLAIN}", (1,), 32, PLAIN, {"n": 16, "k": 64}),
+    *(pair_run(f"packed-{block_m}-{PLAIN}", GROUPED, block_m, PLAIN, groups("packed"), dealt=True) for block_m in (64, 192)),
+    pair_run(f"packed-few-{PLAIN}", FEW, 32, PLAIN, groups("packed", output="f32", accumulate=True), dealt=True),
+    pair_run(f"contiguous-{PLAIN}", GROUPED, 128, PLAIN, groups("contiguous")),
+    pair_run(f"masked-{PLAIN}", GROUPED, 256, PLAIN, groups("masked", k=192), dealt=True),
+    pair_run(f"f32-{PLAIN}", (70,), 64, PLAIN, {"output": "f32", "k": 192}, epilogue_warpgroups=1),
     pair_run("masked-nothing", (0,) * 5, 64, W4A8, groups("masked")),
     pair_run("masked-accumulate", FEW, 64, W4A4, groups("masked", output="f32", accumulate=True)),
 )
 PAIR_RUNS = {run.name: run for run in (*TILES, *OTHERS)}
 SUBJECT = pair_run("faults-pair", (96, 0, 128), 64, W4A8, {"n": 272, "k": 512, "kind": "masked", "num_groups": 3}, num_stages=2, dealt=True)
 """Everything happens: rings wrap, three tiles of a pair share two accumulators, passes are whole."""
+PLAIN_SUBJECT = pair_run(
+    "faults-pair-plain", (96, 0, 160), 64, PLAIN, {"n": 272, "k": 256, "kind": "packed", "num_groups": 3}, num_stages=2, dealt=True
+)
+"""The same of rows without scales, packed."""

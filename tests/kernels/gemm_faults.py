@@ -8,7 +8,7 @@ from functools import cache
 from decoding_faults import BLOCKS, DECODED_FAULTS, DECODING_FAULTS, IN_PARTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
 from pair_gather_faults import PAIR_GATHER_FAULTS, TWO_PAIRS_FAULTS
-from pair_gemm_faults import PAIR_FAULTS
+from pair_gemm_faults import PAIR_FAULTS, PLAIN_PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
     DRAW,
@@ -42,7 +42,7 @@ from sm90_faults import (
 from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS
-from pair_gemm_runs import SUBJECT
+from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"
@@ -72,6 +72,7 @@ SUBJECTS = {
     "decoding": Subject(Run("faults-decoding", (20,), 24, 64, {"n": 336, "k": 384, **FP4}, {**SWAPPED, "num_sms": 2, "num_stages": 2})),
     "decoded": Subject(Run("faults-decoded", (300,), 256, 128, {"n": 384, "k": 384, **FP4}, {"num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
+    "unscaled CTA pair": Subject(PLAIN_SUBJECT),
     "gathered": Subject(EVERYTHING_GATHERED, launches=1),
     "gathered by a pair": Subject(EVERYTHING_OF_PAIRS, launches=1),
     "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
@@ -151,6 +152,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "decoding") for fault in (*DECODING_FAULTS, *BLOCKS, *RING, *ALONE, *LOOP, *IN_PARTS)),
     *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP, *IN_PARTS)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
+    *((fault, "unscaled CTA pair") for fault in PLAIN_PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),

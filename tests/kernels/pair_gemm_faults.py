@@ -31,15 +31,12 @@ COUNT = r"red\.relaxed\.gpu\.global\.add\.u32[^;]*;"
 ANY = (*NOT_ORDERED, *STUCK)
 to_one = swap("3", "1")
 
-PAIR_FAULTS: tuple[Sm90Fault, ...] = (
+OPERANDS: tuple[Sm90Fault, ...] = (
     before("empty not waited for by the token loader", LOAD, 0, WAIT, never, ANY),
     before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, ANY),
-    before("full not waited for", SCALES, 0, WAIT, never, NOT_ORDERED),
     before("token bytes too few", LOAD, 0, EXPECT, fewer_bytes, ANY),
     before("weight bytes too many", LOAD, -1, EXPECT, last_number_plus(16), STUCK),
     at("full by three loaders", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
-    at("scales of weights not copied", SCALES, 0, gone, NOT_ORDERED),
-    at("scales of rows not copied", SCALES, -1, gone, NOT_ORDERED),
     at("an MMA dropped", MMA, 1, gone, NOT_ORDERED),
     at("stage not given back", COMMIT, 0, gone, STUCK),
     at("stage given back to one CTA", BOTH, 0, to_one, STUCK),
@@ -47,6 +44,21 @@ PAIR_FAULTS: tuple[Sm90Fault, ...] = (
     at("accumulator not announced", COMMIT, -1, gone, STUCK),
     before("accumulator multiplied into while it is read", AFTER, 0, WAIT, never, NOT_ORDERED),
     before("accumulator read before it is full", AFTER, -1, WAIT, never, ANY),
+)
+SCALED = (
+    before("full not waited for", SCALES, 0, WAIT, never, NOT_ORDERED),
+    at("scales of weights not copied", SCALES, 0, gone, NOT_ORDERED),
+    at("scales of rows not copied", SCALES, -1, gone, NOT_ORDERED),
+)
+PLAIN_PAIR_FAULTS: tuple[Sm90Fault, ...] = (
+    *OPERANDS,
+    before("full not waited for", MMA, 0, WAIT, never, NOT_ORDERED),
+    at("the last MMA dropped", MMA, -1, gone, NOT_ORDERED),
+)
+"""Of operands without scales."""
+PAIR_FAULTS: tuple[Sm90Fault, ...] = (
+    *OPERANDS,
+    *SCALED,
     at("loads of the accumulator not waited for", r"tcgen05\.wait::ld\.sync\.aligned;", 0, gone, NOT_ORDERED),
     at("accumulator given back without a fence", r"tcgen05\.fence::before_thread_sync;", -1, gone, ("race",)),
     at("accumulator not given back", REMOTE_ARRIVE, -1, gone, STUCK),

@@ -1,4 +1,4 @@
-"""The block-scaled GEMM of CTA pairs in the simulator: exact on exact data, within its bound on normal data, without a finding.
+"""The GEMM of CTA pairs in the simulator: exact on exact data, within its bound on normal data, without a finding.
 
 A sample runs with the suite, all of it with
 
@@ -21,7 +21,7 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
-from pair_gemm_runs import PAIR_RUNS, W4A4, W4A8, PairRun
+from pair_gemm_runs import PAIR_RUNS, PLAIN, W4A4, W4A8, PairRun
 from sweep import rarely
 
 SAMPLE = {
@@ -33,6 +33,10 @@ SAMPLE = {
     "contiguous-mxf4xmxf4",
     "masked-few-fp8xfp4",
     "accumulate",
+    "bf16xbf16-64",
+    "bf16xbf16-192",
+    "packed-few-bf16xbf16",
+    "masked-bf16xbf16",
 }
 PADDING = "tcgen05.ld of uninitialised TMEM"  # rows that no MMA covers, which are not stored
 
@@ -59,7 +63,7 @@ def test_every_element_is_exact(name: str) -> None:
     run_within(run, run.case(exact=True), exact=True, launches=1 if run.config.problem.accumulate else 2)
 
 
-@pytest.mark.parametrize("name", sampled({"masked-few-fp8xfp4", "contiguous-nvfp4xnvfp4"}))
+@pytest.mark.parametrize("name", sampled({"masked-few-fp8xfp4", "contiguous-nvfp4xnvfp4", "packed-64-bf16xbf16"}))
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run = PAIR_RUNS[name]
     run_within(run, run.case(exact=False), exact=False, seed=1)
@@ -106,7 +110,7 @@ def test_a_wrong_bit_is_noticed() -> None:
 # --- configurations
 PROBLEM = GemmProblem(4096, 7168, recipe=W4A8)
 BAD = {
-    "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 for sm_100a": {
+    "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a": {
         "problem": replace(PROBLEM, recipe="fp8xfp8")
     },
     "problem.kind = 'packed': must be one of dense, contiguous, masked on sm_100a, where scales of A come in atoms of 128 rows": {
@@ -119,6 +123,8 @@ BAD = {
     },
     "block_k = 256: must be 128 for k = 7168 of fp8xfp4": {"block_k": 256},
     "block_k = 256: must be 128 for k = 640 of mxf4xmxf4": {"problem": GemmProblem(4096, 640, recipe=W4A4), "block_k": 256},
+    "block_m = 256: must be one of [32, 64, 128, 192]": {"block_m": 256},
+    "block_k = 128: must be 64 for k = 320 of bf16xbf16": {"problem": GemmProblem(4096, 320, recipe=PLAIN), "block_k": 128},
     "num_sms = 147: must be a positive multiple of 2": {"num_sms": 147},
     "epilogue_warpgroups = 3: must be 1 or 2": {"epilogue_warpgroups": 3},
     "group_m = 0: must be positive": {"group_m": 0},
@@ -134,12 +140,13 @@ def test_bad_configurations_name_field_value_and_what_is_allowed(message: str) -
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("recipe", [W4A8, W4A4])
+@pytest.mark.parametrize("recipe", [W4A8, W4A4, PLAIN])
 def test_every_matrix_of_a_model_has_configurations(recipe: str) -> None:
     """Rows of each group on every tile: few on the smallest, many on the largest."""
     for name in PROJECTIONS:
         problem = replace(projection(name).problem, kind="dense", num_groups=1, recipe=recipe)
         chosen = [find_kernel("gemm").choose(problem, Target.typical("sm_100a"), rows) for rows in (1, 64, 100_000)]
         assert isinstance(chosen[0], Sm100GemmConfig) and chosen[0].num_stages >= 5
-        assert [one.block_m for one in (chosen[0], chosen[-1])] == [32, 192]
-        assert {one.block_k for one in chosen} == {256 if recipe == W4A4 and problem.k % 256 == 0 else 128}
+        assert chosen[0].block_m == 32 and chosen[-1].block_m in ((192, 256) if recipe == PLAIN else (192,))
+        depth = 64 if recipe == PLAIN else 256 if recipe == W4A4 and problem.k % 256 == 0 else 128
+        assert {one.block_k for one in chosen} == {depth}

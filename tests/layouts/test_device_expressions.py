@@ -19,11 +19,11 @@ from megamoe_dsl.blocks.sm100.result_tile import (
 from megamoe_dsl.hardware.accumulator import accumulators
 from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.hardware.k_block import BYTE_VALUES, packed_values
+from megamoe_dsl.hardware.k_block import BYTE_VALUES, PLAIN_VALUES, packed_values
 from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
+from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
-from megamoe_dsl.hardware.scaled_mma import SCALED_MMAS
 from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
@@ -59,13 +59,22 @@ def word(low, high):
     return high << 32 | low
 
 
-@pytest.mark.parametrize("k_block", [BYTE_VALUES, packed_values(128), packed_values(256)], ids=["bytes", "packed 128", "packed 256"])
+OPERANDS = {
+    "bytes": (BYTE_VALUES, PAIR_MMAS["ue8m0"]["e2m1", "e4m3"]),
+    "packed 128": (packed_values(128), PAIR_MMAS["ue8m0"]["e2m1", "e2m1"]),
+    "packed 256": (packed_values(256), PAIR_MMAS["ue8m0"]["e2m1", "e2m1"]),
+    "bf16": (PLAIN_VALUES, PAIR_MMAS[None]["bf16", "bf16"]),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
 @pytest.mark.parametrize("rows", [8, 16, 48, 96, 128])
-def test_operand_descriptors_name_the_operand_tile(tcgen05, rows, k_block):
+def test_operand_descriptors_name_the_operand_tile(tcgen05, rows, name):
     """OPERAND_HIGH, and K_STEP per MMA: each of the descriptors names 32 bytes of K of every row of the tile."""
+    k_block, kind = OPERANDS[name]
     tile, high = operand_tile(rows, k_block.row_bytes), tcgen05.OPERAND_HIGH[k_block.row_bytes]
-    kind = SCALED_MMAS["ue8m0"]["e2m1", "e4m3" if k_block is BYTE_VALUES else "e2m1"]
-    steps = k_block.words * len(kind.scale_ids)
+    steps = k_block.mmas
+    assert steps == (k_block.words * len(kind.scale_ids) if isinstance(kind, ScaledMma) else 4)
     assert steps * kind.channels == k_block.channels and steps * MMA_K_BYTES == k_block.row_bytes
     for start in (0, 1024, 5 * 16384):
         for step in range(steps):

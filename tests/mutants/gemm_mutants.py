@@ -33,8 +33,8 @@ def pair_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
 
 
 NVFP4_MUTANTS = (
-    nvfp4_mutant("UE4M3 scales are described as UE8M0", "wrong number", "hardware/scaled_mma.py", "64, scales=0,", "64, scales=1,"),
-    nvfp4_mutant("a UE4M3 scale is for 32 channels", "wrong number", "hardware/scaled_mma.py", "scale_channels=16)", "scale_channels=32)"),
+    nvfp4_mutant("UE4M3 scales are described as UE8M0", "wrong number", "hardware/pair_mma.py", "64, scales=0,", "64, scales=1,"),
+    nvfp4_mutant("a UE4M3 scale is for 32 channels", "wrong number", "hardware/pair_mma.py", "scale_channels=16)", "scale_channels=32)"),
     nvfp4_mutant(
         "a stage of NVFP4 has half of its words of scales",
         "wrong number",
@@ -52,8 +52,46 @@ NVFP4_MUTANTS = (
         "args.a_sf_ld, problem.k_blocks,",
     ),
 )
+PLAIN_RUNS = (
+    f"{PAIR_RUNS[0]}[bf16xbf16-64]",
+    "tests/kernels/test_pair_gemm.py::test_bad_configurations_name_field_value_and_what_is_allowed",
+)
+
+
+def plain_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """Of what operands without scales have for themselves on SM100, which only their tests run into."""
+    return Mutant(name, kind, file, old, new, PLAIN_RUNS, ())
+
+
+PLAIN_PAIR_MUTANTS = (
+    plain_mutant(
+        "BF16 is described as FP16", "wrong number", "hardware/pair_mma.py", 'PairMma("f16", 1, 1, 16)', 'PairMma("f16", 0, 0, 16)'
+    ),
+    plain_mutant("sums of BF16 are described as FP16", "wrong number", "hardware/pair_mma.py", "1 << 4 | self.weights", "self.weights"),
+    plain_mutant(
+        "MMAs of BF16 all multiply the first 16 channels", "wrong base", "blocks/sm100/mma.py", "step = word * len(ids) + i", "step = word"
+    ),
+    plain_mutant(
+        "a stage of BF16 has one MMA less",
+        "off by one",
+        "hardware/k_block.py",
+        "self.row_bytes // MMA_K_BYTES",
+        "self.row_bytes // MMA_K_BYTES - 1",
+    ),
+    plain_mutant(
+        "tensor memory has columns of scales that nobody has",
+        "wrong number",
+        f"{FOLDER}/sm100/config.py",
+        "scaled=self.problem.formats.scaled",
+        "scaled=True",
+    ),
+    plain_mutant(
+        "a stage of BF16 has 128 values of K", "wrong base", f"{FOLDER}/sm100/config.py", "least = problem.k_block", "least = 128"
+    ),
+)
 PAIR_MUTANTS = (
     *NVFP4_MUTANTS,
+    *PLAIN_PAIR_MUTANTS,
     pair_mutant(
         "the second CTA's rows start at half a full tile",
         "wrong base",

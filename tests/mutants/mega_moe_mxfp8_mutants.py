@@ -16,14 +16,14 @@ MXFP8_MUTANTS = (
     mutant(
         "E4M3 weights are described as E2M1",
         "wrong number",
-        "hardware/scaled_mma.py",
+        "hardware/pair_mma.py",
         '("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32)',
         '("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 5, 0, 32)',
     ),
     mutant(
         "E4M3 weights are described as E5M2",
         "wrong number",
-        "hardware/scaled_mma.py",
+        "hardware/pair_mma.py",
         '("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32)',
         '("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 1, 0, 32)',
     ),

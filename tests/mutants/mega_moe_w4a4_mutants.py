@@ -89,7 +89,7 @@ W4A4_MUTANTS = (
         "a stage's second word of scales goes with its first channels",
         "wrong base",
         MMA,
-        "step = word * len(kind.scale_ids) + i",
+        "step = word * len(ids) + i",
         "step = i",
     ),
     mutant(
@@ -111,8 +111,8 @@ W4A4_MUTANTS = (
         "MMAs of 64 channels count their scales by ones",
         "wrong number",
         MMA,
-        "tcgen05.with_scale_id(tile.instruction, scale_id)",
-        "tcgen05.with_scale_id(tile.instruction, i)",
+        "for i, scale_id in enumerate(ids):",
+        "for i, scale_id in enumerate(range(len(ids))):",
     ),
     mutant(
         "rows of 64 bytes are described as rows of 128",

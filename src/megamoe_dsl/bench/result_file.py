@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,26 @@ def write(path: Path, head: dict[str, Any], records: list[dict[str, Any]]) -> No
     path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")
 
 
-def save(folder: Path, kind: str, records: list[dict[str, Any]], baseline: str | None = None) -> Path:
+def save(folder: Path, kind: str, records: list[dict[str, Any]], *sites: Path | str | None) -> Path:
     """Writes FOLDER/KIND-date-time.json; returns its path.  The command is without the folders of absolute paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path = result_path(folder, kind)
-    write(path, heading(baseline), records)
+    write(path, heading(*sites), records)
     return path
+
+
+def save_each(
+    folder: Path, kind: str, records: Iterable[dict[str, Any]], say: Callable[[dict[str, Any]], str], *sites: Path | str | None
+) -> list[dict[str, Any]]:
+    """Writes the file anew with every record, so that what ends a run early leaves those before, and prints what `say` says of it; returns
+    all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, head, saved = result_path(folder, kind), heading(*sites), list[dict[str, Any]]()
+    for record in records:
+        saved.append(record)
+        write(path, head, saved)
+        print(say(record), flush=True)
+    return saved
 
 
 def finite(value: Any) -> Any:
@@ -58,13 +73,13 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
 
 
-def heading(baseline: str | None = None) -> dict[str, Any]:
+def heading(*sites: Path | str | None) -> dict[str, Any]:
     """What every results file begins with: when, with which command, and on what."""
-    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(baseline)}
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(*sites)}
 
 
-def versions(baseline: str | None = None) -> dict[str, Any]:
-    """What the figures depend on; `baseline` is the folder of its packages.  Kernels say themselves which DSL made them."""
+def versions(*sites: Path | str | None) -> dict[str, Any]:
+    """What the figures depend on; `sites` are folders of others' packages, or None.  Kernels say themselves which DSL made them."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
@@ -81,11 +96,11 @@ def versions(baseline: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "sources": source_digest(find_kernel("mega_moe")),
         "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
-        "baseline": packages(baseline),
+        "baseline": packages(*sites),
     }
 
 
-def packages(folder: str | None) -> dict[str, str]:
-    """Names and versions of the packages that are unpacked in a folder."""
-    found = distributions(path=[folder]) if folder is not None else ()
+def packages(*folders: Path | str | None) -> dict[str, str]:
+    """Names and versions of the packages that are unpacked in folders; None has none."""
+    found = distributions(path=[str(folder) for folder in folders if folder is not None])
     return {one.metadata["Name"]: one.version for one in found}

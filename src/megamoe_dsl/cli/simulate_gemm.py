@@ -45,8 +45,8 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
 def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase:
     """Data.  Raises `ProblemError` for rows that do not fit."""
     if isinstance(config.problem, GatherGemmProblem):
-        return gather_case(config.problem, counts, seed, exact=exact)
-    return gemm_case(config.problem, counts, seed, exact=exact)
+        return gather_case(config.problem, counts, seed, exact=exact, arch=config.arch)
+    return gemm_case(config.problem, counts, seed, exact=exact, arch=config.arch)
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cutlass import Float32, Int64, Uint32
 
-from ..hardware.scaled_mma import ScaledMma
+from ..hardware.pair_mma import PairMma, ScaledMma
 from .ptx import emit, emit_to_many
 
 OPERAND_HIGH = {128: 0x40004040, 64: 0x80004020}  # SMEM descriptor, high word, by span: swizzle, version 1, SBO 8 spans
@@ -18,10 +18,9 @@ K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
 INSTRUCTION = 256 >> 7 << 27  # M = 256; formats, N and the scale ids are added per kind, tile and step
 
 
-def instruction(kind: ScaledMma, mma_n: Any) -> Any:
-    """Instruction descriptor for a multiple of 16 tokens: formats of A and B in bits 7-9 and 10-12, N >> 3 in bits 17-22, of scales
-    in bit 23."""
-    return (mma_n << 14) | (INSTRUCTION | kind.scales << 23 | kind.weights << 7 | kind.tokens << 10)
+def instruction(kind: PairMma, mma_n: Any) -> Any:
+    """Instruction descriptor for a multiple of 16 tokens: formats, N >> 3 in bits 17-22."""
+    return (mma_n << 14) | (INSTRUCTION | kind.formats)
 
 
 def with_scale_id(descriptor: Any, scale_id: int) -> Any:
@@ -53,8 +52,17 @@ def copy_scales(column: int, smem_descriptor: Any) -> None:
     )
 
 
-def mma(kind: ScaledMma, accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
-    """D[256, N] (+)= A[256, K] B[N, K]^T, K as the kind has it, with the scales of its rows; `accumulate` 0 overwrites."""
+def mma(kind: PairMma, accumulator: Any, a: Any, b: Any, instruction: Any, accumulate: Any) -> None:
+    """D[256, N] (+)= A[256, K] B[N, K]^T, K as the kind has it; `accumulate` 0 overwrites."""
+    emit(
+        "{{\n\t.reg .pred p;\n\t.reg .b32 d, i;\n\tmov.b32 d, {0};\n\tmov.b32 i, {3};\n\tsetp.ne.b32 p, {4}, 0;\n\t"
+        f"tcgen05.mma.cta_group::2.kind::{kind.name} [d], {{1}}, {{2}}, i, p;\n\t}}}}",
+        *(accumulator, a, b, instruction, accumulate),
+    )
+
+
+def scaled_mma(kind: ScaledMma, accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
+    """The same with the scales of the rows of both."""
     emit(
         "{{\n\t.reg .pred p;\n\t.reg .b32 d, i, sa, sb;\n\tmov.b32 d, {0};\n\tmov.b32 i, {3};\n\tmov.b32 sa, {4};\n\tmov.b32 sb, {5};\n\t"
         "setp.ne.b32 p, {6}, 0;\n\t"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from ...runtime.expert_call import ExpertCall
+from .other_way import Launch, OtherWay
 
-Launch = Callable[[], Any]
+TORCH_LAYER = "torch bf16"
 
 
 def torch_top_experts(logits: torch.Tensor, topk: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,3 +36,8 @@ def torch_layer(call: ExpertCall, w1: torch.Tensor, w2: torch.Tensor) -> Launch:
         return (y.view(-1, layer.topk, layer.hidden) * call.topk_weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
 
     return run
+
+
+def torch_ways(call: ExpertCall, w1: torch.Tensor, w2: torch.Tensor) -> dict[str, OtherWay]:
+    """The layer."""
+    return {TORCH_LAYER: OtherWay(partial(torch_layer, call, w1, w2), whole=True)}

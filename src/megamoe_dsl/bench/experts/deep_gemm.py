@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from ...runtime.expert_call import ExpertCall
 from ...runtime.gemm_scales import scales_by_column
 from ..site import import_from
 from . import sglang_site
-from .baselines import Launch
+from .other_way import Launch, OtherWay
 
 PACKAGE = "deep_gemm"
+PERMUTED = "permute, deep_gemm fc1"
 Quantised = tuple[torch.Tensor, torch.Tensor]
 """E4M3 [rows, K] and its scales as DeepGEMM takes them, float32 [rows, K / 128] with rows next to one another."""
 Activate = Callable[[torch.Tensor], Quantised]
@@ -64,11 +66,52 @@ def blocked_counts(call: ExpertCall) -> tuple[list[int], list[int]]:
     return counts, [-(-count // ROW_BLOCK) for count in counts]
 
 
-def deep_gemm_fc1(call: ExpertCall, site: Path, activations: dict[str, Activate]) -> dict[str, Launch]:
-    """Linear1 by the contiguous GEMM, BF16 out: rows copied to where it wants them, the GEMM, and each of `activations` after it.
+@dataclass(frozen=True)
+class DeepGemmFc1:
+    """Linear1 by the contiguous GEMM, BF16 out, of tokens that are quantised already, as for ours.
 
-    Where the copy goes is worked out before it is timed; tokens are quantised already, as for ours."""
-    library, layer, device = import_from(PACKAGE, site), call.layer, call.x.device
+    source    int64 [rows], the token of each row, known before anything is timed; 0 where padded
+    experts   int32 [rows]
+    a, a_sf   tokens copied to where the GEMM wants them, uint8 [rows, hidden] and its scales
+    d         bfloat16 [rows, 2 intermediate]
+    """
+
+    call: ExpertCall
+    library: Any
+    source: torch.Tensor
+    experts: torch.Tensor
+    a: torch.Tensor
+    a_sf: torch.Tensor
+    d: torch.Tensor
+
+    def permute(self) -> None:
+        """Tokens and their scales, copied."""
+        torch.index_select(self.call.x_q.view(torch.uint8), 0, self.source, out=self.a)
+        self.a_sf.copy_(self.call.x_sf[self.source])
+
+    def multiply(self) -> None:
+        """The GEMM."""
+        w = self.call.weights
+        self.library.m_grouped_fp8_gemm_nt_contiguous((self.a.view(torch.float8_e4m3fn), self.a_sf), (w.w1, w.w1_sf), self.d, self.experts)
+
+    def __call__(self) -> None:
+        """Both."""
+        self.permute()
+        self.multiply()
+
+    def activated(self, activate: Activate) -> Launch:
+        """Both, and gate and up activated and quantised."""
+
+        def run() -> None:
+            self()
+            activate(self.d)
+
+        return run
+
+
+def deep_gemm_fc1(call: ExpertCall, site: Path) -> DeepGemmFc1:
+    """Of a call whose slots are sorted.  Raises `ImportError` where the wheel lacks something."""
+    layer, device = call.layer, call.x.device
     counts, blocks = blocked_counts(call)
     rows = ROW_BLOCK * sum(blocks)
     source = torch.zeros(rows, dtype=torch.long)
@@ -76,33 +119,11 @@ def deep_gemm_fc1(call: ExpertCall, site: Path, activations: dict[str, Activate]
     for count, taken in zip(counts, blocks, strict=True):
         source[place : place + count] = sources[first : first + count]
         place, first = place + taken * ROW_BLOCK, first + count
-    source = source.to(device)
-    index = torch.repeat_interleave(torch.arange(layer.num_experts), torch.tensor(blocks) * ROW_BLOCK).int().to(device)
+    experts = torch.repeat_interleave(torch.arange(layer.num_experts), torch.tensor(blocks) * ROW_BLOCK).int()
     a = torch.empty(rows, layer.hidden, dtype=torch.uint8, device=device)
     a_sf = scales_by_column(torch.ones(rows, layer.hidden // SCALE_BLOCK, device=device))
     d = torch.empty(rows, 2 * layer.intermediate, dtype=torch.bfloat16, device=device)
-    operand = (a.view(torch.float8_e4m3fn), a_sf)
-
-    def permute() -> None:
-        torch.index_select(call.x_q.view(torch.uint8), 0, source, out=a)
-        a_sf.copy_(call.x_sf[source])
-
-    def multiply() -> None:
-        library.m_grouped_fp8_gemm_nt_contiguous(operand, (call.weights.w1, call.weights.w1_sf), d, index)
-
-    def both() -> None:
-        permute()
-        multiply()
-
-    def activated(activate: Activate) -> Launch:
-        def run() -> None:
-            both()
-            activate(d)
-
-        return run
-
-    alone = {"permute": permute, "deep_gemm fc1": multiply, "permute, deep_gemm fc1": both}
-    return alone | {f"permute, deep_gemm fc1, {name}": activated(one) for name, one in activations.items()}
+    return DeepGemmFc1(call, import_from(PACKAGE, site), source.to(device), experts.to(device), a, a_sf, d)
 
 
 @dataclass(frozen=True)
@@ -159,3 +180,22 @@ def deep_gemm_layer(call: ExpertCall, site: Path, sglang: Path, activate: Activa
     )
     rows = ROW_BLOCK * sum(blocked_counts(call)[1])
     return DeepGemmLayer(call, import_from(PACKAGE, site), kernels, padding, quantisation, activate, call.topk_idx.int(), rows)
+
+
+def deep_gemm_ways(call: ExpertCall, site: Path, sglang: Path | None) -> dict[str, OtherWay]:
+    """Linear1 and its parts; with SGLang's wheel Linear1 with each activation after it, and the layer with each.  Raises `ImportError`."""
+    fc1 = deep_gemm_fc1(call, site)
+    ways = {name: OtherWay.of(part) for name, part in (("permute", fc1.permute), ("deep_gemm fc1", fc1.multiply), (PERMUTED, fc1))}
+    if sglang is not None:
+        for name, make in SGLANG_ACTIVATIONS.items():
+            ways[f"{PERMUTED}, {name}"] = OtherWay(partial(_activated, fc1, make, sglang))
+            ways[f"deep_gemm layer, {name}"] = OtherWay(partial(_layer, call, site, sglang, make), whole=True)
+    return ways
+
+
+def _activated(fc1: DeepGemmFc1, make: Callable[[Path], Activate], sglang: Path) -> Launch:
+    return fc1.activated(make(sglang))
+
+
+def _layer(call: ExpertCall, site: Path, sglang: Path, make: Callable[[Path], Activate]) -> Launch:
+    return deep_gemm_layer(call, site, sglang, make(sglang))

@@ -81,19 +81,21 @@ def same_bits(ways: dict[str, Way], y: torch.Tensor, expected: torch.Tensor) -> 
     return found
 
 
-def run_launches(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:
-    """A record of each point."""
+def run_launches(
+    points: Sequence[ExpertPoint], target: Target, folder: Path, count: int = CALLS, repeats: int = REPEATS
+) -> Iterator[dict[str, Any]]:
+    """A record of each point, of medians of repeats with `count` calls of each way."""
     for point in points:
         weights = draw_weights(point.layer)
         call = DrawnCall.draw(point.layer, point.tokens, weights).call
         experts = DeviceExperts(point.layer.configs(target, point.tokens), ArtifactStore(folder), call.x.device)
-        yield {"point": str(point), **timed(call, experts)}
+        yield {"point": str(point), **timed(call, experts, count, repeats)}
         del weights, call, experts
         torch.cuda.empty_cache()
 
 
-def timed(call: ExpertCall, experts: DeviceExperts, count: int = CALLS, repeats: int = REPEATS) -> dict[str, Any]:
-    """Times of every way and of `moe`, and whether all give the same bits: in every repeat `count` calls of each."""
+def timed(call: ExpertCall, experts: DeviceExperts, count: int, repeats: int) -> dict[str, Any]:
+    """Times of every way and of `moe`, and whether all give the same bits."""
     expected = experts(call).clone()
     ways, refused = ways_of(call, experts)
     same = same_bits(ways, call.y, expected)

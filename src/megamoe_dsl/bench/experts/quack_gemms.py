@@ -15,6 +15,7 @@ import torch
 from ...runtime.expert_call import ExpertCall
 from ...runtime.expert_plan import DeviceExperts
 from ..site import import_from
+from .other_way import OtherWay
 
 
 class QuackTile(NamedTuple):
@@ -87,3 +88,12 @@ def quack_layers(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str,
         )
         for tile in TILES
     }
+
+
+def quack_ways(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, OtherWay]:
+    """By tile the layer and each linear.  Raises `ImportError`."""
+    ways: dict[str, OtherWay] = {}
+    for tile, layer in quack_layers(call, ours, site).items():
+        ways[f"quack layer {tile}"] = OtherWay.of(layer, whole=True)
+        ways |= {f"quack {name} {tile}": OtherWay.of(part) for name, part in (("fc1", layer.fc1), ("fc2", layer.fc2))}
+    return ways

@@ -1,18 +1,22 @@
 """Modules of SGLang from an unpacked wheel of theirs (0.5.23), imported as they are: nothing of theirs is installed.
 
 What these import of the rest of SGLang is answered here: an NVIDIA Hopper GPU, no variable of the environment set.  Kernels that SGLang
-compiles when first called need its folder `kernels/jit` in the wheel, nvcc and ninja, and msgspec and tvm_ffi, which may lie beside it.
+compiles when first called need its folder `kernels/jit` in the wheel, nvcc, a C++ compiler and ninja, and msgspec and tvm_ffi, which may
+lie beside it (`bench/sites.py`).
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ..toolkit import cuda_toolkit
 
 PACKAGE, COMPILER = "sglang", "sglang.kernels.jit"
 MOE, QUANTISATION = "sglang.kernels.ops.moe.fused_moe_triton_kernels", "sglang.kernels.ops.quantization.fp8_kernel"
@@ -79,10 +83,19 @@ class Finder:
         """There is nothing to run."""
 
 
+def needed(file: str) -> bool:
+    """Whether a file of SGLang's wheel is what is imported and compiled here, or says which version it is."""
+    sources = f"{COMPILER.replace('.', '/')}/"
+    return file.startswith(sources) or file.endswith(".dist-info/METADATA") or file.removesuffix(".py").replace("/", ".") in THEIRS
+
+
 def load(site: Path, name: str) -> Any:
     """One of `THEIRS`.  Raises ImportError where the wheel lacks it, or Triton or what compiles their kernels is missing."""
     if not any(isinstance(one, Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, Finder(site))  # type: ignore[arg-type]
     if str(site) not in sys.path:
         sys.path.append(str(site))  # msgspec and tvm_ffi
+    toolkit = cuda_toolkit()
+    if toolkit is not None:
+        os.environ.setdefault("CUDA_HOME", str(toolkit))  # their compiler takes the folder of an `nvcc` that may be a script
     return importlib.import_module(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,8 +11,11 @@ import torch
 from ...kernels.gemm.problem import SCALE_BLOCK
 from ...runtime.expert_call import ExpertCall
 from . import sglang_site
-from .sglang_blocks import Sort
+from .other_way import Launch, OtherWay
+from .sglang_blocks import SlotBlocks, Sort, sglang_sort, sorted_blocks
 
+SORTING = "sorting"
+"""What sorts slots into blocks, and each layer that does; those without it get blocks worked out before."""
 Config = dict[str, int]
 CONFIGS: dict[str, tuple[Config, ...]] = {
     "deepseek-v3": tuple(
@@ -25,7 +29,7 @@ CONFIGS: dict[str, tuple[Config, ...]] = {
 """The tiles of their tables for an H200, 256 experts (E=257,N=512, triton_3_5_1) and 512 (E=513,N=512, triton_3_6_0)."""
 
 
-def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> Callable[[], torch.Tensor]:
+def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> Launch:
     """Slots sorted, tokens quantised, the first grouped GEMM, SiLU, its product quantised, the second, and each token's rows summed.
 
     A `sort` that gives blocks worked out before leaves sorting out of what is timed."""
@@ -55,3 +59,23 @@ def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> Ca
         return y
 
     return run
+
+
+def sglang_ways(model: str, call: ExpertCall, site: Path) -> dict[str, OtherWay]:
+    """The layer of a model with each tile, its slots sorted before and each time, and sorting alone."""
+    ways: dict[str, OtherWay] = {}
+    for config in CONFIGS.get(model, ()):
+        block_m, tile = config["BLOCK_SIZE_M"], f"{config['BLOCK_SIZE_M']} x {config['BLOCK_SIZE_N']}"
+        sorts = partial(sglang_sort, call, site, block_m)
+        ways[f"{SORTING}, {block_m} rows"] = OtherWay(sorts)
+        ways[f"{SORTING}, sglang {tile}"] = OtherWay(partial(_layer, call, site, config, sorts), whole=True)
+        ways[f"sglang {tile}"] = OtherWay(partial(_layer, call, site, config, partial(_sorted_before, call, block_m)), whole=True)
+    return ways
+
+
+def _layer(call: ExpertCall, site: Path, config: Config, sorts: Callable[[], Sort]) -> Launch:
+    return sglang_layer(call, site, config, sorts())
+
+
+def _sorted_before(call: ExpertCall, block_m: int) -> Sort:
+    return partial(SlotBlocks, *sorted_blocks(call, block_m))

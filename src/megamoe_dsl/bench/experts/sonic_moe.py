@@ -7,6 +7,7 @@ in the place of a CUDA extension that it compiles with nvcc when first called.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from ...runtime.expert_call import ExpertCall
 from ..site import import_from
+from .other_way import OtherWay
 from .quack_gemms import interleaved
 
 
@@ -62,3 +64,8 @@ def sonic_layer(call: ExpertCall, site: Path) -> SonicLayer:
     layer, kernels = (import_from(name, *folders) for name in ("sonicmoe.functional", "sonicmoe.functional.forward"))
     w1, w2 = interleaved(call.weights.w1).permute(1, 2, 0), call.weights.w2.permute(1, 2, 0)
     return SonicLayer(call, layer, kernels, w1, w2, call.topk_idx.int())
+
+
+def sonic_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
+    """The layer."""
+    return {"sonic-moe": OtherWay(partial(sonic_layer, call, site), whole=True)}

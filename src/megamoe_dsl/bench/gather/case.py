@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ...arch import SM90, Arch
 from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
@@ -69,7 +70,7 @@ class GatherCase:
         Raises `ProblemError` where it would not know their bits: of normal numbers that a tensor core has scaled."""
         if not self.problem.gate_up:
             return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
-        if not (exact or self.problem.formats.sums_known):
+        if not (exact or self.packed.sums_known):
             raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
         accumulate: Accumulate = torch.float64 if exact else "hopper"
         codes, scales = self.activated(accumulate)
@@ -116,13 +117,13 @@ def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return as_integers(values)[rows].view(values.dtype)
 
 
-def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GatherCase:
-    """Operands drawn for `counts` rows of each expert; `exact` as of `gemm_case`.  Raises `ProblemError` as that does.
+def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> GatherCase:
+    """Operands drawn for `counts` rows of each expert; `exact` and `arch` as of `gemm_case`.  Raises `ProblemError` as that does.
 
     Rows of a blocked A that belong to no expert are NaN.
     """
     of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups, recipe=problem.recipe)
-    packed = gemm_case(of_rows, counts, seed, exact=exact)
+    packed = gemm_case(of_rows, counts, seed, exact=exact, arch=arch)
     t = packed.tensors
     assert t.groups is not None
     a, a_sf, sources = t.a, t.a_sf, None

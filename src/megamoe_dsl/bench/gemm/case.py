@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...arch import SM90
+from ...arch import SM90, Arch
 from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
@@ -35,12 +35,19 @@ class GemmCase:
     """Operands, and which rows of A belong to which group: `spans` (group, first row, rows); rows of no group stay untouched.
 
     weights  matrices B and their scales, of each group, as checkpoints have them
+    arch     whose tensor core forms the sums
     """
 
     problem: GemmProblem
     tensors: GemmTensors
     spans: tuple[tuple[int, int, int], ...]
     weights: tuple[torch.Tensor, torch.Tensor]
+    arch: Arch = SM90
+
+    @property
+    def sums_known(self) -> bool:
+        """Whether sums of any numbers are known to the bit: nobody has measured Blackwell's."""
+        return self.problem.formats.sums_known and not self.arch.has_tensor_memory
 
     def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
         """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
@@ -82,13 +89,13 @@ class GemmCase:
         They are one where data are `exact`, and where the tensor core's bits are known; else as far apart as the order of a tensor core's
         additions explains (`reference.scaled_sums`).
         """
-        if exact or self.problem.formats.sums_known:
+        if exact or self.sums_known:
             one = self.reference(torch.float64 if exact else "hopper", k_blocks)
             return one, one
         low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
         for part, operands in self.products():
             total, error = scaled_sums(*operands)
-            before = low[part] if self.problem.accumulate else 0.0
+            before = low[part].clone() if self.problem.accumulate else 0.0
             for one, end in ((low, -error), (high, error)):
                 one[part] = (self.multiplied((total + end).float(), part) + before).to(low.dtype)
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
@@ -113,11 +120,14 @@ def in_parts(
     return found
 
 
-def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0) -> GemmCase:
+def gemm_case(
+    problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0, arch: Arch = SM90
+) -> GemmCase:
     """Operands drawn for `counts` rows of each group (one count of a dense problem).
 
     exact     small integers with powers of two as scales: every sum is exact
     capacity  rows of each group of a masked problem; by default the highest count rounded up to what the kernel takes
+    arch      whose tensor core forms the sums
 
     Raises `ProblemError` for a list of another length or a bad count.
     """
@@ -140,7 +150,7 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
     tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
     if problem.has_factors:
         tensors = replace(tensors, factors=torch.rand(problem.num_groups, generator=generator) + 0.5)
-    return GemmCase(problem, tensors, spans, weights)
+    return GemmCase(problem, tensors, spans, weights, arch)
 
 
 def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:

@@ -95,7 +95,7 @@ def count(run: GemmRun, command: Sequence[str], limit_s: float) -> tuple[Path, l
         if done.returncode:
             raise ProblemError("profiler", f"{PROFILER} ended with {done.returncode}: {done.stderr[-800:]}", "a run that ends well")
         records = read_counters(done.stdout.splitlines(), log.read_text())
-    return save(run.out, "gemm_counters", records, None if run.baseline is None else str(run.baseline)), records
+    return save(run.out, "gemm_counters", records, run.baseline), records
 
 
 def counters_table(records: Sequence[dict[str, Any]]) -> str:

@@ -92,7 +92,7 @@ def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) 
     require_timed(host)
     require_writable("out", run.out)
     run.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(run.out, "gemm"), heading(None if run.baseline is None else str(run.baseline))
+    path, head = result_path(run.out, "gemm"), heading(run.baseline)
     store, records = ArtifactStore(run.artifacts), list[dict[str, Any]]()
     target = Target.typical(GemmConfig.arch, host.num_sms) if host.gpu is None else Target(GemmConfig.arch, host.num_sms, host.gpu)
     for point in run.points:

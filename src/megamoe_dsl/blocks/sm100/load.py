@@ -27,7 +27,7 @@ from ...hardware.k_block import KBlock
 class PairOperand:
     """One CTA's part of an operand of a tile.
 
-    rows, scales  tensor maps: of the operand, K-major, and of its scale words, [K blocks, rows]
+    rows, scales  tensor maps: of the operand, K-major, and of its scale words, [K blocks, rows]; of one without scales any
     row           first row of this part in the operand
     scale_row     index of its first scale word in a row of the scales; scale_k is the scales' row of the first K block
     k_block       the K of a stage
@@ -49,27 +49,29 @@ class PairOperand:
 
 @cute.jit
 def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
-    """Fills `tokens` and `sfa` of `k_blocks` stages; returns the stage after them."""
+    """Fills `tokens` and, of scaled ones, `sfa` of `k_blocks` stages; returns the stage after them."""
     for k in cutlass.range(k_blocks, unroll=1):
         stage.wait_empty()
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
             tile.load_rows(stage.shared("tokens"), full, k * tile.k_block.row_bytes)
-            load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
+            if cutlass.const_expr(tile.k_block.words > 0):
+                load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage
 
 
 @cute.jit
 def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
-    """Fills `weights` and `sfb` of `k_blocks` stages; returns the stage after them."""
+    """Fills `weights` and, of scaled ones, `sfb` of `k_blocks` stages; returns the stage after them."""
     for k in cutlass.range(k_blocks, unroll=1):
         stage.wait_empty()
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
             tile.load_rows(stage.shared("weights"), full, k * tile.k_block.row_bytes)
-            load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
+            if cutlass.const_expr(tile.k_block.words > 0):
+                load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage

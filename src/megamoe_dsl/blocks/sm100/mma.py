@@ -1,4 +1,5 @@
-"""The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM and MMAs, word by word of the scales (article 4.4).
+"""The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM and MMAs, word by word of the scales (article 4.4);
+MMAs alone where operands have no scales.
 
 waits     full, per stage
 signals   empty of all CTAs that may write into one another's stages, per stage
@@ -23,20 +24,19 @@ from ...device.stage import Stage
 from ...device.warp import elect
 from ...hardware.cta_pair import BLOCK_N, CLUSTER
 from ...hardware.k_block import KBlock
+from ...hardware.pair_mma import PairMma, ScaledMma
 from ...hardware.scale_factors import SF_ATOM_BYTES
-from ...hardware.scaled_mma import ScaledMma
 from ...layouts.arith import select
 
 
 @dataclass(frozen=True)
 class ScaleColumns:
     """Where a stage's scales go in TMEM: the tokens' from column `sfa` on, in `atoms` of 128 rows; the weights' from `sfb` on, an
-    atom for each of `consumers`."""
+    atom for each consumer."""
 
     sfa: int
     sfb: int
     atoms: int
-    consumers: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,42 +46,63 @@ class PairTile:
     accumulator  first TMEM column of its sums, of the first consumer
     instruction  descriptor for its number of tokens, of MMAs of this kind
     first_scale  column, counted from `scales.sfa`, of the first token's scales: one for each 32 rows before it in its atom
+    scales       where they go; not where operands have none
+    consumers    sums, each of weights of its own
     apart        columns from a consumer's sums to the next one's
     """
 
     accumulator: Int32
     instruction: Any
     first_scale: Any
-    kind: cutlass.Constexpr[ScaledMma]
+    kind: cutlass.Constexpr[PairMma]
     k_block: cutlass.Constexpr[KBlock]
-    scales: cutlass.Constexpr[ScaleColumns]
+    scales: cutlass.Constexpr[ScaleColumns | None]
+    consumers: cutlass.Constexpr[int] = 1
     apart: cutlass.Constexpr[int] = 0
+
+    @property
+    def runs(self) -> int:
+        """Of MMAs of a stage, one for each word of scales; one without scales."""
+        return 1 if self.scales is None else self.k_block.words
+
+    @property
+    def scale_ids(self) -> tuple[int, ...]:
+        """Of each MMA of a run the first byte that it takes of the word; 0 without scales."""
+        return self.kind.scale_ids if isinstance(self.kind, ScaledMma) else (0,) * self.k_block.mmas
+
+    def multiply(self, accumulator: Any, weights: Any, tokens: Any, consumer: int, scale_id: int, accumulate: Any) -> None:
+        """One MMA of operands by their descriptors; with scales those from byte `scale_id` of the word that is in TMEM."""
+        kind = self.kind
+        if isinstance(kind, ScaledMma):
+            assert self.scales is not None
+            columns = (self.scales.sfb + 4 * consumer, self.scales.sfa + self.first_scale)
+            instruction = tcgen05.with_scale_id(self.instruction, scale_id)
+            tcgen05.scaled_mma(kind, accumulator, weights, tokens, instruction, *columns, accumulate)
+        else:
+            tcgen05.mma(kind, accumulator, weights, tokens, self.instruction, accumulate)
 
 
 @cute.jit
 def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
     """Runs in all lanes; one lane issues.  Returns the stage after the last of `k_blocks`."""
-    columns, kind = tile.scales, tile.kind
-    high = tcgen05.OPERAND_HIGH[tile.k_block.row_bytes]
+    high, ids = tcgen05.OPERAND_HIGH[tile.k_block.row_bytes], tile.scale_ids
     for k in cutlass.range(k_blocks, unroll=1):
         stage.wait_full()
         tcgen05.fence_after_sync()
         if elect():
-            for word in cutlass.range_constexpr(tile.k_block.words):
-                copy_word(stage, columns, word)
+            for word in cutlass.range_constexpr(tile.runs):
+                copy_word(stage, tile, word)
                 weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
-                for i, scale_id in enumerate(kind.scale_ids):
-                    step = word * len(kind.scale_ids) + i
-                    for consumer in range(columns.consumers):
+                for i, scale_id in enumerate(ids):
+                    step = word * len(ids) + i
+                    for consumer in range(tile.consumers):
                         own = consumer * (BLOCK_N * tile.k_block.row_bytes >> 4)
-                        tcgen05.mma(
-                            kind,
+                        tile.multiply(
                             tile.accumulator + consumer * tile.apart if consumer else tile.accumulator,
                             tcgen05.descriptor(weights + (own + step * tcgen05.K_STEP), high),
                             tcgen05.descriptor(tokens + step * tcgen05.K_STEP, high),
-                            tcgen05.with_scale_id(tile.instruction, scale_id),
-                            columns.sfb + 4 * consumer,
-                            columns.sfa + tile.first_scale,
+                            consumer,
+                            scale_id,
                             Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
                         )
             tcgen05.commit_pair(stage.empty, (1 << max(stage.cluster, CLUSTER)) - 1)
@@ -89,12 +110,15 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
     return stage
 
 
-def copy_word(stage: Stage, columns: ScaleColumns, word: int) -> None:
-    """A word of the scales of all rows to TMEM."""
+def copy_word(stage: Stage, tile: PairTile, word: int) -> None:
+    """A word of the scales of all rows to TMEM, if there are any."""
+    columns, consumers = tile.scales, tile.consumers
+    if columns is None:
+        return
     atom_size = SF_ATOM_BYTES >> 4
     sfb = stage.shared("sfb") >> 4
-    for atom in range(columns.consumers):
-        source = tcgen05.descriptor(sfb + word * atom_size * columns.consumers + atom * atom_size, tcgen05.SCALE_HIGH)
+    for atom in range(consumers):
+        source = tcgen05.descriptor(sfb + word * atom_size * consumers + atom * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfb + 4 * atom, source)
     sfa = stage.shared("sfa") >> 4
     for atom in range(columns.atoms):

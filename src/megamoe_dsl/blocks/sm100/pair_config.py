@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...hardware.cta_pair import CLUSTER
-from ...hardware.k_block import ALL_BYTES, BYTE_VALUES, KBlock, packed_values
-from ...hardware.scaled_mma import SCALED_MMAS, ScaledMma
+from ...hardware.k_block import ALL_BYTES, BYTE_VALUES, PLAIN_VALUES, KBlock, packed_values
+from ...hardware.pair_mma import PAIR_MMAS, PairMma
 
 
 class PairConfig:
@@ -29,12 +29,14 @@ class PairConfig:
     def k_block(self) -> KBlock:
         """K of a stage."""
         formats = self.problem.formats
+        if not formats.scaled:
+            return PLAIN_VALUES
         if formats.packs_activations:
             return packed_values(self.block_k, formats.activations.channels)
         return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
 
     @property
-    def mma(self) -> ScaledMma:
+    def mma(self) -> PairMma:
         """The kind of the MMAs."""
         formats = self.problem.formats
-        return SCALED_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
+        return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]

@@ -57,9 +57,11 @@ class PairStage:
             Field("tokens", (num_stages, self.token_bytes), U8, OPERAND_ALIGNMENT),
         )
 
-    def scales(self, num_stages: int) -> tuple[Field, Field]:
-        """Of a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens."""
+    def scales(self, num_stages: int) -> tuple[Field, ...]:
+        """Of a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens.  None without scales."""
         words = self.k_block.words
+        if not words:
+            return ()
         return (
             Field("sfb", (num_stages, words * self.consumers * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
             Field("sfa", (num_stages, words * self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),

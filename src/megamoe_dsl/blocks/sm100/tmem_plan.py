@@ -12,15 +12,18 @@ ACCUMULATORS = 2  # the MMA warp fills one while the other is read
 
 @dataclass(frozen=True)
 class Sm100TmemPlan:
-    """Columns: accumulators [0, accumulators * consumers * block_m), token scales (4 per 128 rows), weight scales (4 for each consumer).
+    """Columns: accumulators [0, accumulators * consumers * block_m), token scales (4 per 128 rows), weight scales (4 for each consumer);
+    no scales where operands have none.
 
     consumers     sums of a tile that share its tokens: of 128 weight rows of the CTA each, one after another
     accumulators  tiles that have columns at a time
+    scaled        whether operands have scales
     """
 
     block_m: int
     consumers: int = 1
     accumulators: int = ACCUMULATORS
+    scaled: bool = True
 
     def accumulator(self, index: Int) -> Int:
         """First column of an accumulator."""
@@ -34,7 +37,7 @@ class Sm100TmemPlan:
     @property
     def sfa_columns(self) -> int:
         """Columns of the token scales: 4 per 128 rows."""
-        return 4 * -(-self.block_m // TMEM_LANES)
+        return 4 * -(-self.block_m // TMEM_LANES) if self.scaled else 0
 
     @property
     def sfb(self) -> int:
@@ -49,7 +52,7 @@ class Sm100TmemPlan:
     @property
     def sfb_columns(self) -> int:
         """Columns of the weight scales."""
-        return 4 * self.consumers
+        return 4 * self.consumers if self.scaled else 0
 
     @property
     def fits(self) -> bool:
@@ -68,8 +71,5 @@ class Sm100TmemPlan:
         """What the columns hold, in their order."""
         width = self.consumers * self.block_m
         accumulators = [TmemField(f"accumulator {i}", i * width, width) for i in range(self.accumulators)]
-        return [
-            *accumulators,
-            TmemField("token scales", self.sfa, self.sfa_columns),
-            TmemField("weight scales", self.sfb, self.sfb_columns),
-        ]
+        scales = TmemField("token scales", self.sfa, self.sfa_columns), TmemField("weight scales", self.sfb, self.sfb_columns)
+        return [*accumulators, *(scales if self.scaled else ())]

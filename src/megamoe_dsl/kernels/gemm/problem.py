@@ -39,7 +39,7 @@ class GemmProblem:
     recipe      number formats of A and B (recipe.py):
                 fp8xfp8    E4M3, one FP32 scale per row and 128 of K, by E4M3, one per 128 rows and 128 of K (SM90)
                 fp8xmxfp4  E4M3, one FP32 scale per row and 128 of K, by E2M1, one UE8M0 scale per row and 32 of K (SM90)
-                bf16xbf16  BF16 by BF16, without scales (SM90)
+                bf16xbf16  BF16 by BF16, without scales (both)
                 fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
                 mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from ....blocks.sm100.tmem_plan import Sm100TmemPlan
+from ....blocks.sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ....config_error import ConfigError, require, require_integers
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...gemm.problem import PACKED
-from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig, block_ks
+from ...gemm.sm100.config import LARGEST, LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig, block_ks
 from ..problem import GatherGemmProblem
 from .choose import CANDIDATES, fastest
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
-
-LARGEST = 256
-"""Rows of A of a tile: the MMA has no more."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     trace      warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
-    block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
-    kinds: ClassVar[tuple[str, ...]] = (PACKED,)
 
     problem: GatherGemmProblem
     consumers: int = 1
@@ -49,7 +44,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
-        most = max(rows for rows in self.block_ms if Sm100TmemPlan(rows, self.consumers, 1).fits)
+        most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
         require(self.block_m <= most, "block_m", self.block_m, held)
         groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
@@ -82,6 +77,16 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
         most = (MOST_TILES - self.num_experts) * self.block_m
         require(rows <= most, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of problems."""
+        return (PACKED,)
+
+    @property
+    def block_ms(self) -> tuple[int, ...]:
+        """Rows of A that a tile can have, with sums of two or of one in tensor memory."""
+        return (*ROWS, LARGEST)
 
     @property
     def cluster(self) -> int:
@@ -123,8 +128,11 @@ class Sm100GatherConfig(Sm100GemmConfig):
     @property
     def tmem(self) -> Sm100TmemPlan:
         """Columns of a CTA's tensor memory."""
-        two = Sm100TmemPlan(self.block_m, self.consumers)
+        two = self._tmem(self.block_m, ACCUMULATORS)
         return two if two.fits else replace(two, accumulators=1)
+
+    def _tmem(self, block_m: int, accumulators: int) -> Sm100TmemPlan:
+        return Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
 
     def smem_plan(self, num_stages: int) -> PairGatherSmemPlan:
         """Of so many stages."""

@@ -1,4 +1,4 @@
-"""How a block-scaled GEMM is computed on SM100: a CTA pair multiplies 256 rows of B by up to 192 rows of A."""
+"""How a GEMM is computed on SM100: a CTA pair multiplies 256 rows of B by up to 192 rows of A, 256 where operands have no scales."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ....blocks.sm100.pair_stage import PairStage
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integers
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.operand_tile import BLOCK_K
 from ....target import Target
 from ..base_config import BaseGemmConfig
-from ..problem import BF16, CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
+from ..problem import BF16, CONTIGUOUS, DENSE, KINDS, MASKED, ROW_BLOCK, GemmProblem
 from ..tile import WARPS_PER_GROUP
 from .choose import choose_pair_fields
 from .smem_plan import PairGemmSmemPlan
@@ -22,6 +21,8 @@ from .smem_plan import PairGemmSmemPlan
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
 scales than it has rows for."""
+LARGEST = 256
+"""Rows of A of a tile: the MMA has no more; sums of two such tiles leave tensor memory no columns for scales."""
 PASS_ROWS = 32
 LOADER_WARPS = 4
 NUM_SMS = 148  # of a B200
@@ -31,9 +32,9 @@ NUM_SMS = 148  # of a B200
 class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192
+    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192; 256 of BF16
     num_sms              CTAs of the grid, even
-    block_k              K of a stage: 128, or 256 of E2M1 rows; results have the same bits
+    block_k              K of a stage: 128, or 256 of E2M1 rows, 64 of BF16; results have the same bits; 0 asks for the least
     epilogue_warpgroups  1, or 2 that share the passes of a tile
     group_m              row blocks that the order of tiles takes together
     dealt                tiles are dealt at run time, not in turn
@@ -41,14 +42,12 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
-    kinds: ClassVar[tuple[str, ...]] = (DENSE, CONTIGUOUS, MASKED)
-    block_ms: ClassVar[tuple[int, ...]] = ROWS
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
 
     problem: GemmProblem
     block_m: int
     num_sms: int = NUM_SMS
-    block_k: int = BLOCK_K
+    block_k: int = 0
     epilogue_warpgroups: int = 2
     group_m: int = 8
     dealt: bool = False
@@ -65,6 +64,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
         depths = block_ks(problem)
+        if self.block_k == 0:
+            object.__setattr__(self, "block_k", min(depths))
         allowed = " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}"
         require(self.block_k in depths, "block_k", self.block_k, allowed)
         whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
@@ -77,7 +78,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
         """The configuration for `rows` rows of A; `fields` replace what is chosen."""
         problem.check_rows(rows)
-        tiles = [m for m in ROWS if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
+        tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
         chosen = choose_pair_fields(problem, target.num_sms // CLUSTER, rows, tiles)
         return cls(problem, **{"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **chosen, **fields})
 
@@ -86,6 +87,16 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return replace(self, **changes)
 
     # --- tiles
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of problems: rows without scales may begin anywhere."""
+        return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
+
+    @property
+    def block_ms(self) -> tuple[int, ...]:
+        """Rows of A that a tile can have."""
+        return tile_rows(self.problem)
+
     @property
     def block_n(self) -> int:
         """Rows of B of a tile."""
@@ -136,9 +147,15 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     @property
     def tmem(self) -> Sm100TmemPlan:
         """Columns of a CTA's tensor memory."""
-        return Sm100TmemPlan(self.block_m)
+        return Sm100TmemPlan(self.block_m, scaled=self.problem.formats.scaled)
 
 
 def block_ks(problem: GemmProblem) -> tuple[int, ...]:
-    """K that a stage can have: with E2M1 rows also 256, of which K is then a multiple."""
-    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and problem.k % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+    """K that a stage can have: a block of K; with E2M1 rows also two, of which K is then a multiple."""
+    least = problem.k_block
+    return (least, 2 * least) if problem.formats.packs_activations and problem.k % (2 * least) == 0 else (least,)
+
+
+def tile_rows(problem: GemmProblem) -> tuple[int, ...]:
+    """Of A, that a tile can have with sums of two in tensor memory."""
+    return ROWS if problem.formats.scaled else (*ROWS, LARGEST)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from ....sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
 from .config import PASS_ROWS
 
-LOADS_PER_K_BLOCK = 2
-
 
 def measure_pair_gemm(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
     return [
         *measure_mma(find),
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", loads_per_k_block(find)),
         *measure_weight_loader(find),
         *measure_epilogue(find),
     ]
@@ -20,13 +18,17 @@ def measure_pair_gemm(find: Measurer) -> list[Measure]:
 
 def measure_mma(find: Measurer) -> list[Measure]:
     """Of the MMA warp."""
-    mmas = find.config.k_block.words * len(find.config.mma.scale_ids) * find.config.consumers
-    return find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas)
+    return find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", find.config.k_block.mmas * find.config.consumers)
+
+
+def loads_per_k_block(find: Measurer) -> int:
+    """Of a loader: rows, and their scales."""
+    return 1 + bool(find.config.problem.formats.scaled)
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:
     """Of the weight loader."""
-    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK)
+    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads_per_k_block(find))
 
 
 def measure_epilogue(find: Measurer, function: str = "") -> list[Measure]:

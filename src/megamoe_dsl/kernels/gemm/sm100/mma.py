@@ -46,6 +46,10 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
     instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
+    kind = (config.mma, config.k_block)
+    sums = (config.consumers, config.block_m)
+    if not tmem.scaled:
+        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums)
     first_scale = ctx.row_in_atom(tile) // ROWS_PER_COLUMN
-    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms, config.consumers)
-    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, config.mma, config.k_block, scales, config.block_m)
+    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
+    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)

@@ -9,7 +9,7 @@ LOADS_PER_K_BLOCK = 2
 
 def measure_sm100(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
-    mmas = find.config.k_block.words * len(find.config.mma.scale_ids)
+    mmas = find.config.k_block.mmas
     return [
         *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas),
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),

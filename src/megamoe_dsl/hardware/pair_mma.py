@@ -1,4 +1,4 @@
-"""The kinds of tcgen05.mma that scale their operands, by a factor for every 32 or 16 channels (PTX ISA, tcgen05.mma; SM100_FACTS)."""
+"""The kinds of tcgen05.mma that pairs of CTAs multiply with (PTX ISA, tcgen05.mma; SM100_FACTS)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,40 @@ from .scale_factors import CHANNELS_PER_SCALE, SCALES_PER_WORD
 
 
 @dataclass(frozen=True)
-class ScaledMma:
+class PairMma:
     """A kind, with weights as operand A and tokens as B.
 
     name             of the kind in PTX
     weights, tokens  codes of the formats in the instruction descriptor
     channels         of K that one instruction takes: 32 bytes of a row
-    scales           code of the format of scales
-    scale_channels   that share one
     """
 
     name: str
     weights: int
     tokens: int
     channels: int
+
+    @property
+    def formats(self) -> int:
+        """Of the instruction descriptor: sums in bits 4-5, FP32, A in 7-9, B in 10-12."""
+        return 1 << 4 | self.weights << 7 | self.tokens << 10
+
+
+@dataclass(frozen=True)
+class ScaledMma(PairMma):
+    """A kind that scales its operands, by a factor for every 32 or 16 channels.
+
+    scales           code of the format of scales
+    scale_channels   that share one
+    """
+
     scales: int = 1
     scale_channels: int = CHANNELS_PER_SCALE
+
+    @property
+    def formats(self) -> int:
+        """Sums are FP32 and not said; scales in bit 23."""
+        return self.scales << 23 | self.weights << 7 | self.tokens << 10
 
     @property
     def scale_ids(self) -> tuple[int, ...]:
@@ -31,7 +49,8 @@ class ScaledMma:
         return tuple(range(0, SCALES_PER_WORD, self.channels // self.scale_channels))
 
 
-SCALED_MMAS = {
+PAIR_MMAS: dict[str | None, dict[tuple[str, str], PairMma]] = {
+    None: {("bf16", "bf16"): PairMma("f16", 1, 1, 16)},
     "ue8m0": {
         ("e2m1", "e4m3"): ScaledMma("mxf8f6f4", 5, 0, 32),
         ("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32),

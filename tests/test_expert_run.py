@@ -1,0 +1,84 @@
+"""A point of bench/experts.py from what is tried to its record and its row of a table, with this library's launches made up; no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts import point, run, sglang_triton, trials
+from megamoe_dsl.bench.experts.inputs import draw_weights, result
+from megamoe_dsl.bench.experts.others import Sites
+from megamoe_dsl.bench.experts.point import ExpertPoint
+from megamoe_dsl.bench.experts.report import markdown
+from megamoe_dsl.bench.experts.run import Tried, bfloat16, try_point
+from megamoe_dsl.bench.timing import Times
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.runtime.expert_call import ExpertCall
+from megamoe_dsl.target import Target
+from sglang_stand_in import wheel
+
+assert wheel  # the fixture
+TARGET = Target.typical("sm_90a")
+POINT = ExpertPoint("small", 5)
+
+
+class Ours:
+    """The kernels of a layer, by float64; they may leave a token's result out."""
+
+    wrong = False
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def route(self, call: ExpertCall) -> None:
+        experts = call.topk_idx.flatten().sort().values
+        call.ends.copy_(torch.searchsorted(experts, torch.arange(call.layer.num_experts), right=True))
+
+    def fc1(self, call: ExpertCall) -> None: ...
+
+    def fc2(self, call: ExpertCall) -> None: ...
+
+    def sum(self, call: ExpertCall) -> None: ...
+
+    def __call__(self, call: ExpertCall) -> torch.Tensor:
+        return torch.stack([result(call, token) for token in range(call.tokens)]) * (0 if self.wrong else 1)
+
+
+@pytest.fixture
+def tried(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Tried]:
+    """What `try_point` finds beside SGLang's layer, whose table has one tile, and torch's, which has no grouped GEMM here."""
+    monkeypatch.setitem(point.LAYERS, "small", ExpertLayer(256, 128, 8, 2))
+    monkeypatch.setitem(sglang_triton.CONFIGS, "small", ({"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64},))
+    monkeypatch.setattr(run, "DeviceExperts", Ours)
+    monkeypatch.setattr(run, "top_experts", run.torch_top_experts)
+    monkeypatch.setattr(trials, "graph_of", lambda launch: launch())
+    monkeypatch.setattr(torch, "_grouped_mm", None)
+    weights = draw_weights(POINT.layer, "cpu")
+    as_bf16 = bfloat16(weights.w1, weights.w1_sf), bfloat16(weights.w2, weights.w2_sf)
+    return lambda: try_point(POINT, TARGET, ArtifactStore(wheel), weights, as_bf16, Sites(sglang=wheel))
+
+
+def test_a_point_becomes_a_record_and_a_row(tried: Callable[[], Tried], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "time_graphs", lambda launches: {name: Times(float(len(name)), 1.0, 99.0) for name in launches})
+    monkeypatch.setattr(run, "time_host", lambda calls, repeats: {name: Times(repeats, 1.0, 99.0) for name in calls})
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    record = tried().time()
+    assert record["passed"] and record["experts_met"] == len({*tried().inputs.call.topk_idx.flatten().tolist()})
+    layers = {"ours, chosen", "sorting, sglang 4 x 64", "sglang 4 x 64"}
+    assert layers <= set(record["errors"]) and all(error < 0.06 for error in record["errors"].values())
+    assert {*layers, "sorting, 4 rows", "route", "fc1, chosen", "fc2", "sum", "top_experts"} <= set(record["us"])
+    assert set(record["refused"]) == {"torch bf16"} and set(record["host_us"]) == {"moe", "moe, logits", "torch add_"}
+    assert record["rows"] == {"tokens": 5, "packed": 10, "blocked": record["experts_met"] * 128}
+    heading, _, row = markdown([record]).splitlines()
+    assert "SGLang's Triton, sorting too" in heading and "torch" not in heading and row.startswith("| 5 | 12.0 |")
+
+
+def test_a_wrong_result_is_said_before_anything_is_timed(tried: Callable[[], Tried], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried().outcome["passed"]
+    monkeypatch.setattr(Ours, "wrong", True)
+    outcome = tried().outcome
+    assert outcome["point"] == "small:5" and not outcome["passed"] and outcome["errors"]["ours, chosen"] == 1.0
