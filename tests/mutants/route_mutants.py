@@ -63,10 +63,13 @@ MUTANTS = (
     quantising(
         "values are multiplied by a rounded reciprocal", "divided(value, divisor) for", "value * divided(Float32(1.0), divisor) for"
     ),
-    mutant(
+    Mutant(
         "NVFP4: a scale is shared by four lanes",
         "wrong number",
+        FILE,
         "quantise_ue4m3(words, form.channels // PER_LANE",
         "quantise_ue4m3(words, 4",
+        NVFP4_TOKENS,
+        (),
     ),
 )
