@@ -42,6 +42,16 @@ class FactorArguments:
 
 
 @dataclass(frozen=True)
+class HiddenFactorArguments:
+    """Of a GEMM that quantises activated gate and up with a factor.
+
+    hidden_factors   f32 [num_groups], of each expert's rows of d
+    """
+
+    hidden_factors: Int64
+
+
+@dataclass(frozen=True)
 class StoringArguments:
     """Of a GEMM that stores gate and up, too.
 
