@@ -10,7 +10,7 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
+from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs, family_of
 from ..kernels.expert_routing.workspace import chosen_experts
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock
@@ -39,12 +39,19 @@ class PreparedLaunches(NamedTuple):
 
 
 class DeviceExperts:
-    """The kernels of a layer on a device, of these configurations; `store` has them."""
+    """The kernels of a layer on a device, of these configurations; `store` has them.
+
+    maps_x   whether Linear1 has a tensor map of the call's x: what is prepared is then for an x at the same place
+    moves_x  whether it reads x's address from its arguments
+    """
 
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
         self._route, self._sum = (CudaKernel(store.get(config)) for config in (configs.route, configs.total))
         self._counters = tile_counters(device)
+        gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
+        self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)
+        self.moves_x = gathers_x and not self.maps_x
 
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         """y; the call's tensors have been checked."""
@@ -107,7 +114,6 @@ class ExpertPlan:
 
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._size, self._device = call.layer, call.region.size, call.x.device
-        self._gathers_x = not call.layer.formats.scaled  # in Linear1, which else gathers from the workspace
         self._experts = device_experts(layer_configs(call.layer, call.tokens, call.x.device), call.x.device)
         self._counters, self._scratch = tile_counters(self._device), scratch(self._device)
         self._router = router
@@ -129,14 +135,14 @@ class ExpertPlan:
             check_current(self._device)
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
-        fc1 = {"a": place} if self._gathers_x else {}
+        fc1 = {"a": place} if self._experts.moves_x else {}
         if preactivations is not None:
             check_aligned("preactivations", preactivations, TMA_ALIGNMENT)
             fc1["preactivations"] = preactivations.data_ptr()
         stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
         memory = self._scratch.of(before + self._size, stream, capturing)
         y, start = torch.empty_like(x), memory.data_ptr()
-        key = (start, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])
+        key = (start, place if self._experts.maps_x else 0, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)

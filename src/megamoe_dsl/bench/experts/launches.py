@@ -36,7 +36,7 @@ def ways_of(call: ExpertCall, experts: DeviceExperts) -> tuple[dict[str, Way], d
     """
     prepared, counter = experts.prepare(call), tile_counters(call.x.device).address()
     x, idx, weights, y = (tensor.data_ptr() for tensor in (call.x, call.topk_idx, call.topk_weights, call.y))
-    launches = partial(experts.launch, prepared, counter, x, idx, weights, y, {} if call.layer.formats.scaled else {"a": x})
+    launches = partial(experts.launch, prepared, counter, x, idx, weights, y, {"a": x} if experts.moves_x else {})
     launches()
     torch.cuda.synchronize()
     ways: dict[str, Way] = {"launches": launches, "graph": captured(torch.cuda.CUDAGraph(), launches).replay}
