@@ -53,8 +53,8 @@ def moe(
     preactivations: torch.Tensor | None = None,
     factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 on
-    Blackwell.
+    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
+    BF16 on Blackwell.
 
     x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32, unless weights are BF16
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
