@@ -16,7 +16,9 @@ host_time   what a call costs the host, beside a torch addition and the baseline
 packed      the same points with weights of 4 bits, on a pool that is a ring; on Hopper
 pairs       weights of 4 bits with 512 tokens and more on a whole pool, in turns with those of 8; 1000 launches of each on one GPU and on
             two; on Hopper
-ep_time     the expert-parallel kernels beside the fused kernel and its stages, each choice switched off in turn; on two or more Hoppers
+ep_time, ep_bf16
+            the expert-parallel kernels beside the fused kernel and its stages, in BF16 beside FP8 and torch, each choice switched off in
+            turn; on two or more Hoppers
 unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage, 100 launches, each of inputs of
             its own; on Hopper with weights of 4 bits, too
 packed_soak 1000 launches in a row of each point of `packed`
@@ -61,7 +63,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TOKENS = "1,8,64,512,2048,8192"
 TUNED_TOKENS = "8,64,512"
 EP_TOKENS = "8192,32768"
-PACKED = "fp8xmxfp4"
+EP_BF16_PRESETS, EP_BF16_TOKENS = ("flash", "deepseek-v3"), "1024,8192"
+PACKED, BF16 = "fp8xmxfp4", "bf16xbf16"
 PAIRS_TOKENS = "512,2048,8192"
 ARCHES = ("sm_90a", "sm_100a")
 SIMULATED_SMS = 4
@@ -108,10 +111,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the steps run: shapes of the benchmark as options, tokens per rank, launches of a soak, candidates of `tune` as options of
-    compile_artifacts.py or None for those that `megamoe tune` finds, and what every script is told."""
+    """What the steps run: a shape of the benchmark as options, or None for those of presets; tokens per rank, launches of a soak,
+    candidates of `tune` as options of compile_artifacts.py or None for those that `megamoe tune` finds, and what every script is told."""
 
-    shapes: tuple[Command, ...]
+    shape: Command | None
     tokens: str
     tuned_tokens: str
     pairs_tokens: str
@@ -122,15 +125,25 @@ class Sizes:
 
     @classmethod
     def of_presets(cls) -> Sizes:
-        """A rank's share of eight."""
-        shapes = tuple(["--preset", name, "--experts-per-rank", str(PRESETS[name].experts_per_rank)] for name in MEASURED)
-        return cls(shapes, TOKENS, TUNED_TOKENS, PAIRS_TOKENS, "1000", None)
+        """As they are measured."""
+        return cls(None, TOKENS, TUNED_TOKENS, PAIRS_TOKENS, "1000", None)
 
     @classmethod
     def simulated(cls) -> Sizes:
         """What a simulated GPU can do in a minute or two a step."""
         shape, sms = ["--hidden", "512", "--intermediate", "256", "--experts", "4", "--topk", "2"], ("--sms", str(SIMULATED_SMS))
-        return cls((shape,), "3", "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
+        return cls(shape, "3", "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
+
+    def shapes_on(self, ranks: str) -> tuple[Command, ...]:
+        """Of the commands for so many ranks."""
+        return shapes_of(MEASURED, ranks) if self.shape is None else (self.shape,)
+
+
+def shapes_of(presets: Sequence[str], ranks: str) -> tuple[Command, ...]:
+    """A rank's share of eight; on eight ranks the presets as they are, all in processes that start once."""
+    if ranks == str(RANKS):
+        return (["--preset", ",".join(presets)],)
+    return tuple(["--preset", name, "--experts-per-rank", str(PRESETS[name].experts_per_rank)] for name in presets)
 
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str = ARCHES[0], simulated: bool = False) -> list[Step]:
@@ -154,28 +167,28 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         command = [*PYTEST, script(f"tests/gpu/{file}"), "--kernels", at["checks"], "--gpus", str(on), *more, *sizes.checks]
         return tuple([*command, "--recipe", one] for one in only)
 
-    def points(tokens: str = sizes.tokens, only: Sequence[str] = recipes) -> list[tuple[str, Command]]:
-        return [(recipe, [*shape, "--tokens", tokens, "--recipe", recipe]) for recipe in only for shape in sizes.shapes]
+    def points(on: str, tokens: str, only: Sequence[str]) -> list[tuple[str, Command]]:
+        return [(recipe, [*shape, "--tokens", tokens, "--recipe", recipe]) for recipe in only for shape in sizes.shapes_on(on)]
 
     def compiled(into: str, on: str, *more: str, tokens: str = sizes.tokens, only: Sequence[str] = recipes) -> tuple[Command, ...]:
         command = [script("bench/compile_artifacts.py"), at[into]]
-        return tuple([*command, *point, "--ranks", on, *more, *sizes.compiles] for _, point in points(tokens, only))
+        return tuple([*command, *point, "--ranks", on, *more, *sizes.compiles] for _, point in points(on, tokens, only))
 
     def candidates() -> tuple[Command, ...]:
         if sizes.candidates is not None:
             return compiled("tuned", ranks[-1], *sizes.candidates, tokens=sizes.tuned_tokens)
         command = ["-m", "megamoe_dsl", "tune", "--compile-only", "--artifacts", at["tuned"], "--ranks", ranks[-1], *traffic]
-        return tuple([*command, *point] for _, point in points(sizes.tuned_tokens))
+        return tuple([*command, *point] for _, point in points(ranks[-1], sizes.tuned_tokens, recipes))
 
     def measured(
         kernels: str, on: str, *more: str, tokens: str = sizes.tokens, baselines: bool = False, only: Sequence[str] = recipes
     ) -> tuple[Command, ...]:
         command = [script("bench/mega_moe.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
-        return tuple([*command, *point, *(beside(recipe) if baselines else [])] for recipe, point in points(tokens, only))
+        return tuple([*command, *point, *(beside(recipe) if baselines else [])] for recipe, point in points(on, tokens, only))
 
-    def ep_timed(what: str, *more: str) -> tuple[Command, ...]:
-        command = [script("bench/ep_moe.py"), what, at["ep"], "--ranks", str(gpus), "--tokens", EP_TOKENS, "--only-times", *traffic, *more]
-        return tuple([*command, *shape] for shape in sizes.shapes)
+    def ep_timed(what: str, presets: Sequence[str], tokens: str, recipe: str, *more: str) -> tuple[Command, ...]:
+        command = [script("bench/ep_moe.py"), what, at["ep"], "--ranks", str(gpus), "--only-times", *traffic, *more]
+        return tuple([*command, "--tokens", tokens, "--recipe", recipe, *shape] for shape in shapes_of(presets, str(gpus)))
 
     def host_time(what: str) -> Command:
         return [script("bench/host_time.py"), what, at["host_time"], "--recipe", recipes[0]]
@@ -192,11 +205,13 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
     sanitized = (*once, *quantise, *gemms, *ep_once)
     bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
+    of_layer, of_ep = prepared("layer"), prepared("ep", only=first) if hopper else ()
     compared = [*recipes, PACKED] if hopper and not simulated else recipes
     stages = (
         compiled("kernels", ranks[-1], "--unfused", only=compared),
         measured("kernels", ranks[-1], "--check", "unfused", "--no-graphs", only=compared),
     )
+    halves = (("ep_time", MEASURED, EP_TOKENS, FP8), ("ep_bf16", EP_BF16_PRESETS, EP_BF16_TOKENS, BF16)) if hopper and gpus > 1 else ()
     ring = ["--pool-rows", "0"]
     packed = measured("packed", ranks[-1], *ring, *traffic, baselines=True, only=[PACKED])
     packed_soak = measured("packed", ranks[-1], *ring, "--soak", sizes.launches, only=[PACKED])
@@ -208,18 +223,18 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     of_pairs = compiled("pairs", ",".join(dict.fromkeys([*ranks[:2], ranks[-1]])), tokens=sizes.pairs_tokens, only=[PACKED, FP8])
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
-        Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
+        Step("layer", of_layer, checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
         *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
         *([Step("gpt_oss", prepared("gpt_oss"), checked("test_gpt_oss_on_gpu.py", on=1), 120)] if hopper and not simulated else []),
-        *([Step("ep", prepared("ep", only=first), checked("test_ep_on_gpus.py", only=first), 240)] if hopper and not simulated else []),
-        *(Step(tool, (), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
+        *([Step("ep", of_ep, checked("test_ep_on_gpus.py", only=first), 240)] if hopper and not simulated else []),
+        *(Step(tool, (*bits, *of_layer, *of_ep), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
-        *([Step("packed", of_packed, packed, 150)] if hopper and not simulated else []),
+        *([Step("packed", of_packed, packed, 240)] if hopper and not simulated else []),
         *([Step("pairs", of_pairs, pairs, 150)] if hopper else []),
-        *([Step("ep_time", ep_timed("prepare"), ep_timed("run", "--out", str(out)), 150)] if hopper and gpus > 1 else []),
+        *(Step(name, ep_timed("prepare", *kind), ep_timed("run", *kind, "--out", str(out)), 240) for name, *kind in halves),
         Step("unfused", *stages, 400),
-        *([Step("packed_soak", of_packed, packed_soak, 150)] if hopper and not simulated else []),
+        *([Step("packed_soak", of_packed, packed_soak, 300)] if hopper and not simulated else []),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),
@@ -279,14 +294,18 @@ def execute(name: str, command: Sequence[str], limit_s: float, variables: Mappin
 
 
 def validate(what: str, chosen: list[Step], variables: Mapping[str, str] | None = None, within_s: float = math.inf) -> list[Outcome]:
-    """Runs the commands of all steps, with more variables in their environment, and ends in so many seconds."""
-    end, found = time.monotonic() + within_s, []
+    """Runs the commands of all steps, with more variables in their environment, and ends in so many seconds; what several steps need is
+    prepared once."""
+    end, found, made = time.monotonic() + within_s, list[Outcome](), list[Command]()
     for step in chosen:
         if what == "run" and step.tool and shutil.which(step.tool[0]) is None:
             print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
             continue
         commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
         for command in commands:
+            if what == "prepare" and command in made:
+                continue
+            made.append(command)
             left_s = min(limit_s, end - time.monotonic())
             found.append(execute(step.name, [*before, sys.executable, *command], left_s, variables))
     return found

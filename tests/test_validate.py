@@ -100,7 +100,10 @@ def test_checks_under_the_sanitizer_are_there() -> None:
 def test_fewer_gpus_have_the_traffic_of_eight(gpus: int, traffic: list[str]) -> None:
     timed = [step for step in validate.steps(Path("folder"), gpus, None, Path("out")) if step.name in ("time", "trace")]
     commands = [command for step in timed for command in step.run]
-    assert [command[command.index("--remote") + 1 :][:1] if "--remote" in command else [] for command in commands] == 4 * [traffic]
+    assert [command[command.index("--remote") + 1 :][:1] if "--remote" in command else [] for command in commands] == len(commands) * [
+        traffic
+    ]
+    assert len(commands) == (2 if gpus == 8 else 4)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
@@ -184,7 +187,7 @@ def test_all_steps_run_and_one_that_fails_is_the_exit_code(monkeypatch: pytest.M
     assert [(one.step, one.well) for one in validate.validate("run", some)] == [("silicon", False), ("silicon", False), ("layer", True)]
     assert ran == [("silicon", "test_silicon.py"), ("silicon", "test_gemm_on_gpu.py"), ("layer", "test_layer_on_gpus.py")]
     assert "racecheck: left out, compute-sanitizer is not installed" in capsys.readouterr().out
-    assert [one.well for one in validate.validate("prepare", some[1:])] == [True]
+    assert [one.well for one in validate.validate("prepare", some[1:])] == 4 * [True]  # the layer, bits of both kinds, halves
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,17 @@ def test_what_no_time_is_left_for_is_left_out(capsys: pytest.CaptureFixture[str]
     found = validate.validate("run", [step], within_s=1.0)
     assert [one.outcome for one in found] == ["FAILED: not done in 1 s", validate.LEFT_OUT]
     assert not any(one.well for one in found) and validate.LEFT_OUT in capsys.readouterr().out
+
+
+def test_what_several_steps_need_is_prepared_once() -> None:
+    """Each of them has all that it runs, if it is the only one that is asked for."""
+    steps = {one.name: one for one in validate.steps(Path("folder"), 2, None, Path("out"))}
+    needed = [set(map(tuple, steps[name].prepare)) for name in ("silicon", "layer", "ep")]
+    for name in ("racecheck", "memcheck"):
+        assert set(map(tuple, steps[name].prepare)) == set.union(*needed)
+    command = ["-c", "pass"]
+    found = validate.validate("prepare", [validate.Step(name, (command,), (), 30) for name in ("one", "two")])
+    assert [one.step for one in found] == ["one"] and found[0].well
 
 
 def test_an_unknown_step_is_refused() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from pathlib import Path
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +13,8 @@ from layout_properties import check_region
 
 from megamoe_dsl.kernels.ep_moe.layouts.pool import ROW_BLOCK, first_rows, padded_rows, pool_rows
 from megamoe_dsl.kernels.ep_moe.layouts.symmetric import PER_LAUNCH, EpBarrier, EpLaunch, send_capacity, symmetric_buffer
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.testing import problems
 
 
@@ -25,6 +31,21 @@ def test_fields_are_in_bounds_and_apart(problem) -> None:
     keeping = symmetric_buffer(problem, keeps_rows=True)
     check_region(keeping)
     assert all(keeping[one.field.name] == one for one in region) and keeping["kept"].field.shape[0] == pool_rows(problem)
+
+
+def test_gigabytes_of_the_docs() -> None:
+    """The table of docs/ep_moe.md, of eight ranks."""
+    text = (Path(__file__).parents[2] / "docs" / "ep_moe.md").read_text()
+    table = re.findall(
+        r"^\| ([\w-]+), (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text.partition("### Memory")[2].partition("###")[0], re.M
+    )
+    for name, tokens, *cells in table:
+        moe = PRESETS[name.lower()].problem(int(tokens), recipe="fp8xfp8")
+        own = RowActivations.layout(moe).values()
+        sizes = [symmetric_buffer(moe).size, symmetric_buffer(moe, keeps_rows=True).size]
+        sizes.append(pool_rows(moe) * 4 * moe.intermediate + sum(dtype.itemsize * math.prod(shape) for dtype, shape in own))
+        assert [f"{size / 2**30:.1f}" for size in sizes] == cells, name
+    assert len(table) == 6
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8))

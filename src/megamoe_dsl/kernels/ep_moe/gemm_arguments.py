@@ -18,7 +18,8 @@ def sym_address(config: EpConfig, base: Any, name: str, launch: EpLaunch) -> Any
 
 
 def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArguments:
-    """Linear2: results to the symmetric buffer; `args` has the fields of `GemmCombineArguments`, traced or integers."""
+    """Linear2: results to the symmetric buffer, where nobody stores by rows if the epilogue sends them; `args` has the fields of
+    `GemmCombineArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0
     names = ("kept" if config.keeps_rows else "results", "tile_counter")
