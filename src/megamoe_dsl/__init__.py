@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .problem import Problem, ProblemError
     from .quant import ExpertWeights
     from .runtime.buffers import Inputs
+    from .runtime.expert_factors import expert_factors
     from .runtime.experts import moe
     from .runtime.gemm import gemm, grouped_gemm
     from .runtime.gemm_scales import scale_words, scales_by_column
@@ -48,6 +49,7 @@ _PUBLIC = {
     "Sm90Config": "kernels.mega_moe.sm90.config",
     "TIERS": "kernels.mega_moe.sm100.config",
     "compile_kernel": "artifact.compile",
+    "expert_factors": "runtime.expert_factors",
     "gemm": "runtime.gemm",
     "gemm_weights": "runtime.gemm_weights",
     "grouped_gemm": "runtime.gemm",
@@ -81,6 +83,7 @@ __all__ = [
     "Sm100Config",
     "__version__",
     "compile_kernel",
+    "expert_factors",
     "gemm",
     "gemm_weights",
     "grouped_gemm",

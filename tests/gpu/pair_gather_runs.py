@@ -28,6 +28,7 @@ def pair_gather(name: str, counts: tuple[int, ...], block_m: int, problem: dict[
 
 
 GATE_UP = {"n": 512, "output": "e4m3"}
+NVFP4_HIDDEN = {"n": 512, "output": "e2m1", "recipe": NVFP4}
 PAIR_GATHER_RUNS = (
     *(
         pair_gather(f"{source}-{result}", COUNTS, 64, {"source": source, "result": result}, num_stages=3, dealt=True)
@@ -69,6 +70,17 @@ PAIR_GATHER_RUNS = (
             ("interleaved", {"n": 1024, "preactivations": True}, {"pairs": 2, "dealt": True}),
         )
     ),
+    *(
+        pair_gather(f"nvfp4-scaled-{gate_up}", COUNTS, 64, {**NVFP4_HIDDEN, "gate_up": gate_up, **more}, **fields)
+        for gate_up, more, fields in (
+            ("gate_first", {"result": "blocked"}, {"block_k": 256, "num_stages": 2}),
+            ("up_first", {"source": "packed", "activation": "swigluoai", "result": "blocked"}, {"consumers": 2}),
+            ("interleaved", {"n": 1024, "preactivations": True}, {"pairs": 2, "dealt": True}),
+        )
+    ),
+    pair_gather("nvfp4-scaled-sorted", COUNTS, 32, {**NVFP4_HIDDEN, "source": "blocked", "gate_up": "interleaved"}, epilogue_warpgroups=1),
+    pair_gather("nvfp4-scaled-all", COUNTS, 128, {**NVFP4_HIDDEN, "n": 1024, "gate_up": "up_first"}, consumers=2, pairs=2, num_stages=2),
+    pair_gather("nvfp4-scaled-precise", COUNTS, 192, {**NVFP4_HIDDEN, "gate_up": "gate_first", "fast_math": False}, num_stages=2),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}

@@ -8,15 +8,19 @@ import pytest
 import torch
 
 from gemm_runs import artifact
+from megamoe_dsl.bench.gather.case import as_integers, factors_of_columns, rows_of
+from megamoe_dsl.bench.gather.case import gate_and_up as gate_and_up_apart
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import MICRO_SCALING, pack_e2m1
+from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_nvfp4
+from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
@@ -24,30 +28,46 @@ from megamoe_dsl.target import Target
 from sweep import rarely
 
 LAYER = ExpertLayer(256, 128, 4, 2, recipe="fp8xfp4")
+NVFP4 = ExpertLayer(512, 256, 5, 2, gate_up="up_first", recipe="nvfp4xnvfp4")
 PACKED = ExpertLayer(512, 256, 5, 2, gate_up="interleaved", recipe="mxf4xmxf4", preactivations=True)
 Drawn = tuple[torch.Tensor, torch.Tensor]
 
 
-def one_of_each_row(experts: int, rows: int, columns: int, generator: torch.Generator) -> Drawn:
+def one_of_each_row(layer: ExpertLayer, rows: int, columns: int, generator: torch.Generator) -> Drawn:
     """Weights with one value a row, 1 or -1, as checkpoints have them: every sum is one product, and exact."""
+    experts = layer.num_experts
     codes = torch.zeros(experts, rows, columns, dtype=torch.uint8)
     place = torch.randint(0, columns, (experts, rows, 1), generator=generator)
     sign = torch.randint(0, 2, (experts, rows, 1), generator=generator, dtype=torch.uint8)
     codes.scatter_(2, place, 2 + 8 * sign)
-    return pack_e2m1(codes), torch.randint(126, 129, (experts, rows, columns // 32), generator=generator, dtype=torch.uint8)
+    form = layer.formats.weights
+    ends = (0x34, 0x40) if form.factor else (126, 129)
+    scales = torch.randint(*ends, (experts, rows, columns // form.channels), generator=generator, dtype=torch.uint8)
+    return pack_e2m1(codes), scales.view(TORCH_DTYPES[form.scale])
+
+
+def factors_of(layer: ExpertLayer, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor | None:
+    """Of tokens and weights those whose products are about 1, of gate and up as calibration would leave them."""
+    if not layer.formats.weights.factor:
+        return None
+    gate, up, hidden, w2 = torch.rand(4, layer.num_experts, generator=generator) + 0.5
+    return expert_factors(nvfp4_factor(x.float()), torch.stack([gate, up], dim=1), hidden / 500, w2)
 
 
 def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Drawn]]:
     """A call, some of whose slots, and all of one token's, are masked; and the weights as checkpoints have them."""
     generator = torch.Generator().manual_seed(tokens)
     x = torch.randn(tokens, layer.hidden, generator=generator).bfloat16()
+    x[-1] = 0
+    x[-2, :32] *= torch.exp2(-torch.tensor([15, 20]).repeat_interleave(16))  # scales of E4M3 that are subnormal, and zero
     idx = torch.rand(tokens, layer.num_experts, generator=generator).topk(layer.topk, dim=1).indices
     idx[::3, -1] = -1
     idx[tokens // 2] = -1
     shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
-    w1, w2 = (one_of_each_row(layer.num_experts, *shape, generator) for shape in shapes)
+    w1, w2 = (one_of_each_row(layer, *shape, generator) for shape in shapes)
     weights = ExpertWeightsFp8(*gemm_weights(*w1, "sm_100a", gate_up=layer.gate_up), *gemm_weights(*w2, "sm_100a"))
     call = ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights)
+    call = replace(call, factors=factors_of(layer, x, generator))
     stored = torch.full((call.rows, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
     return replace(call, preactivations=stored), (w1, w2)
 
@@ -55,12 +75,25 @@ def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Dra
 def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     """Linear1's results of every expert, in columns as w1 has rows."""
     metadata = router_metadata(call.topk_idx, call.layer.num_experts)
-    x_q, x_sf = MICRO_SCALING[call.layer.formats.activations.element].quantize(call.x.float())
-    rows = metadata.sources.long().split(metadata.counts.tolist())
+    x_q, x_sf = quantised(call)
+    rows, each = metadata.sources.long().split(metadata.counts.tolist()), call.each_factor
+    of_columns = each and factors_of_columns(call.layer.fc1, each.gate, each.up)
     return [
-        scaled_matmul(x_q.view(torch.uint8)[own].view(x_q.dtype), x_sf[own], w1[0][expert], w1[1][expert]).bfloat16()
+        times(scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]), each and of_columns[expert])
         for expert, own in enumerate(rows)
     ]
+
+
+def quantised(call: ExpertCall) -> Drawn:
+    """Tokens, as torch quantises them."""
+    if call.each_factor is not None:
+        return quantize_nvfp4(call.x, call.each_factor.x[0])
+    return MICRO_SCALING[call.layer.formats.activations.element].quantize(call.x.float())
+
+
+def times(sums: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
+    """BF16, of sums in FP32 times the factor of their expert, or those of its columns, if there are any."""
+    return (sums if factor is None else sums * factor).bfloat16()
 
 
 def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
@@ -69,14 +102,13 @@ def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
     metadata = router_metadata(call.topk_idx, layer.num_experts)
     formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
     for expert, sums in enumerate(one.float() for one in gate_and_up(call, w1)):
-        if layer.gate_up == "interleaved":
-            sums = torch.cat([sums[:, ::2], sums[:, 1::2]], dim=1)
-        h = requantize(activate(formulas, sums, torch.ones(len(sums))), layer.recipe)
-        rows.append(scaled_matmul(*h, w2[0][expert], w2[1][expert]).bfloat16())
+        values = activate(formulas, gate_and_up_apart(layer.fc1, sums), torch.ones(len(sums)))
+        h = requantize(values, layer.recipe, call.each_factor and call.each_factor.hidden[expert])
+        rows.append(times(scaled_matmul(*h, w2[0][expert], w2[1][expert]), call.each_factor and call.each_factor.fc2[expert]))
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
 
 
-@pytest.mark.parametrize(("layer", "tokens"), [(LAYER, 30), (PACKED, 9), rarely(LAYER, 150)])
+@pytest.mark.parametrize(("layer", "tokens"), [(LAYER, 30), (PACKED, 9), (NVFP4, 20), rarely(LAYER, 150), rarely(NVFP4, 150)])
 def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> None:
     call, weights = drawn(layer, tokens)
     artifacts = [artifact(config) for config in layer.configs(Target.typical("sm_100a", 4), tokens)]
@@ -88,12 +120,12 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
         assert torch.equal(call.preactivations[: len(stored)], stored) and bool((call.preactivations[len(stored) :] == 7).all())
 
 
-@pytest.mark.parametrize("layer", [LAYER, PACKED])
+@pytest.mark.parametrize("layer", [LAYER, PACKED, NVFP4])
 def test_tokens_are_quantised_as_torch_does(layer: ExpertLayer) -> None:
     call, _ = drawn(layer, 20)
     assert not simulate_route(artifact(Sm100RouteConfig(layer.routing, 3)), call).findings
-    x_q, x_sf = MICRO_SCALING[layer.formats.activations.element].quantize(call.x.float())
-    assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(call.x_sf, x_sf)
+    x_q, x_sf = quantised(call)
+    assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(as_integers(call.x_sf), as_integers(x_sf))
 
 
 def test_layers_of_models_have_configurations() -> None:

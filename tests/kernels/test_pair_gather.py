@@ -15,7 +15,7 @@ from test_pair_gemm import PADDING
 
 from gemm_runs import artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.bench.gather.case import gather_case
+from megamoe_dsl.bench.gather.case import as_integers, gather_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
@@ -36,7 +36,8 @@ SAMPLE = {
     "rows-192",
     "nvfp4",
     "nvfp4-gate_first",
-    "nvfp4-interleaved",
+    "nvfp4-scaled-gate_first",
+    "nvfp4-scaled-interleaved",
     "forty-experts",
     "two-consumers",
     "two-pairs-sorted",
@@ -76,7 +77,10 @@ def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
     expected, scales = case.activated()
     stored = case.preactivations() if run.config.problem.preactivations else None
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
-    assert scales.numel() == 0 if case.tensors.d_sf is None else torch.equal(case.tensors.d_sf, scales)
+    if case.tensors.d_sf is None:
+        assert scales.numel() == 0
+    else:
+        assert torch.equal(as_integers(case.tensors.d_sf), as_integers(scales))
     assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
     if stored is not None:
         assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
@@ -104,6 +108,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
         replace(WIDE, consumers=2, num_stages=0),
         PAIR_GATHER_BY_NAME["stored-interleaved"].config,
         PAIR_GATHER_BY_NAME["packed-blocked"].config,
+        PAIR_GATHER_BY_NAME["nvfp4-scaled-interleaved"].config,
     ],
 )
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
@@ -114,9 +119,16 @@ def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     assert compiled.dynamic_smem <= config.arch.smem_bytes
 
 
-def test_every_role_is_measured() -> None:
-    """Of a cluster that has everything: loops are found by the functions that they come from."""
-    config = replace(WIDE, consumers=2, pairs=2, num_stages=0)
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(WIDE, consumers=2, pairs=2, num_stages=0),
+        PAIR_GATHER_BY_NAME["nvfp4-scaled-interleaved"].config,
+        *(rarely(PAIR_GATHER_BY_NAME[name].config) for name in ("gate-first", "nvfp4-gate_first")),
+    ],
+)
+def test_every_role_is_measured(config: Sm100GatherConfig) -> None:
+    """Of a cluster that has everything, and of gate and up: loops are found by the functions that they come from."""
     compiled = compile_kernel(config, line_info=True)
     found = {one.key: one.instructions for one in compiled.kernel.measures(config, compiled.listing)}
     units = {"mma": ("k_block",), "token_gather": ("rows", "k_block"), "weight_loader": ("k_block",), "epilogue": ("8_rows",)}
@@ -199,8 +211,10 @@ def test_bad_configurations_are_refused() -> None:
         replace(WIDE, consumers=3)
     with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
         replace(WIDE, consumers=2, epilogue_warpgroups=1)
-    with pytest.raises(ProblemError, match="output = 'e2m1': must be bf16 of gate and up"):
-        GatherGemmProblem(512, 256, gate_up="up_first", output="e2m1", recipe="nvfp4xnvfp4")
+    with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
+        GatherGemmProblem(512, 256, gate_up="up_first", output="e4m3", recipe="nvfp4xnvfp4")
+    with pytest.raises(ProblemError, match="output = 'e2m1': must be bf16 without gate_up"):
+        GatherGemmProblem(512, 256, output="e2m1", recipe="nvfp4xnvfp4")
     with pytest.raises(ConfigError, match="num_sms = 6: must be a positive multiple of 4"):
         replace(WIDE, pairs=2, num_sms=6)
     with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
@@ -235,6 +249,19 @@ def test_factors_come_with_the_formats_that_have_them() -> None:
         replace(t, factors=torch.ones(3)).check(problem)
     with pytest.raises(ProblemError, match=r"a_sf\.dtype = torch\.uint8: must be torch\.float8_e4m3fn"):
         replace(t, a_sf=t.a_sf.view(torch.uint8)).check(problem)
+    activated = GatherGemmProblem(512, 256, num_groups=2, recipe="nvfp4xnvfp4", gate_up="gate_first", output="e2m1")
+    quantised = gather_case(activated, (3, 0)).tensors
+    quantised.check(activated)
+    for name, value, message in (
+        ("hidden_factors", None, "hidden_factors = None: must be a float32 tensor"),
+        ("hidden_factors", torch.ones(2).double(), "hidden_factors.dtype = torch.float64: must be torch.float32"),
+        ("d_sf", None, "out_sf = None: must be a torch.float8_e4m3fn tensor of gate and up"),
+        ("d_sf", torch.zeros(3, 16, dtype=torch.uint8), r"out_sf.dtype = torch.uint8: must be torch.float8_e4m3fn"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            replace(quantised, **{name: value}).check(activated)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError, match="hidden_factors = 'a tensor': must be None with nvfp4xnvfp4 and output = bf16"):
+        replace(t, hidden_factors=torch.ones(2)).check(problem)
     other = GatherGemmProblem(256, 256, num_groups=2, recipe="fp8xfp4")
     with pytest.raises(ProblemError, match="factors = 'a tensor': must be None with fp8xfp4"):
         replace(gather_case(other, (3, 0)).tensors, factors=torch.ones(2)).check(other)

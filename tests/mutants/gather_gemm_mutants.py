@@ -14,6 +14,7 @@ TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pai
 TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[two-pairs-gate-first]",)
 STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
 NVFP4_GATE_UP = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[nvfp4-gate_first]",)
+NVFP4_SCALED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[nvfp4-scaled-gate_first]",)
 NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
@@ -188,6 +189,30 @@ MUTANTS = (
         "        fence_async_shared()\n        part.sync_group()\n",
         "        fence_async_shared()\n",
         NVFP4_GATE_UP,
+    ),
+    *(
+        pair_mutant(name, kind, "gate_up_nvfp4.py", old, new, NVFP4_SCALED)
+        for name, kind, old, new in (
+            ("up with a scale has gate's factor", "wrong number", "(self.gate if i & 2 == gates else self.up)", "self.gate"),
+            ("all experts' gate and up have the first's factor", "wrong base", "args.hidden_factors + place", "args.hidden_factors"),
+            ("two lanes find one row's scale", "wrong base", "((lane >> 2) & 1)", "0"),
+            (
+                "half of a row's channels have no part in its scale",
+                "wrong base",
+                "left[i], left[half + i]) for",
+                "left[half + i], left[i]) for",
+            ),
+            ("of two rows both have the first's divisor", "wrong base", "(2 * g + q) * COLUMNS", "2 * g * COLUMNS"),
+            ("a row more than a tile has gets an E4M3 scale", "off by one", "first + own < tile", "first + own <= tile"),
+            ("scales lie where warps have others", "wrong base", "WARPS_PER_GROUP + part.warp", "WARPS_PER_GROUP + (part.warp ^ 1)"),
+            ("E2M1 with a factor is staged while the pass before is scattered", "missing order", "        wait_group_read(0)\n", ""),
+            (
+                "E2M1 with a factor is scattered before all warps have stored theirs",
+                "missing order",
+                "        fence_async_shared()\n        part.sync_group()\n",
+                "        fence_async_shared()\n",
+            ),
+        )
     ),
     pair_mutant(
         "a pass is staged while the last is scattered",

@@ -5,12 +5,18 @@ from __future__ import annotations
 from mutant import Mutant
 
 FILE = "kernels/expert_routing/route.py"
+NVFP4_TOKENS = ("tests/kernels/test_expert_layer_sm100.py::test_tokens_are_quantised_as_torch_does",)
 SORTED = ("tests/kernels/test_expert_routing.py::test_slots_are_sorted_and_tokens_quantised",)
 
 
 def mutant(name: str, kind: str, old: str, new: str) -> Mutant:
     """One of the kernel."""
     return Mutant(name, kind, FILE, old, new, SORTED, ())
+
+
+def quantising(name: str, old: str, new: str) -> Mutant:
+    """One of the rule of NVFP4, which gate and up follow, too."""
+    return Mutant(f"NVFP4: {name}", "wrong number", "blocks/quantise.py", old, new, NVFP4_TOKENS, ())
 
 
 def sorting(name: str, kind: str, old: str, new: str) -> Mutant:
@@ -51,4 +57,19 @@ MUTANTS = (
         "slots of a CTA itself lie before it", "off by one", "cutlass.select_(cta > other, number", "cutlass.select_(cta >= other, number"
     ),
     mutant("nobody sets the counter back", "off by one", "== 2 * ctas - 1:", "== 2 * ctas:"),
+    quantising("a scale of zero is divided by", 'cutlass.select_(divisor > Float32(0.0), divisor, Float32(float("inf")))', "divisor"),
+    quantising("codes are of a scale before it was rounded", "scaled_by([scale], factor)", "scaled_by([divided(amax, whole)], factor)"),
+    quantising("a scale is for E4M3", "scaled_by([factor], Float32(E2M1_MAX))", "scaled_by([factor], Float32(E4M3_MAX))"),
+    quantising(
+        "values are multiplied by a rounded reciprocal", "divided(value, divisor) for", "value * divided(Float32(1.0), divisor) for"
+    ),
+    Mutant(
+        "NVFP4: a scale is shared by four lanes",
+        "wrong number",
+        FILE,
+        "quantise_ue4m3(words, form.channels // PER_LANE",
+        "quantise_ue4m3(words, 4",
+        NVFP4_TOKENS,
+        (),
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
+from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_weight_e4m3
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_factors import expert_factors
+from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
 
-ARCH, SMS, TOKENS, CALLS = "sm_90a", 4, 5, 3
+ARCHS = {"fp8xfp8": "sm_90a", "bf16xbf16": "sm_90a", "nvfp4xnvfp4": "sm_100a"}
+SMS, TOKENS, CALLS = 4, 5, 3
 LAYER = ExpertLayer(256, 128, 8, 2)
 
 
@@ -28,8 +32,19 @@ def weights(recipe: str) -> ExpertWeightsFp8:
     generator = torch.Generator().manual_seed(1)
     shapes = (8, 256, 256), (8, 256, 128)
     drawn = [torch.randn(*shape, generator=generator) for shape in shapes]
+    if recipe == "nvfp4xnvfp4":
+        halves = [quantize_nvfp4(one, nvfp4_factor(one)) for one in drawn]
+        return ExpertWeightsFp8(*gemm_weights(*halves[0], ARCHS[recipe], gate_up="gate_first"), *gemm_weights(*halves[1], ARCHS[recipe]))
     made = [quantize_weight_e4m3(one) if recipe == "fp8xfp8" else (one.bfloat16(), no_scales(one)) for one in drawn]
     return ExpertWeightsFp8(*made[0], *made[1])
+
+
+def factors(recipe: str) -> torch.Tensor | None:
+    """Of NVFP4, each expert's own."""
+    if recipe != "nvfp4xnvfp4":
+        return None
+    gate, up, hidden, w2 = torch.rand(4, 8, generator=torch.Generator().manual_seed(2)) / 1000
+    return expert_factors(2e-3, torch.stack([gate, up], dim=1), hidden, w2)
 
 
 def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -42,12 +57,14 @@ def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def run_on_gpu(file: Path, recipe: str) -> None:
     """Results of some calls with the same shapes; every second has int32 indices.  Only the first looks at the layer.  Gate
     and up go where a call says."""
-    from megamoe_dsl import moe
+    from megamoe_dsl import moe as moe_of_any
     from megamoe_dsl.runtime import experts
     from megamoe_dsl.runtime.top_experts import top_experts
     from stand_in.gpu import install
 
-    install(ARCH, SMS)
+    install(ARCHS[recipe], SMS)
+    given_factors = factors(recipe)
+    moe = partial(moe_of_any, factors=None if given_factors is None else given_factors.cuda())
     on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values()]
     calls = [[tensor.cuda() for tensor in tokens(number)] for number in range(CALLS)]
     found = []
@@ -73,11 +90,11 @@ def run_on_gpu(file: Path, recipe: str) -> None:
     torch.save({"y": found, "plans": plans, **found_of_logits}, file)
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "nvfp4xnvfp4"])
 def test_calls_give_their_kernels_bits(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In BF16 the second launch reads a call's own tokens, wherever they are."""
     store, layer = ArtifactStore(tmp_path), replace(LAYER, recipe=recipe)
-    artifacts = [store.get(config) for config in layer.configs(Target.typical(ARCH, SMS), TOKENS)]
+    artifacts = [store.get(config) for config in layer.configs(Target.typical(ARCHS[recipe], SMS), TOKENS)]
     monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
     process = forked_process(run_on_gpu, (tmp_path / "found.pt", recipe))
     process.start()
@@ -89,5 +106,5 @@ def test_calls_give_their_kernels_bits(recipe: str, tmp_path: Path, monkeypatch:
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)
     for number, y in enumerate(found["y"]):
-        expected, _ = simulate_experts(artifacts, ExpertCall(layer, *tokens(number), weights(recipe)))
+        expected, _ = simulate_experts(artifacts, ExpertCall(layer, *tokens(number), weights(recipe), factors=factors(recipe)))
         assert torch.equal(y, expected)

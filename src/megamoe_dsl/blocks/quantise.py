@@ -1,4 +1,5 @@
-"""BF16 channels of a token to E4M3 with float32 scales, or to E4M3 or E2M1 with UE8M0, eight a lane: as `quant` rounds."""
+"""BF16 channels of a token to E4M3 with float32 scales, to E4M3 or E2M1 with UE8M0, or to E2M1 with UE4M3 and a factor, eight a lane: as
+`quant` rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, nearest_e4m3, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
 
@@ -57,3 +58,24 @@ def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
     scale, factor = f32_scale(largest_of_lanes(values, SCALE_LANES))
     scaled = scaled_by(values, factor)
     return pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]), scale
+
+
+def ue4m3_scale(amax: Any, factor: Any) -> tuple[Any, Any]:
+    """The scale of a block in a matrix with a factor, as a byte, and what its values are divided by: scale * factor, or infinity where that
+    is zero, so that codes are zeros with the values' signs."""
+    (whole,) = scaled_by([factor], Float32(E2M1_MAX))
+    code, scale = nearest_e4m3(divided(amax, whole))
+    (divisor,) = scaled_by([scale], factor)
+    return code, cutlass.select_(divisor > Float32(0.0), divisor, Float32(float("inf")))
+
+
+def divided(value: Any, divisor: Any) -> Any:
+    """A quotient, rounded to nearest."""
+    return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, divisor)
+
+
+def quantise_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[Any, Any]:
+    """Eight BF16 of a lane as a word of E2M1, and the UE4M3 scale that they share with the `lanes` of their block."""
+    values = [value for word in words for value in unpack_bf16(word)]
+    code, divisor = ue4m3_scale(largest_of_lanes(values, lanes), factor)
+    return pack_e2m1(*[divided(value, divisor) for value in values]), code

@@ -146,6 +146,16 @@ def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     return emit_to(Int32, template, v0, v1, v2, v3)
 
 
+def nearest_e4m3(value: Any) -> tuple[Any, Any]:
+    """A float as E4M3, nearest even, saturating: the byte, and what it stands for."""
+    template = (
+        "{{\n\t.reg .b16 a, l, h;\n\t.reg .b32 x;\n\t.reg .f32 z;\n\tmov.f32 z, 0f00000000;\n\tcvt.rn.satfinite.e4m3x2.f32 a, z, {2};\n\t"
+        "cvt.rn.f16x2.e4m3x2 x, a;\n\tmov.b32 {{l, h}}, x;\n\tcvt.f32.f16 {1}, l;\n\tcvt.u32.u16 {0}, a;\n\t}}"
+    )
+    code, nearest = emit_to_many([Int32, Float32], template, value)
+    return code, nearest
+
+
 def unpack_e4m3(word: Any) -> tuple[Any, ...]:
     """Four E4M3 as floats, the lowest byte first; exact."""
     template = (

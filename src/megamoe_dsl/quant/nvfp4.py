@@ -1,7 +1,8 @@
 """NVFP4: E2M1 with one E4M3 scale, never negative, for every 16 values, and an FP32 factor of the whole matrix.
 
-Source: PTX ISA, "tcgen05.mma" (`kind::mxf4nvf4`: UE4M3 scales of 16 values).  How scales and factor come from values is this package's
-choice: the largest scale is the largest that E4M3 has.
+Source: PTX ISA, "tcgen05.mma" (`kind::mxf4nvf4`: UE4M3 scales of 16 values).  How scales and codes come from values and a factor is the
+rule of NVIDIA's Model Optimizer, whose checkpoints call the factor of weights weight_scale_2 and that of activations input_scale
+(docs/references.md): the largest scale of what a factor was made from is the largest that E4M3 has.
 """
 
 import torch
@@ -31,8 +32,8 @@ def nvfp4_factor(x: torch.Tensor) -> torch.Tensor:
 def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise to packed E2M1 with one E4M3 scale per 16 values of the last dimension.
 
-    A scale is amax / (6 * factor), to the nearest E4M3; codes are x / (scale * factor), to the nearest E2M1, saturating.  Where a scale is
-    zero the codes are.
+    A scale is amax / (6 * factor), to the nearest E4M3; codes are x / (scale * factor), to the nearest E2M1; both saturate, each operation
+    is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.
 
     Args:
         x: floating point [..., K], finite; K a multiple of 16.
@@ -50,7 +51,7 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
     whole = factor.to(torch.float32).reshape(*factor.shape, *[1] * (blocks.ndim - factor.ndim))
     sf = encode_e4m3(blocks.abs().amax(dim=-1) / (E2M1_MAX * whole.squeeze(-1)))
     scale = decode_e4m3(sf).to(torch.float32).unsqueeze(-1) * whole
-    codes = torch.where(scale > 0, blocks / torch.where(scale > 0, scale, 1.0), 0.0)
+    codes = blocks / torch.where(scale > 0, scale, torch.inf)
     return pack_e2m1(encode_e2m1(codes).flatten(-2)), sf
 
 

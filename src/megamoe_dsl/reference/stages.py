@@ -17,7 +17,16 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, no_scales, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import (
+    MICRO_SCALING,
+    blocks_of,
+    dequantize,
+    dequantize_e4m3,
+    no_scales,
+    quantize_e4m3,
+    quantize_e4m3_pow2,
+    quantize_nvfp4,
+)
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 from megamoe_dsl.reference.tensor_core import hopper_dot
@@ -89,16 +98,17 @@ def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tens
     return (total.double() + scaled).float()
 
 
-def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
+def requantize(values: torch.Tensor, recipe: str = "fp8xfp4", factor: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations of Linear2: with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:
         values: float32 [n, I] from `activation.activate`.
         recipe: one of `problem.RECIPES`.
+        factor: of formats that have one, float32, one or [n].
 
     Returns:
         (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128];
-        bf16xbf16: (bfloat16 [n, I], uint8 [n, 0]).
+        bf16xbf16: (bfloat16 [n, I], uint8 [n, 0]); nvfp4xnvfp4: packed E2M1 and float8_e4m3fn [n, I/16].
 
     Raises:
         ValueError: see `quant.quantize_e4m3`.
@@ -106,6 +116,9 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
     hidden = RECIPES[recipe].hidden
     if hidden.scale is None:
         return values.to(torch.bfloat16), no_scales(values)
+    if hidden.factor:
+        assert factor is not None
+        return quantize_nvfp4(values, factor)
     return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 

@@ -7,17 +7,22 @@ from functools import cached_property
 
 import torch
 
+from ..hardware.scale_factors import SCALES_PER_WORD
 from ..kernels.expert_routing.layer import ExpertLayer
 from ..kernels.expert_routing.workspace import workspace
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
-from ..quant import no_scales
+from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
-from .gather_tensors import GatherTensors
+from .expert_factors import ExpertFactors
+from .gather_tensors import GatherTensors, given_where
 from .gemm_scales import check_no_scales, given_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
+
+NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
+"""Values that a word of NVFP4's scales is of."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class ExpertCall:
     topk_idx      int64 [tokens, topk]; -1 masks a slot
     topk_weights  float32 [tokens, topk]
     preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
+    factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them; None else
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
@@ -60,6 +66,7 @@ class ExpertCall:
     weights: ExpertWeightsFp8
     memory: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -76,6 +83,7 @@ class ExpertCall:
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
         self._check_preactivations()
+        self._check_factors()
         for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
             self._check_weights(name, rows, k)
 
@@ -87,6 +95,16 @@ class ExpertCall:
             check_aligned("preactivations", self.preactivations, TMA_ALIGNMENT)
             check_device("preactivations", self.preactivations, self.x.device)
 
+    def _check_factors(self) -> None:
+        layer, w1_sf = self.layer, self.weights.w1_sf
+        if self.factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
+            raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
+        none = f"None with {layer.recipe}"
+        factors = given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none)
+        if factors is not None:
+            check_tensor("factors", factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts))
+            check_device("factors", factors, self.x.device)
+
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
         w, w_sf = getattr(self.weights, name), getattr(self.weights, f"{name}_sf")
@@ -97,7 +115,8 @@ class ExpertCall:
         elif layer.formats.promoted:
             check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
         else:
-            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, blocks, padded_rows(rows)))
+            words = form.scales_of(k) // SCALES_PER_WORD
+            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, padded_rows(rows)))
 
     @property
     def tokens(self) -> int:
@@ -148,6 +167,11 @@ class ExpertCall:
         return self._view("positions")
 
     @cached_property
+    def each_factor(self) -> ExpertFactors | None:
+        """Of tokens, sums and activated gate and up; None where the number formats have none."""
+        return None if self.factors is None else ExpertFactors.of(self.factors)
+
+    @cached_property
     def y(self) -> torch.Tensor:
         """The result, bfloat16 [tokens, hidden]."""
         return torch.empty_like(self.x)
@@ -162,20 +186,24 @@ class ExpertCall:
         h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations)
+        factors = () if self.each_factor is None else (self.each_factor.gate, self.each_factor.up, self.each_factor.hidden)
+        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations, *factors)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:
         """Of Linear2: rows as Linear1 leaves them."""
         h, h_sf = self.fc1.d, self.fc1.d_sf
         operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
-        return GatherTensors(*operands, self.ends, rows) if self.layer.formats.scales_in_mma else GemmTensors(*operands, rows, self.ends)
+        if not self.layer.formats.scales_in_mma:
+            return GemmTensors(*operands, rows, self.ends)
+        return GatherTensors(*operands, self.ends, rows, factors=None if self.each_factor is None else self.each_factor.fc2)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""
         names = ("x_q", "x_sf", "ends", "sources", "positions")
         written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
-        return {"x": self.x, "topk_idx": self.topk_idx}, written
+        factor = {} if self.each_factor is None else {"factor": self.each_factor.x}
+        return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """The same of the last launch."""

@@ -116,7 +116,12 @@ class ExpertPlan:
         self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
 
     def __call__(
-        self, x: torch.Tensor, routing: Routing, weights: GivenWeights, preactivations: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        routing: Routing,
+        weights: GivenWeights,
+        preactivations: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """y, without looking at the tensors' layouts again.  Raises `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
@@ -131,10 +136,10 @@ class ExpertPlan:
         stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
         memory = self._scratch.of(before + self._size, stream, capturing)
         y, start = torch.empty_like(x), memory.data_ptr()
-        key = (start, *[tensor.data_ptr() for tensor in weights if tensor is not None])
+        key = (start, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepare(key, x, routing, weights, memory, preactivations)
+            prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
         if self._router is None:
             given_idx, given_weights = routing
             topk_idx, topk_weights = given_idx.data_ptr(), cast(torch.Tensor, given_weights).data_ptr()
@@ -152,13 +157,13 @@ class ExpertPlan:
         routing: Routing,
         weights: GivenWeights,
         memory: torch.Tensor,
-        preactivations: torch.Tensor | None,
+        *optional: torch.Tensor | None,
     ) -> PreparedLaunches:
         before = self._chosen.size
         own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
         idx, topk_weights = routing if self._router is None else own
         workspace = memory[before : before + self._size]
-        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8.given(*weights), workspace, preactivations)
+        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8.given(*weights), workspace, *optional)
         call.check()
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()

@@ -28,6 +28,8 @@ from .top_experts import TopExpertsPlan, problem_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
+NVFP4 = "nvfp4xnvfp4"
+"""Of E2M1 weights with factors."""
 
 
 def moe(
@@ -49,6 +51,7 @@ def moe(
     gate_up: str = "gate_first",
     activation: str = "silu",
     preactivations: torch.Tensor | None = None,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 on
     Blackwell.
@@ -57,6 +60,8 @@ def moe(
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
     w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
                    bfloat16 weights have no scales: w1_sf and w2_sf are None
+    factors        float32 [5, E], as `expert_factors` makes them, of E2M1 weights with a UE4M3 scale for every 16 values, NVFP4; tokens and
+                   activated rows then become NVFP4, too.  None of others
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
     scores, score_bias, groups, topk_groups, weight_scale
@@ -66,9 +71,9 @@ def moe(
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably.  On Hopper
 
-    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or
-    to BF16; a token's rows are BF16, added in
-    FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
+    token's rows are BF16, added in FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong
+    with it, before anything is launched.
     """
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
@@ -77,7 +82,7 @@ def moe(
             raise ProblemError("topk", None, "a number with router_logits")
         if x.numel() and is_plain_call(x) and is_plain_call(router_logits):
             others = (topk, scores, groups, topk_groups, weight_scale), (gate_up, activation)
-            return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others)
+            return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others, factors)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits)
     elif topk is not None:
@@ -86,20 +91,26 @@ def moe(
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf)
     if is_plain_call(x):
-        return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation)
+        return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation, factors)
     given = vars(ExpertWeightsFp8.given(*weights)).values()
-    y: torch.Tensor = moe_op(x, topk_idx, topk_weights, *given, preactivations, gate_up, activation)
+    y: torch.Tensor = moe_op(x, topk_idx, topk_weights, *given, preactivations, gate_up, activation, factors)
     return y
 
 
 def layer_of(
-    x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up: str, activation: str, preactivations: bool = False
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    w1: torch.Tensor,
+    gate_up: str,
+    activation: str,
+    preactivations: bool = False,
+    factors: bool = False,
 ) -> ExpertLayer:
-    """The layer of such tensors.  Raises `ProblemError`."""
+    """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not.  Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    recipe = RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8")
+    recipe = NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8")
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations)
 
@@ -115,15 +126,16 @@ def launch(
     preactivations: torch.Tensor | None,
     gate_up: str,
     activation: str,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`moe` of chosen experts, as an operator or without one."""
     idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
     weights = (w1, w1_sf, w2, w2_sf)
-    tensors = (x, idx, topk_weights, *weights, preactivations)
+    tensors = (x, idx, topk_weights, *weights, preactivations, factors)
     if not x.numel():
         return call_of(tensors, gate_up, activation).y
-    missing = (preactivations is None, w1_sf is None, w2_sf is None)
-    return _PLANS.of(tensors, ((gate_up, activation), missing))(x, (idx, topk_weights), weights, preactivations)
+    missing = (preactivations is None, factors is None, w1_sf is None, w2_sf is None)
+    return _PLANS.of(tensors, ((gate_up, activation), missing))(x, (idx, topk_weights), weights, preactivations, factors)
 
 
 def launch_routed(
@@ -133,18 +145,20 @@ def launch_routed(
     preactivations: torch.Tensor | None,
     choice: tuple[int, str, int, int, float],
     layouts: tuple[str, str],
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
-    missing = (routing[1] is None, preactivations is None, weights[1] is None, weights[3] is None)
-    plan = _ROUTED.of((x, *routing, *weights, preactivations), (choice, layouts, missing))
-    return plan(x, routing, weights, preactivations)
+    missing = (routing[1] is None, preactivations is None, factors is None, weights[1] is None, weights[3] is None)
+    plan = _ROUTED.of((x, *routing, *weights, preactivations, factors), (choice, layouts, missing))
+    return plan(x, routing, weights, preactivations, factors)
 
 
 def call_of(tensors: Sequence[Any], gate_up: str, activation: str) -> ExpertCall:
-    """The call of x, topk_idx, topk_weights, the weights, and where gate and up are stored or None, checked.  Raises `ProblemError`."""
-    x, idx, topk_weights, *weights, stored = tensors
-    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None)
-    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored)
+    """The call of x, topk_idx, topk_weights, the weights, where gate and up are stored or None, and factors or None, checked.  Raises
+    `ProblemError`."""
+    x, idx, topk_weights, *weights, stored, factors = tensors
+    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None)
+    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored, factors=factors)
     call.check()
     return call
 
@@ -157,13 +171,13 @@ def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    x, logits, bias, *weights, stored = tensors
+    x, logits, bias, *weights, stored, factors = tensors
     choice, layouts, _ = others
     problem = problem_of(logits, bias, choice)
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
     chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
-    call = call_of((x, *chosen, *weights, stored), *layouts)
+    call = call_of((x, *chosen, *weights, stored, factors), *layouts)
     check_current(x.device)
     return ExpertPlan(call, TopExpertsPlan(problem, x.device))
 
@@ -175,7 +189,9 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 _PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
 _TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
 
-moe_op = define("moe", f"({_TENSORS}, Tensor(a!)? preactivations, str gate_up, str activation) -> Tensor", launch, _fake)
+_OTHERS = "Tensor(a!)? preactivations, str gate_up, str activation, Tensor? factors=None"
+
+moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts, as an operator."""
 
 

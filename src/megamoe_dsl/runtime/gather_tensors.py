@@ -12,7 +12,7 @@ from ..kernels.gather_gemm.sm100.config import Sm100GatherConfig
 from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
 from ..layouts.stamps import trace_buffer
 from ..problem import ProblemError
-from ..quant.weights import stored_row
+from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import UE4M3, UE8M0
 from .buffers import check_aligned, check_device, check_tensor
 from .gemm_scales import KernelScales, check_bytes, check_no_scales, has_kernel_strides, scale_words, scales_by_column
@@ -43,9 +43,11 @@ class GatherTensors:
              of no expert are left alone
     sources  int32 [m], the row of a of each row, where they are gathered; None else
     d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
-             contiguous; None else
+             contiguous; UE4M3 float8_e4m3fn [rows of d, n / 32], likewise; None else
     preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
-    factors  float32 [num_groups], what D is multiplied with, in number formats with such a factor; None else
+    factors  float32 [num_groups], what sums are multiplied with, in number formats with such a factor; None else
+    up_factors, hidden_factors  float32 [num_groups], where gate and up become such a format: what sums of up are multiplied with, those of
+             gate with `factors`, and the factor of D; None else
     trace    int64, the stamps of a traced kernel (`with_stamps`); None of any other
     """
 
@@ -59,6 +61,8 @@ class GatherTensors:
     d_sf: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+    up_factors: torch.Tensor | None = None
+    hidden_factors: torch.Tensor | None = None
     trace: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
@@ -122,8 +126,10 @@ class GatherTensors:
             return
         hidden = problem.hidden
         shape = (len(self.d), problem.d_columns // hidden.channels)
-        if self.d_sf is not None and hidden.scale == UE8M0:
-            check_tensor("out_sf", self.d_sf, torch.uint8, shape)
+        if hidden.scale in (UE8M0, UE4M3):
+            if self.d_sf is None:
+                raise ProblemError("out_sf", None, f"a {TORCH_DTYPES[hidden.scale]} tensor of gate and up")
+            check_tensor("out_sf", self.d_sf, TORCH_DTYPES[hidden.scale], shape)
             check_device("out_sf", self.d_sf, self.a.device)
             return
         if self.d_sf is None or self.d_sf.dtype != torch.float32 or tuple(self.d_sf.shape) != shape:
@@ -141,10 +147,13 @@ class GatherTensors:
             check_aligned(name, stored, TMA_ALIGNMENT)
 
     def _check_factors(self, problem: GatherGemmProblem) -> None:
-        factors = given_where(problem.has_factors, "factors", self.factors, "a float32 tensor", f"None with {problem.recipe}")
-        if factors is not None:
-            check_tensor("factors", factors, torch.float32, (problem.num_groups,))
-            check_device("factors", factors, self.a.device)
+        allowed = {"factors": problem.has_factors, "up_factors": problem.hidden.factor, "hidden_factors": problem.hidden.factor}
+        for name, wanted in allowed.items():
+            none = f"None with {problem.recipe}" + (f" and output = {problem.output}" if problem.has_factors else "")
+            factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
+            if factors is not None:
+                check_tensor(name, factors, torch.float32, (problem.num_groups,))
+                check_device(name, factors, self.a.device)
 
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         gathered, none = "an int32 tensor where rows are gathered", f"None where rows are {problem.source}"
@@ -175,8 +184,11 @@ class GatherTensors:
         """What a launch reads, by name."""
         sources = {} if self.sources is None else {"sources": self.sources}
         a_sf = scales.a_storage if self.sources is None else scales.a
-        factors = {} if self.factors is None else {"factors": self.factors}
-        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **factors}
+        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **self._given_factors()}
+
+    def _given_factors(self) -> dict[str, torch.Tensor]:
+        given = {name: getattr(self, name) for name in ("factors", "up_factors", "hidden_factors")}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
@@ -201,7 +213,7 @@ class GatherTensors:
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),
-            **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
+            **{name: tensor.data_ptr() for name, tensor in self._given_factors().items()},
             **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
             **({} if self.trace is None else {"trace": self.trace.data_ptr()}),
         }

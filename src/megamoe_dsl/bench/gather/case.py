@@ -13,7 +13,7 @@ from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
 from ...problem import Problem, ProblemError
 from ...quant import no_scales
-from ...quant.weights import stored_row
+from ...quant.weights import TORCH_DTYPES, stored_row
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
@@ -41,11 +41,16 @@ class GatherCase:
         t, p = self.tensors, self.problem
         halves = gate_and_up(p, self.packed.reference(accumulate).float())
         values = activate(formulas(p), halves, torch.ones(len(halves)))
-        d, d_sf = requantize(values, p.recipe) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
+        d, d_sf = requantize(values, p.recipe, self.hidden_factors()) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
         found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
         found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
-        scales[self.placed] = d_sf
+        as_integers(scales)[self.placed] = as_integers(d_sf)
         return found, scales
+
+    def hidden_factors(self) -> torch.Tensor | None:
+        """Of activated gate and up of each row, float32; None where they have none."""
+        factors = self.tensors.hidden_factors
+        return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
 
     def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         """Gate and up as they are stored, in the columns of B's rows, likewise."""
@@ -71,7 +76,7 @@ class GatherCase:
         codes, scales = self.activated(accumulate)
         found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8))}
         if self.tensors.d_sf is not None:
-            found["scales of D"] = self.tensors.d_sf, scales
+            found["scales of D"] = as_integers(self.tensors.d_sf), as_integers(scales)
         if self.tensors.preactivations is not None:
             found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
         return {name: (written, expected, expected) for name, (written, expected) in found.items()}
@@ -149,8 +154,28 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     if d_sf is not None and problem.formats.promoted:
         d_sf = scales_by_column(d_sf)
     elif d_sf is not None:
-        d_sf = d_sf.to(torch.uint8)
+        d_sf = d_sf.to(TORCH_DTYPES[hidden.scale])
     if problem.formats.scales_in_mma:
         b_sf = gate_up_words(b_sf, problem.gate_up)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors), packed, placed)
+    tensors = GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors)
+    if t.factors is not None and hidden.factor:
+        up = t.factors.flip(0) * 1.25
+        of_columns: GemmTensors = replace(packed.tensors, factors=factors_of_columns(problem, t.factors, up))
+        packed = replace(packed, tensors=of_columns)
+        tensors = replace(tensors, up_factors=up, hidden_factors=hidden_factors(problem, seed))
+    return GatherCase(problem, tensors, packed, placed)
+
+
+def factors_of_columns(problem: GatherGemmProblem, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Of each expert and column of A x B, float32 [num_groups, n], from those of its gate and of its up."""
+    if problem.gate_up == INTERLEAVED:
+        return torch.stack([gate, up], dim=1).repeat(1, problem.n // 2)
+    halves = (up, gate) if problem.gate_up == UP_FIRST else (gate, up)
+    return torch.stack(halves, dim=1).repeat_interleave(problem.n // 2, dim=1)
+
+
+def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:
+    """Of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
+    drawn = torch.rand(problem.num_groups, generator=torch.Generator().manual_seed(seed + 2)) + 0.5
+    return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 20.0]))[torch.arange(problem.num_groups) % 4]

@@ -32,7 +32,8 @@ class RouteArguments:
 
     x           bf16 [num_tokens, hidden], 16-byte aligned
     topk_idx    i64 [num_tokens, topk]; what is no expert masks a slot
-    x_q, x_sf   e4m3 [num_tokens, hidden] and f32 [num_tokens, hidden / 128], 8- and 4-byte aligned
+    x_q, x_sf   e4m3 [num_tokens, hidden] and f32 [num_tokens, hidden / 128], 8- and 4-byte aligned; on SM100 e4m3 or e2m1 and ue8m0
+                [num_tokens, hidden / 32]
     ends        i32 [num_experts], where each expert's rows end
     sources     i32 [rows], the token of each row
     positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
@@ -50,6 +51,16 @@ class RouteArguments:
     table: Int64
     counter: Int64
     num_tokens: Int32
+
+
+@dataclass(frozen=True)
+class FactoredRouteArguments(RouteArguments):
+    """Of tokens in a number format with a factor of the whole matrix; x_q, x_sf are then e2m1 and ue4m3 [num_tokens, hidden / 16].
+
+    factor      f32, one
+    """
+
+    factor: Int64
 
 
 @dataclass(frozen=True)

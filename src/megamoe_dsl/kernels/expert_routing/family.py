@@ -10,7 +10,7 @@ from ...arch import SM90, SM100
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import RouteArguments, SumArguments, TopExpertsArguments
+from .arguments import FactoredRouteArguments, RouteArguments, SumArguments, TopExpertsArguments
 from .config import RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
 from .sm100 import Sm100RouteConfig, Sm100SumConfig, Sm100TopExpertsConfig
@@ -72,8 +72,8 @@ class RouteKernel(RoutingKernel):
         return route
 
     def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
-        """The same for all configurations."""
-        return RouteArguments
+        """With a factor where the number format has one."""
+        return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
 
     def smem(self, config: RouteConfig) -> Region:
         """Of the CTA that sorts."""

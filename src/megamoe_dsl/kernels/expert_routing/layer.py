@@ -45,7 +45,7 @@ class ExpertLayer:
     topk          experts of a token
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
-    recipe        number formats (recipe.py): fp8xfp8, bf16xbf16 on SM90; fp8xfp4, mxf4xmxf4 on SM100
+    recipe        number formats (recipe.py): fp8xfp8, bf16xbf16 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100
     preactivations  whether gate and up of every row are stored, too
 
     Raises `ProblemError`, which names field, value and what is allowed.

@@ -1,7 +1,7 @@
 """Tokens quantised, if their format has scales, and their slots sorted by expert, in one launch.
 
 The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`, on SM100
-to `quant.quantize_e4m3` and `quant.quantize_e2m1`.  Sorting is stable, so
+to `quant.quantize_e4m3`, `quant.quantize_e2m1` and `quant.quantize_nvfp4`.  Sorting is stable, so
 that a token's rows lie where they did in every launch: each warp has slots that follow one another, counts them by expert, and after the
 counts of all warps are added up gives each its row.  CTAs that sort leave one another their counts in a table and meet once at a counter,
 which the last of them sets back to 0.
@@ -13,14 +13,14 @@ which the last of them sets back to 0.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
-from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue8m0
+from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
 from ...blocks.setup import shared_memory
 from ...device.launch import launch
 from ...device.memory import (
@@ -28,6 +28,7 @@ from ...device.memory import (
     load_acquire_u32,
     load_constant_u64,
     load_constant_v4,
+    load_f32,
     load_u32,
     reduce_add_u32,
     store_f32,
@@ -36,9 +37,9 @@ from ...device.memory import (
     store_v2,
 )
 from ...layouts.arith import div
-from ...recipe import E2M1, UE8M0, Format
+from ...recipe import E2M1, UE4M3, UE8M0, Format
 from ..gemm.problem import SCALE_BLOCK
-from .arguments import RouteArguments
+from .arguments import FactoredRouteArguments, RouteArguments
 from .config import WARPS, RouteConfig
 
 CHUNK = LANES * PER_LANE
@@ -51,6 +52,7 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
     """All tokens, 256 channels a warp: numbers of chunks from `warp` on, of which each of `warps` has its own."""
     channels = Int64(args.num_tokens) * config.problem.hidden
     chunks = Int32((channels + (CHUNK - 1)) // CHUNK)
+    factor = load_f32(cast(FactoredRouteArguments, args).factor) if config.problem.formats.activations.factor else None
     for chunk in cutlass.range(warp, chunks, warps, unroll=1):
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
@@ -60,6 +62,10 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
             packed, scale = quantise_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
             if there:
                 store_micro_scaled(form, args, channel, packed, scale)
+        elif cutlass.const_expr(form.scale == UE4M3):
+            word, scale = quantise_ue4m3(words, form.channels // PER_LANE, factor)
+            if there:
+                store_micro_scaled(form, args, channel, [word], scale)
         else:
             low, high, scale = quantise_f32(words)
             if there:
@@ -70,7 +76,7 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
 
 @cute.jit
 def store_micro_scaled(form: cutlass.Constexpr[Format], args: RouteArguments, channel: Int64, packed: cutlass.Constexpr[Any], scale: Any):
-    """A lane's eight channels, and the byte that they share with three lanes more."""
+    """A lane's eight channels, and the byte that they share with other lanes."""
     if cutlass.const_expr(form.element == E2M1):
         store_u32(args.x_q + channel // 2, *packed)
     else:

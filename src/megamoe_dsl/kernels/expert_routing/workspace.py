@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...layouts.arith import align
 from ...layouts.region import BF16, E4M3, F32, I32, I64, U8, Field, Region
 from ...recipe import BF16 as BF16_VALUES
-from ...recipe import E2M1
+from ...recipe import E2M1, UE4M3, UE8M0
 from ...recipe import E4M3 as E4M3_VALUES
 from ...recipe import F32 as F32_SCALES
 from ..gemm.smem_plan import SCALE_STEP
@@ -14,6 +14,8 @@ from .layer import ExpertLayer
 
 TYPES = {E4M3_VALUES: E4M3, E2M1: U8, BF16_VALUES: BF16}
 """Of a recipe's elements in memory."""
+SCALE_TYPES = {F32_SCALES: F32, UE8M0: U8, UE4M3: E4M3, None: U8}
+"""Of its scales; none of them where there are none."""
 ALIGNMENT = 128
 """Bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2."""
 
@@ -32,12 +34,12 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
     sources     the token of each row
     positions   the row of each slot
     table       counts of the CTAs that sort
-    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, UE8M0 a line for each row
+    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, of a byte a line for each row
     rows        results of all experts
     """
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
-    sf, channels, quantised = (F32 if x.scale == F32_SCALES else U8), h.scales_of(layer.intermediate), tokens if x.scale else 0
+    sf, channels, quantised = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
     # Lines of scales by channels where partial sums are promoted, by rows where the tensor core applies them.
     h_sf = (channels, align(rows, SCALE_STEP)) if layer.formats.promoted else (rows, channels)
     return Region.stack(

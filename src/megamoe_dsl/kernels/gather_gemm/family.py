@@ -14,7 +14,7 @@ from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import FactorArguments, GatherGemmArguments, StoringArguments, TraceArguments, with_parts
+from .arguments import FactorArguments, GatherGemmArguments, HiddenFactorArguments, StoringArguments, TraceArguments, with_parts
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -44,7 +44,12 @@ class GatherGemmKernel(GemmKernel):
         """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
         problem = config.problem
-        parts = {FactorArguments: problem.has_factors, StoringArguments: problem.preactivations, TraceArguments: config.trace}
+        parts = {
+            FactorArguments: problem.has_factors,
+            HiddenFactorArguments: problem.hidden.factor,
+            StoringArguments: problem.preactivations,
+            TraceArguments: config.trace,
+        }
         return with_parts(*(part for part, there in parts.items() if there))
 
     def buffers(self, config: BaseGemmConfig) -> Mapping[str, Region]:

@@ -29,7 +29,7 @@ class GatherGemmProblem(GemmProblem):
     result  where rows of D go: packed or blocked, likewise
     gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
             SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
-            or BF16 of NVFP4.
+            or of NVFP4 E2M1 with UE4M3 for each row and 16 and a factor of each expert, or BF16, as `output` says.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
     preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
@@ -70,8 +70,8 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def hidden(self) -> Format:
-        """Of activated gate and up: what Linear2 takes, or BF16 where that has a factor, which nobody knows before."""
-        return UNSCALED if self.has_factors else self.formats.hidden
+        """Of activated gate and up: what Linear2 takes; where that has a factor, which somebody must know before, it may be BF16."""
+        return UNSCALED if self.has_factors and self.output == BF16 else self.formats.hidden
 
     @property
     def scales_at_once(self) -> int:

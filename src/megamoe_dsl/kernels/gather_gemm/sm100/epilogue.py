@@ -34,6 +34,7 @@ from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from .context import PairGatherContext
 from .gate_up import first_gate
 from .gate_up_bf16 import finish_gate_up_bf16
+from .gate_up_nvfp4 import finish_gate_up_nvfp4
 from .preactivations import store_preactivations
 from .scatter import scatter_pass
 
@@ -107,6 +108,8 @@ def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
     problem = ctx.config.problem
     if not problem.gate_up:
         return finish_results
+    if problem.hidden.factor:
+        return finish_gate_up_nvfp4
     return finish_gate_up if problem.hidden.scale else finish_gate_up_bf16
 
 

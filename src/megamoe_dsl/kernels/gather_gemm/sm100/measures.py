@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....sass.measurer import Measure, Measurer
 from ...gemm.sm100.measures import measure_epilogue, measure_mma, measure_weight_loader
+from ..problem import GatherGemmProblem
 
 
 def measure_gather(find: Measurer) -> list[Measure]:
@@ -25,5 +26,14 @@ def measure_pair_gather(find: Measurer) -> list[Measure]:
         *measure_mma(find),
         *measure_gather(find),
         *measure_weight_loader(find),
-        *measure_epilogue(find),
+        *measure_epilogue(find, function_of_gate_up(find.config.problem)),
     ]
+
+
+def function_of_gate_up(problem: GatherGemmProblem) -> str:
+    """Which reads the sums of gate and up; empty without."""
+    if not problem.gate_up:
+        return ""
+    if problem.hidden.factor:
+        return "gate_up_nvfp4."
+    return "epilogue.finish_gate_up" if problem.hidden.scale else "gate_up_bf16."

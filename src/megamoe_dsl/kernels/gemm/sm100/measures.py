@@ -31,9 +31,9 @@ def measure_weight_loader(find: Measurer) -> list[Measure]:
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads_per_k_block(find))
 
 
-def measure_epilogue(find: Measurer) -> list[Measure]:
-    """Of the epilogue warps."""
-    load = find.accumulator_load("results." if find.config.staged else "epilogue.")
+def measure_epilogue(find: Measurer, function: str = "") -> list[Measure]:
+    """Of the epilogue warps; `function` reads the sums, by default that of a plain result."""
+    load = find.accumulator_load(function or ("results." if find.config.staged else "epilogue."))
     one_pass = find.tile_loop(load)
     return [
         find.measure("epilogue_8_rows", "epilogue", "8 rows", one_pass, PASS_ROWS / TOKENS_PER_UNIT),

@@ -24,12 +24,18 @@ OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1
 
 
 def activate_group(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> tuple[list[Any], list[Any]]:
-    """A thread's four channels of 8 tokens, and the warp's maximum of each of its two tokens; gates lie from place `gates` on in its two
-    runs of four sums, up in the other two places."""
+    """`activate_channels`, and the warp's maximum of each of a thread's two tokens."""
+    values = activate_channels(ctx, v, weights, gates)
+    return values, [cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)]
+
+
+def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int) -> list[Any]:
+    """A thread's four values of 8 tokens: one channel of its two tokens, then another; gates lie from place `gates` on in its two runs of
+    four sums, up in the other two places."""
     values: list[Any] = []
     for gate, up in ((gates, 2 - gates), (4 + gates, 6 - gates)):
         values += activate(ctx, (v[gate], v[gate + 1]), (v[up], v[up + 1]), weights)
-    return values, [cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)]
+    return values
 
 
 @cute.jit
