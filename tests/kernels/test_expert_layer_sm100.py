@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.bench.gather.case import as_integers, rows_of
+from megamoe_dsl.bench.gather.case import as_integers, factors_of_columns, rows_of
 from megamoe_dsl.bench.gather.case import gate_and_up as gate_and_up_apart
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
@@ -50,8 +50,8 @@ def factors_of(layer: ExpertLayer, x: torch.Tensor, generator: torch.Generator) 
     """Of tokens and weights those whose products are about 1, of gate and up as calibration would leave them."""
     if not layer.formats.weights.factor:
         return None
-    w1, hidden, w2 = (torch.rand(layer.num_experts, generator=generator) + 0.5 for _ in range(3))
-    return expert_factors(nvfp4_factor(x.float()), w1, hidden / 500, w2)
+    gate, up, hidden, w2 = torch.rand(4, layer.num_experts, generator=generator) + 0.5
+    return expert_factors(nvfp4_factor(x.float()), torch.stack([gate, up], dim=1), hidden / 500, w2)
 
 
 def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Drawn]]:
@@ -76,12 +76,10 @@ def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     """Linear1's results of every expert, in columns as w1 has rows."""
     metadata = router_metadata(call.topk_idx, call.layer.num_experts)
     x_q, x_sf = quantised(call)
-    rows = metadata.sources.long().split(metadata.counts.tolist())
+    rows, each = metadata.sources.long().split(metadata.counts.tolist()), call.each_factor
+    of_columns = each and factors_of_columns(call.layer.fc1, each.gate, each.up)
     return [
-        times(
-            scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]),
-            call.each_factor and call.each_factor.fc1[expert],
-        )
+        times(scaled_matmul(rows_of(x_q, own), rows_of(x_sf, own), w1[0][expert], w1[1][expert]), each and of_columns[expert])
         for expert, own in enumerate(rows)
     ]
 
@@ -94,7 +92,7 @@ def quantised(call: ExpertCall) -> Drawn:
 
 
 def times(sums: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
-    """BF16, of sums in FP32 times the factor of their expert, if there is one."""
+    """BF16, of sums in FP32 times the factor of their expert, or those of its columns, if there are any."""
     return (sums if factor is None else sums * factor).bfloat16()
 
 

@@ -194,8 +194,8 @@ MUTANTS = (
     *(
         pair_mutant(name, kind, "gate_up_nvfp4.py", old, new, NVFP4_SCALED)
         for name, kind, old, new in (
-            ("gate and up with a scale have no factor of their sums", "wrong number", "with_factor(ctx, one, factor)", "one"),
-            ("all experts' gate and up have the first's factor", "wrong base", "Int64(tile.group) * 4", "Int64(0)"),
+            ("up with a scale has gate's factor", "wrong number", "(self.gate if i & 2 == gates else self.up)", "self.gate"),
+            ("all experts' gate and up have the first's factor", "wrong base", "args.hidden_factors + place", "args.hidden_factors"),
             ("two lanes find one row's scale", "wrong base", "((lane >> 2) & 1)", "0"),
             (
                 "half of a row's channels have no part in its scale",

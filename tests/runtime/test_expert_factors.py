@@ -17,10 +17,11 @@ def test_sums_have_the_product_of_both_matrices_factors() -> None:
     """Tokens have the largest of the experts' factors; activated gate and up each expert's own, or one."""
     found = ExpertFactors.of(expert_factors(torch.tensor([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]]), W1, torch.tensor([1.0, 2.0, 4.0]), W2))
     x = torch.tensor(0.3)
-    assert torch.equal(found.x, x[None]) and torch.equal(found.fc1, x * W1)
+    assert torch.equal(found.x, x[None]) and torch.equal(found.gate, x * W1) and torch.equal(found.up, x * W1)
     assert found.hidden.tolist() == [1, 2, 4] and found.fc2.tolist() == [1, 0.5, 20]
     one = ExpertFactors.of(expert_factors(0.25, W1, 2.0, W2))
-    assert torch.equal(expert_factors(0.25, torch.stack([W1, W1], dim=1), 2.0, W2), expert_factors(0.25, W1, 2.0, W2))
+    apart = ExpertFactors.of(expert_factors(0.25, torch.stack([W1, W2], dim=1), 2.0, W2))
+    assert torch.equal(apart.gate, 0.25 * W1) and torch.equal(apart.up, 0.25 * W2)
     assert one.x.tolist() == [0.25] and one.hidden.tolist() == [2, 2, 2] and one.fc2.tolist() == [2, 0.5, 10]
 
 
@@ -28,7 +29,8 @@ def test_sums_have_the_product_of_both_matrices_factors() -> None:
     ("changes", "message"),
     [
         ({"w1": torch.ones(3, 2, 1)}, r"w1.shape = \(3, 2, 1\): must be \[num_experts\] or \[num_experts, 2\]"),
-        ({"w1": torch.tensor([[1.0, 1.0], [2.0, 1.0], [1.0, 1.0]])}, r"w1\[1\] = \[2.0, 1.0\]: must be one number for gate and up"),
+        ({"w1": torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])}, r"w1 of up = \[1.0, 0.0, 1.0\]: must be numbers"),
+        ({"w1": torch.ones(0)}, r"w1 = \[\]: must be numbers"),
         ({"w2": torch.ones(2)}, r"w2.shape = \(2,\): must be \(3,\), as of w1"),
         ({"w2": 1.0}, r"w2.shape = \(\): must be \(3,\), as of w1"),
         ({"hidden": torch.ones(2)}, r"hidden.shape = \(2,\): must be \(3,\), as of w1"),

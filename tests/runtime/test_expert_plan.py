@@ -43,8 +43,8 @@ def factors(recipe: str) -> torch.Tensor | None:
     """Of NVFP4, each expert's own."""
     if recipe != "nvfp4xnvfp4":
         return None
-    drawn = torch.rand(3, 8, generator=torch.Generator().manual_seed(2)) / 1000
-    return expert_factors(2e-3, *drawn)
+    gate, up, hidden, w2 = torch.rand(4, 8, generator=torch.Generator().manual_seed(2)) / 1000
+    return expert_factors(2e-3, torch.stack([gate, up], dim=1), hidden, w2)
 
 
 def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

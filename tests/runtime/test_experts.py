@@ -60,9 +60,9 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
     ("changes", "message"),
     [
         ({"factors": None}, "factors = None: must be those of expert_factors beside w1_sf with a scale for every 16 values"),
-        ({"factors": torch.ones(4, 3)}, r"factors.shape = \(4, 3\): must be \(4, 4\)"),
-        ({"factors": torch.ones(4, 4).T}, r"factors.stride\(\) = \(1, 4\): must be contiguous"),
-        ({"factors": torch.ones(4, 4).double()}, "factors.dtype = torch.float64: must be torch.float32"),
+        ({"factors": torch.ones(5, 3)}, r"factors.shape = \(5, 3\): must be \(5, 4\)"),
+        ({"factors": torch.ones(4, 5).T}, r"factors.stride\(\) = \(1, 5\): must be contiguous"),
+        ({"factors": torch.ones(5, 4).double()}, "factors.dtype = torch.float64: must be torch.float32"),
         ({"w1_sf": torch.zeros(4, 2, 512, dtype=torch.int32)}, r"w1_sf.shape = \(4, 2, 512\): must be \(4, 4, 512\)"),
         ({"w2_sf": torch.zeros(4, 256, 16, dtype=FP8)}, "w2_sf.dtype = torch.float8_e4m3fn: must be torch.int32"),
         ({"w1": torch.zeros(4, 512, 256, dtype=FP8)}, "factors = 'a tensor': must be None with fp8xfp8"),
@@ -73,7 +73,7 @@ def test_factors_come_with_nvfp4(changes: dict[str, Any], message: str) -> None:
     codes = {name: torch.zeros(4, rows, 128, dtype=torch.uint8) for name, rows in (("w1", 512), ("w2", 256))}
     words = {name: torch.zeros(4, 4, rows, dtype=torch.int32) for name, rows in (("w1_sf", 512), ("w2_sf", 256))}
     with pytest.raises(ProblemError, match=message):
-        moe(**arguments(**{**codes, **words, "factors": torch.ones(4, 4), **changes}))
+        moe(**arguments(**{**codes, **words, "factors": torch.ones(5, 4), **changes}))
 
 
 def test_no_token_needs_no_kernel() -> None:

@@ -55,7 +55,7 @@ class ExpertCall:
     topk_idx      int64 [tokens, topk]; -1 masks a slot
     topk_weights  float32 [tokens, topk]
     preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
-    factors       float32 [4, num_experts] of NVFP4, as `expert_factors` makes them; None else
+    factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them; None else
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
@@ -186,7 +186,7 @@ class ExpertCall:
         h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        factors = () if self.each_factor is None else (self.each_factor.fc1, self.each_factor.hidden)
+        factors = () if self.each_factor is None else (self.each_factor.gate, self.each_factor.up, self.each_factor.hidden)
         return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations, *factors)
 
     @cached_property

@@ -16,27 +16,30 @@ class ExpertFactors(NamedTuple):
     """Views of what `expert_factors` makes, float32.
 
     x       [1], of tokens
-    fc1     [E], what Linear1's sums are multiplied with
+    gate    [E], what Linear1's sums of gate are multiplied with
+    up      [E], what those of up are
     hidden  [E], of activated gate and up
     fc2     [E], what Linear2's sums are multiplied with
     """
 
     x: torch.Tensor
-    fc1: torch.Tensor
+    gate: torch.Tensor
+    up: torch.Tensor
     hidden: torch.Tensor
     fc2: torch.Tensor
 
     @classmethod
     def of(cls, factors: torch.Tensor) -> ExpertFactors:
-        """Of float32 [4, E]."""
-        return cls(factors[0, :1], factors[1], factors[2], factors[3])
+        """Of float32 [5, E]."""
+        x, *others = factors
+        return cls(x[:1], *others)
 
 
 def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
-    """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [4, E], on the device of w1.
+    """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [5, E], on the device of w1.
 
     x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantised once
-    w1      float32 [E], or [E, 2] of gate and up, which must have the same, as one matrix has: weight_scale_2
+    w1      float32 [E], or [E, 2], of gate and of up: weight_scale_2
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2
 
@@ -45,15 +48,11 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
     Raises `ProblemError`, which names the argument, for shapes that do not fit, and for what is no number between 2^-60 and 2^60.  Reads
     the tensors, and so waits for their device.
     """
-    if w1.dim() not in (1, 2) or not w1.numel():
+    if w1.dim() not in (1, 2) or (w1.dim() == 2 and w1.shape[1] != 2):
         raise ProblemError("w1.shape", tuple(w1.shape), "[num_experts] or [num_experts, 2]")
-    if w1.dim() == 2:
-        apart = (w1 != w1[:, :1]).any(dim=1).nonzero().flatten()
-        if len(apart):
-            raise ProblemError(f"w1[{int(apart[0])}]", w1[int(apart[0])].tolist(), "one number for gate and up")
-        w1 = w1[:, 0]
-    experts, found = tuple(w1.shape), {}
-    for name, given in {"x": x, "w1": w1, "hidden": hidden, "w2": w2}.items():
+    gate, up = w1.T if w1.dim() == 2 else (w1, w1)
+    experts, found = tuple(gate.shape), {}
+    for name, given in {"x": x, "w1": gate, "w1 of up": up, "hidden": hidden, "w2": w2}.items():
         factor = torch.as_tensor(given, dtype=torch.float32, device=w1.device)
         if not factor.numel() or not bool(((factor >= SMALLEST) & (factor <= LARGEST)).all()):
             raise ProblemError(name, factor.flatten()[:4].tolist(), "numbers between 2^-60 and 2^60")
@@ -64,4 +63,5 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
         if tuple(factor.shape) != experts:
             raise ProblemError(f"{name}.shape", tuple(factor.shape), f"{experts}, as of w1")
         found[name] = factor
-    return torch.stack([found["x"], found["x"] * found["w1"], found["hidden"], found["hidden"] * found["w2"]])
+    tokens, h = found["x"], found["hidden"]
+    return torch.stack([tokens, tokens * found["w1"], tokens * found["w1 of up"], h, h * found["w2"]])

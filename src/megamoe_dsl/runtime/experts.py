@@ -60,7 +60,7 @@ def moe(
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
     w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
                    bfloat16 weights have no scales: w1_sf and w2_sf are None
-    factors        float32 [4, E], as `expert_factors` makes them, of E2M1 weights with a UE4M3 scale for every 16 values, NVFP4; tokens and
+    factors        float32 [5, E], as `expert_factors` makes them, of E2M1 weights with a UE4M3 scale for every 16 values, NVFP4; tokens and
                    activated rows then become NVFP4, too.  None of others
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others

@@ -46,7 +46,8 @@ class GatherTensors:
              contiguous; UE4M3 float8_e4m3fn [rows of d, n / 32], likewise; None else
     preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
     factors  float32 [num_groups], what sums are multiplied with, in number formats with such a factor; None else
-    hidden_factors  float32 [num_groups], of D, where gate and up become such a format; None else
+    up_factors, hidden_factors  float32 [num_groups], where gate and up become such a format: what sums of up are multiplied with, those of
+             gate with `factors`, and the factor of D; None else
     trace    int64, the stamps of a traced kernel (`with_stamps`); None of any other
     """
 
@@ -60,6 +61,7 @@ class GatherTensors:
     d_sf: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+    up_factors: torch.Tensor | None = None
     hidden_factors: torch.Tensor | None = None
     trace: torch.Tensor | None = None
 
@@ -145,7 +147,7 @@ class GatherTensors:
             check_aligned(name, stored, TMA_ALIGNMENT)
 
     def _check_factors(self, problem: GatherGemmProblem) -> None:
-        allowed = {"factors": problem.has_factors, "hidden_factors": problem.hidden.factor}
+        allowed = {"factors": problem.has_factors, "up_factors": problem.hidden.factor, "hidden_factors": problem.hidden.factor}
         for name, wanted in allowed.items():
             none = f"None with {problem.recipe}" + (f" and output = {problem.output}" if problem.has_factors else "")
             factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
@@ -185,7 +187,7 @@ class GatherTensors:
         return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **self._given_factors()}
 
     def _given_factors(self) -> dict[str, torch.Tensor]:
-        given = {"factors": self.factors, "hidden_factors": self.hidden_factors}
+        given = {name: getattr(self, name) for name in ("factors", "up_factors", "hidden_factors")}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def results(self) -> dict[str, torch.Tensor]:

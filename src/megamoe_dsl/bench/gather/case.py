@@ -158,8 +158,21 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     if problem.formats.scales_in_mma:
         b_sf = gate_up_words(b_sf, problem.gate_up)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
-    factors = t.factors, hidden_factors(problem, seed) if hidden.factor else None
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, *factors), packed, placed)
+    tensors = GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors)
+    if t.factors is not None and hidden.factor:
+        up = t.factors.flip(0) * 1.25
+        of_columns: GemmTensors = replace(packed.tensors, factors=factors_of_columns(problem, t.factors, up))
+        packed = replace(packed, tensors=of_columns)
+        tensors = replace(tensors, up_factors=up, hidden_factors=hidden_factors(problem, seed))
+    return GatherCase(problem, tensors, packed, placed)
+
+
+def factors_of_columns(problem: GatherGemmProblem, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Of each expert and column of A x B, float32 [num_groups, n], from those of its gate and of its up."""
+    if problem.gate_up == INTERLEAVED:
+        return torch.stack([gate, up], dim=1).repeat(1, problem.n // 2)
+    halves = (up, gate) if problem.gate_up == UP_FIRST else (gate, up)
+    return torch.stack(halves, dim=1).repeat_interleave(problem.n // 2, dim=1)
 
 
 def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:

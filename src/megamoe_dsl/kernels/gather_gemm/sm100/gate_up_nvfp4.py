@@ -7,6 +7,7 @@ divisions.  A lane therefore finds that of one row of the 32, and the lanes that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import cutlass
@@ -22,7 +23,7 @@ from ....device.tma import wait_group_read
 from ....device.warp import shuffle_f32, shuffle_xor_f32
 from ....layouts.arith import select
 from ...gemm.sm100.config import PASS_ROWS
-from ...gemm.sm100.factor import load_factor, with_factor
+from ...gemm.sm100.factor import load_factor
 from ...gemm.tile import WARPS_PER_GROUP
 from ...gemm.work_tile import GemmTile
 from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_channels
@@ -37,22 +38,40 @@ COLUMNS = 4
 """Lanes with other rows; the eight with the same column have other channels of the same rows."""
 
 
+@dataclass(frozen=True)
+class GateUpFactors:
+    """Of a tile's expert: what its sums are multiplied with, and of what becomes of them."""
+
+    gate: Any
+    up: Any
+    hidden: Any
+
+    def of_sums(self, sums: Sequence[Any], gates: int) -> list[Any]:
+        """Each of a thread's, rounded once; `gates` as of `activate_channels`."""
+        return [value * (self.gate if i & 2 == gates else self.up) for i, value in enumerate(sums)]
+
+
+def load_factors(ctx: PairGatherContext, tile: GemmTile) -> GateUpFactors:
+    """Of the tile's expert."""
+    args, place = cast(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
+    return GateUpFactors(load_factor(ctx, tile), load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
+
+
 @cute.jit
 def finish_gate_up_nvfp4(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated and with a scale for each row and 16 of them."""
-    problem, lane, factor = ctx.config.problem, part.lane, load_factor(ctx, tile)
+    problem, lane, factors = ctx.config.problem, part.lane, load_factors(ctx, tile)
     form, groups, row_bytes = OUTPUTS[problem.hidden.element], PASS_ROWS // 8, problem.hidden.row_bytes(FC1_CHANNELS)
-    hidden = load_f32(cast(HiddenFactorArguments, ctx.args).hidden_factors + Int64(tile.group) * 4)
     own = row_of_lane(lane)
     per_row = problem.hidden.scales_of(problem.d_columns)
     scales = ctx.args.d_sf + Int64(tile.row + own) * per_row + part.n_block * WARPS_PER_GROUP + part.warp
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
-        sums = [with_factor(ctx, one, factor) for one in load_columns(part.column + first, groups)]
+        sums = [factors.of_sums(one, first_gate(problem)) for one in load_columns(part.column + first, groups)]
         if cutlass.const_expr(problem.preactivations):
             store_preactivations(ctx, tile, part, first, sums)
         passed = [activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem)) for one in sums]
         peaks = [abs_max(values[q], values[2 + q]) for values in passed for q in range(2)]
-        code, divisor = ue4m3_scale(largest_of_row(peaks, lane), hidden)
+        code, divisor = ue4m3_scale(largest_of_row(peaks, lane), factors.hidden)
         if first + own < tile.valid_m:
             store_u8(scales + Int64(first) * per_row, code)
         packed = []
