@@ -165,7 +165,8 @@ def check_tmem_plan(plan: Sm100TmemPlan) -> None:
     """Accumulators and scales have columns of their own; the allocation is a power of two that tcgen05.alloc takes."""
     firsts = [plan.accumulator(i) + consumer * plan.block_m for i in range(plan.accumulators) for consumer in range(plan.consumers)]
     spans = [(first, first + plan.block_m) for first in firsts]
-    spans += [(plan.sfa, plan.sfa + 4 * -(-plan.block_m // 128)), (plan.sfb, plan.sfb + 4 * plan.consumers)]
+    if plan.scaled:
+        spans += [(plan.sfa, plan.sfa + 4 * -(-plan.block_m // 128)), (plan.sfb, plan.sfb + 4 * plan.consumers)]
     assert not any(overlap(a, b) for a, b in combinations(spans, 2)), spans
     assert all(0 <= start < end <= plan.allocated and start % 4 == 0 for start, end in spans), spans
     assert plan.used == max(end for _, end in spans)

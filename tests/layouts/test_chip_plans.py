@@ -110,6 +110,14 @@ def test_tmem_plan_of_consumers(block_m, consumers, accumulators):
     check_tmem_plan(Sm100TmemPlan(block_m, consumers, accumulators))
 
 
+@pytest.mark.parametrize(("block_m", "consumers", "accumulators"), [(32, 1, 2), (192, 1, 2), (256, 1, 2), (128, 2, 2), (256, 2, 1)])
+def test_tmem_plan_without_scales(block_m, consumers, accumulators):
+    """All columns are those of sums."""
+    plan = Sm100TmemPlan(block_m, consumers, accumulators, scaled=False)
+    check_tmem_plan(plan)
+    assert plan.used == block_m * consumers * accumulators and len(plan.fields) == accumulators
+
+
 def test_tmem_overflow():
     with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
         _ = Sm100TmemPlan(256).allocated
