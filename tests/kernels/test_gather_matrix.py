@@ -21,9 +21,10 @@ from megamoe_dsl.bench.gather.case import as_integers
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GATE_UP
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from pair_gather_runs import PairGatherRun
-from pair_gemm_runs import NVFP4
+from pair_gemm_runs import NVFP4, PLAIN
 from sweep import rarely
 
 SOME = tuple({2: 70, 31: 1, 32: 33, 96: 129, 127: 5}.get(expert, 0) for expert in range(128))
@@ -31,6 +32,8 @@ SOME = tuple({2: 70, 31: 1, 32: 33, 96: 129, 127: 5}.get(expert, 0) for expert i
 ARCHS = ("sm_90a", "sm_100a")
 CONSUMERS = (1, 2)
 FORMULAS = tuple(ACTIVATIONS)
+APPROXIMATED = 1e-4
+"""So rarely BF16, whose unit is finer than E4M3's and E2M1's, shows that situ's tanh is approximated: by one unit."""
 
 
 def combination(arch: str, layout: tuple[str, str], gate_up: str, consumers: int) -> GatherRun:
@@ -48,30 +51,37 @@ def combination(arch: str, layout: tuple[str, str], gate_up: str, consumers: int
     return GatherRun(name, counts, *tile, problem, {"warpgroups": consumers, "dealt": True})
 
 
-def nvfp4(layout: tuple[str, str], gate_up: str, consumers: int, pairs: int) -> PairGatherRun:
-    """Gate and up in NVFP4, of 128 experts; formulas and whether gate and up are stored alternate."""
+def of_recipe(recipe: str, layout: tuple[str, str], gate_up: str, consumers: int, pairs: int) -> PairGatherRun:
+    """Gate and up in another number format of SM100, of 128 experts; formulas and whether gate and up are stored alternate."""
     turn = LAYOUTS.index(layout) + GATE_UP.index(gate_up) + consumers
-    problem: dict[str, Any] = {"n": 1024, "k": 128, "source": layout[0], "result": layout[1], "recipe": NVFP4, "gate_up": gate_up}
-    problem |= {"output": "e2m1", "activation": FORMULAS[turn % len(FORMULAS)], "preactivations": turn % 2 == 0}
-    name = "-".join(("nvfp4", *layout, gate_up, str(consumers), str(pairs)))
+    problem: dict[str, Any] = {"n": 1024, "k": 128, "source": layout[0], "result": layout[1], "recipe": recipe, "gate_up": gate_up}
+    problem |= {"output": RECIPES[recipe].hidden.element, "activation": FORMULAS[turn % len(FORMULAS)], "preactivations": turn % 2 == 0}
+    name = "-".join((recipe, *layout, gate_up, str(consumers), str(pairs)))
     return PairGatherRun(name, SOME, 64, problem=problem, fields={"consumers": consumers, "pairs": pairs, "dealt": True})
 
 
-NVFP4_RUNS = {run.name: run for run in (nvfp4(*one) for one in product(LAYOUTS, GATE_UP[1:], CONSUMERS, (1, 2)))}
+RECIPE_RUNS = {run.name: run for run in (of_recipe(*one) for one in product((NVFP4, PLAIN), LAYOUTS, GATE_UP[1:], CONSUMERS, (1, 2)))}
 RUNS = {run.name: run for run in (combination(*one) for one in product(ARCHS, LAYOUTS, GATE_UP, CONSUMERS))}
 SAMPLE = {"sm_90a-packed-packed-plain-2", "sm_100a-gathered-packed-up_first-2"}
 
 
-@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in (*RUNS, *NVFP4_RUNS)])
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in (*RUNS, *RECIPE_RUNS)])
 def test_every_combination_is_exact(name: str) -> None:
-    """To the bit; rows of no expert, and their scales, stay as they were."""
-    run = {**RUNS, **NVFP4_RUNS}[name]
+    """To the bit, but for situ's values that stay BF16; rows of no expert, and their scales, stay as they were."""
+    run = {**RUNS, **RECIPE_RUNS}[name]
     case = run.case(exact=True)
     expected, scales = case.activated() if run.config.problem.gate_up else (case.reference(), None)
     report = simulate_gemm(artifact(run.config), case.tensors)
     assert not report.findings and [text for text in report.warnings if PADDING not in text] == []
-    assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
-    assert scales is None or (case.tensors.d_sf is not None and torch.equal(as_integers(case.tensors.d_sf), as_integers(scales)))
+    units = (as_integers(case.tensors.d).int() - as_integers(expected).int()).abs()
+    problem = run.config.problem
+    approximated = APPROXIMATED if problem.activation == "situ" and problem.gate_up and problem.output == "bf16" else 0.0
+    assert int(units.max()) <= 1 and float((units > 0).float().mean()) <= approximated
+    assert (
+        scales is None
+        or not scales.numel()
+        or (case.tensors.d_sf is not None and torch.equal(as_integers(case.tensors.d_sf), as_integers(scales)))
+    )
 
 
 def test_each_choice_meets_each_other() -> None:
