@@ -1,4 +1,4 @@
-"""Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
+"""Times a MoE layer on one GPU, all of whose experts are there, beside torch and other projects' layers.
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU

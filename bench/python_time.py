@@ -66,7 +66,7 @@ def commit_of(sources: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beside", type=Path, nargs="*", default=[], help="other checkouts' sources")
-    parser.add_argument("--rounds", type=at_least(1), default=ROUNDS, help="processes for each sources")
+    parser.add_argument("--rounds", type=at_least(1), default=ROUNDS, help="processes that each of the sources has")
     parser.add_argument("--calls", type=at_least(1), default=50, help="between two looks at the clock")
     parser.add_argument("--repeats", type=at_least(1), default=41, help="of which a process takes the median")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")

@@ -2,8 +2,9 @@
 
     python bench/sites.py FOLDER NAME [NAME ...] [--python 3.12]
 
-Names are deep_gemm, and sglang, of which what bench/experts.py runs is kept and what compiles it.  Nothing is installed, and nothing of the
-folder belongs into a commit.  Where they run, kernels are compiled when first called: by nvcc, SGLang's with ninja and a C++ compiler.
+NAME is deep_gemm or sglang; of SGLang's wheel only those files are kept that bench/experts.py runs, and those that compile them.  Nothing
+is installed, and nothing of the folder belongs into a commit.  Kernels are compiled when first called, on the machine that runs them: by
+nvcc, SGLang's with ninja and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+", choices=SITES)
-    parser.add_argument("--python", default=PYTHON, help="version of where they run")
+    parser.add_argument("--python", default=PYTHON, help="version on the machine that runs them")
     given = parser.parse_args()
     make_site(given.folder, given.names, given.python)
     print(f"{given.folder}: {', '.join(given.names)} for Python {given.python}")

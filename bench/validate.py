@@ -14,6 +14,8 @@ engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA grap
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
 packed      the same points with weights of 4 bits, on a pool that is a ring; on Hopper
+pairs       weights of 4 bits with 512 tokens and more on a whole pool, in turns with those of 8; 1000 launches of each on one GPU and on
+            two; on Hopper
 ep_time, ep_bf16
             the expert-parallel kernels beside the fused kernel and its stages, in BF16 beside FP8 and torch, each choice switched off in
             turn; on two or more Hoppers
@@ -63,6 +65,7 @@ TUNED_TOKENS = "8,64,512"
 EP_TOKENS = "8192,32768"
 EP_BF16_PRESETS, EP_BF16_TOKENS = ("flash", "deepseek-v3"), "1024,8192"
 PACKED, BF16 = "fp8xmxfp4", "bf16xbf16"
+PAIRS_TOKENS = "512,2048,8192"
 ARCHES = ("sm_90a", "sm_100a")
 SIMULATED_SMS = 4
 SIMULATED_LIMIT_S = 1200
@@ -114,6 +117,7 @@ class Sizes:
     shape: Command | None
     tokens: str
     tuned_tokens: str
+    pairs_tokens: str
     launches: str
     candidates: tuple[str, ...] | None
     checks: tuple[str, ...] = ()
@@ -122,13 +126,13 @@ class Sizes:
     @classmethod
     def of_presets(cls) -> Sizes:
         """As they are measured."""
-        return cls(None, TOKENS, TUNED_TOKENS, "1000", None)
+        return cls(None, TOKENS, TUNED_TOKENS, PAIRS_TOKENS, "1000", None)
 
     @classmethod
     def simulated(cls) -> Sizes:
         """What a simulated GPU can do in a minute or two a step."""
         shape, sms = ["--hidden", "512", "--intermediate", "256", "--experts", "4", "--topk", "2"], ("--sms", str(SIMULATED_SMS))
-        return cls(shape, "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
+        return cls(shape, "3", "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
 
     def shapes_on(self, ranks: str) -> tuple[Command, ...]:
         """Of the commands for so many ranks."""
@@ -144,7 +148,7 @@ def shapes_of(presets: Sequence[str], ranks: str) -> tuple[Command, ...]:
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str = ARCHES[0], simulated: bool = False) -> list[Step]:
     """All of them, for a host with `gpus` GPUs of an architecture, or a simulated one."""
-    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time", "ep", "packed")}
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time", "ep", "packed", "pairs")}
     sizes = Sizes.simulated() if simulated else Sizes.of_presets()
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     hopper = arch == ARCHES[0]
@@ -212,6 +216,11 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     packed = measured("packed", ranks[-1], *ring, *traffic, baselines=True, only=[PACKED])
     packed_soak = measured("packed", ranks[-1], *ring, "--soak", sizes.launches, only=[PACKED])
     of_packed = compiled("packed", ranks[-1], *ring, only=[PACKED])
+    pairs = (
+        *measured("pairs", ranks[-1], *traffic, "--variants", "--no-graphs", tokens=sizes.pairs_tokens, baselines=True, only=[PACKED]),
+        *measured("pairs", ",".join(ranks[:2]), "--soak", sizes.launches, tokens=sizes.pairs_tokens, only=[PACKED]),
+    )
+    of_pairs = compiled("pairs", ",".join(dict.fromkeys([*ranks[:2], ranks[-1]])), tokens=sizes.pairs_tokens, only=[PACKED, FP8])
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
         Step("layer", of_layer, checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
@@ -222,6 +231,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
         *([Step("packed", of_packed, packed, 240)] if hopper and not simulated else []),
+        *([Step("pairs", of_pairs, pairs, 150)] if hopper else []),
         *(Step(name, ep_timed("prepare", *kind), ep_timed("run", *kind, "--out", str(out)), 240) for name, *kind in halves),
         Step("unfused", *stages, 400),
         *([Step("packed_soak", of_packed, packed_soak, 300)] if hopper and not simulated else []),

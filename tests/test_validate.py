@@ -7,6 +7,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from megamoe_dsl.bench.ep import without_clamp
 from megamoe_dsl.bench.options import add_options, options_of, read_options
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import BenchOptions, TuneOptions
+from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.kernels.ep_moe.layouts import symmetric as ep_moe
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.kernels.mega_moe.layouts import symmetric as mega_moe
@@ -134,6 +136,21 @@ def test_what_ep_time_keeps_fits_one_of_eight_gpus(preset: str) -> None:
     layer = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
     weights = 2 * 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
     assert halves + layer + weights < 125 << 30
+
+
+def test_pairs_are_timed_in_turns_with_8_bits() -> None:
+    """Kernels of both are in the folder; a soak, without `--variants`, is of 4 bits alone, on one GPU and on two."""
+    (step,) = [one for one in validate.steps(Path("folder"), 4, Path("site"), Path("out")) if one.name == "pairs"]
+    assert {command[command.index("--recipe") + 1] for command in step.prepare} == {validate.PACKED, validate.FP8}
+    soaks = [command for command in step.run if "--soak" in command]
+    timed = [command for command in step.run if command not in soaks]
+    assert len(timed) == len(soaks) == len(validate.MEASURED)
+    assert all({"--variants", "--baseline", "--remote"} <= set(command) for command in timed)
+    assert not any({"--variants", "--remote"} & set(command) for command in soaks)
+    ranks = [{command[command.index("--ranks") + 1] for command in commands} for commands in (step.prepare, timed, soaks)]
+    assert ranks == [{"1,2,4"}, {"4"}, {"1,2"}]
+    two = [point.problem for name in validate.MEASURED for point in shares_of(f"{name}:2048")]
+    assert all(choose(replace(problem, recipe=validate.PACKED)).halves_decoding for problem in two)
 
 
 def test_what_runs_was_prepared() -> None:

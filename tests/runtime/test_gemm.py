@@ -90,9 +90,23 @@ def test_calls_alike_are_looked_at_once(on_simulator: None, monkeypatch: pytest.
         if out is outs[0]:
             made.clear()
     unaligned = torch.empty(70 * 208 + 1, dtype=torch.bfloat16)[1:].view(70, 208)
-    with pytest.raises(ProblemError, match=r"d\.data_ptr\(\) = \d+: must be a multiple of 16"):
+    with pytest.raises(ProblemError, match=r"out\.data_ptr\(\) = \d+: must be a multiple of 16"):
         gemm(t.a, t.a_sf, t.b, t.b_sf, unaligned)
     assert not made
+
+
+@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "d"])
+def test_what_has_a_gradient_is_the_operators(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it has no backward pass, where a launch alone would leave the gradient out."""
+    seen: list[str] = []
+    for one in ("launch", "gemm_out_op"):
+        monkeypatch.setattr(gemm_module, one, lambda *_, one=one: seen.append(one))
+    t = small_case().tensors
+    getattr(t, name).requires_grad_()
+    gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+    with torch.no_grad():
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+    assert seen == ["gemm_out_op", "launch"]
 
 
 @pytest.mark.parametrize("kind", ["contiguous", "packed", "masked"])
@@ -342,7 +356,7 @@ REFUSED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
     "bf16 to add to": (lambda t: t, r"accumulate = True: must be False where the output is bf16"),
     "out that is not aligned": (
         lambda t: replace(t, d=torch.empty(70 * 208 + 1, dtype=torch.bfloat16)[1:].view(70, 208)),
-        r"d\.data_ptr\(\) = \d+: must be a multiple of 16",
+        r"out\.data_ptr\(\) = \d+: must be a multiple of 16",
     ),
     "no GPU": (lambda t: t, r"a\.device = 'cpu': must be a CUDA device"),
 }

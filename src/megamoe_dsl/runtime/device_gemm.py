@@ -51,9 +51,9 @@ class LoadedGemm:
         arguments.values.counter = counter
         for name, address in moved.items():
             setattr(arguments.values, name, address)
-        self._kernel.launch()
         if moved:
-            arguments.forget()
+            arguments.forget()  # also for the next launch after one that fails
+        self._kernel.launch()
 
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""

@@ -47,8 +47,6 @@ def gemm(
     b          float8_e4m3fn [N, K], N a multiple of 16; or E2M1, as `gemm_weights` makes it of uint8 [N, K / 2]
     b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128; of E2M1 what `gemm_weights` makes of UE8M0 [N, K / 32]
 
-    bfloat16 [M, K] and [N, K], K a multiple of 64, without scales: a_sf and b_sf are None
-
     On SM100, scaled by the tensor core:
 
     a          float8_e4m3fn [M, K], or E2M1 uint8 [M, K / 2], two in a byte
@@ -59,6 +57,7 @@ def gemm(
 
     On both:
 
+    a, b       bfloat16 [M, K] and [N, K], K a multiple of 64, without scales: a_sf and b_sf are None
     out        where the result goes, [M, N]; a new tensor by default
     out_dtype  bfloat16 or float32, where there is no `out`
     accumulate add to `out`, float32
@@ -111,7 +110,9 @@ def _call(
 ) -> torch.Tensor:
     if out is None and accumulate:
         raise ProblemError("accumulate", accumulate, "False without out")
-    if is_plain_call(a) and not (b.requires_grad and torch.is_grad_enabled()):
+    others = (out, a_sf, b, b_sf, factors)
+    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in others)
+    if is_plain_call(a) and not differentiated:
         return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors)
     a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None:

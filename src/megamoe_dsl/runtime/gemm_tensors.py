@@ -76,7 +76,7 @@ class GemmTensors:
         unpacked = weights.element == E2M1 != acts.element and not problem.decodes
         check_aligned("a", self.a, TMA_ALIGNMENT)
         check_aligned("b", self.b, UNPACKED_ALIGNMENT if unpacked else TMA_ALIGNMENT)
-        check_aligned("d", self.d, TMA_ALIGNMENT)
+        check_aligned("out", self.d, TMA_ALIGNMENT)
 
     def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
         """Shape of the rows of A and D.  Raises `ProblemError` for an A of another number of dimensions."""

@@ -22,6 +22,7 @@ Where warps decode packed weights, for tiles of many tokens, a warpgroup does wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -34,7 +35,7 @@ from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, BiasedArguments, Sm90Arguments
 from ..dispatch import dispatch
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.tile import LOADER_WARPS
 from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
@@ -45,21 +46,57 @@ from .maps import NUM_MAPS
 from .math import math
 from .store import schedule_and_store, store_tiles
 
-TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
-OPERANDS_WARP, DEALING_WARP = 2, 3
-"""Where warps decode."""
+ORDER = ("dispatch", "loaders", "math")
+DECODING_ORDER = ("others", "math", "decode")
+"""Warpgroups by the indices of their warps, as in the tables above.  Any order computes the same; a scheduler may prefer some indices."""
+TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
+"""Of the loaders."""
+TABLE_WARP, OPERANDS_WARP, DEALING_WARP = 0, 2, 3
+"""Of the others, where warps decode."""
+
+
+@dataclass(frozen=True)
+class Warps:
+    """Those of a CTA that have one role: `count` of `all`, from `first` on."""
+
+    first: int
+    count: int
+    all: int
+
+    def have(self, warp: Any) -> Any:
+        """Whether a warp is one of them."""
+        if self.first == 0:
+            return warp < self.count
+        if self.first + self.count == self.all:
+            return warp >= self.first
+        return (warp >= self.first) & (warp < self.first + self.count)
+
+    def index(self, one: Any, each: int = 1) -> Any:
+        """A warp counted within them, or a thread with 32 of each."""
+        return one - self.first * each if self.first else one
+
+
+def warps_of(config: Sm90Config, role: str) -> Warps:
+    """By the name that an order has for it."""
+    beside = {"dispatch": config.dispatch_warps, "loaders": config.loader_warps}
+    counts = {**beside, "others": sum(beside.values()), "math": config.epilogue_warps, "decode": config.decode_warps}
+    order = DECODING_ORDER if config.decoded else ORDER
+    before = order[: order.index(role)]
+    return Warps(sum(counts[one] for one in before), counts[role], sum(counts[one] for one in order))
 
 
 @cute.jit
 def initialise(ctx: Sm90Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
-    tokens, barriers, table = (OPERANDS_WARP, DEALING_WARP, 0) if ctx.config.decoded else (TOKENS_WARP, WEIGHTS_WARP, STORE_WARP)
-    if warp == barriers:
+    decoded = ctx.config.decoded
+    tokens, barriers, table = (OPERANDS_WARP, DEALING_WARP, TABLE_WARP) if decoded else (TOKENS_WARP, WEIGHTS_WARP, STORE_WARP)
+    first = warps_of(ctx.config, "others" if decoded else "loaders").first
+    if warp == first + barriers:
         init_barriers(ctx)
-    if warp == tokens:
+    if warp == first + tokens:
         acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
-        if warp == table:
+        if warp == first + table:
             store_table(ctx.shared("decoded"))
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
@@ -76,12 +113,14 @@ def finalise(ctx: Sm90Context):
 
 @cute.jit
 def run_loader_warp(ctx: Sm90Context, warp: Any):
-    """One of the four warps between dispatch and math: token loader, weight loader, store or scheduler."""
-    if warp == TOKENS_WARP:
+    """One of four: token loader, weight loader, store or scheduler."""
+    set_max_registers(ctx.config.registers.loader, grow=False)
+    first = warps_of(ctx.config, "loaders").first
+    if warp == first + TOKENS_WARP:
         load_tokens(ctx)
-    elif warp == WEIGHTS_WARP:
+    elif warp == first + WEIGHTS_WARP:
         load_weights(ctx)
-    elif warp == STORE_WARP:
+    elif warp == first + STORE_WARP:
         store_tiles(ctx)
     else:
         schedule_tiles(ctx)
@@ -91,9 +130,10 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 def run_other_warp(ctx: Sm90Context, warp: Any, thread: Any):
     """One of the four beside math and decode warps."""
     set_max_registers(ctx.config.registers.loader, grow=False)
-    if warp < ctx.config.dispatch_warps:
-        dispatch(ctx, thread)
-    elif warp == OPERANDS_WARP:
+    others = warps_of(ctx.config, "others")
+    if others.index(warp) < ctx.config.dispatch_warps:
+        dispatch(ctx, others.index(thread, 32))
+    elif warp == others.first + OPERANDS_WARP:
         load_operands(ctx)
     else:
         schedule_and_store(ctx)
@@ -103,24 +143,14 @@ def run_other_warp(ctx: Sm90Context, warp: Any, thread: Any):
 def run_math_warp(ctx: Sm90Context, warp: Any):
     """One of the eight."""
     set_max_registers(ctx.config.registers.epilogue, grow=True)
-    math(ctx, warp - first_math_warp(ctx.config))
+    math(ctx, warps_of(ctx.config, "math").index(warp))
 
 
 @cute.jit
 def run_decode_warp(ctx: Sm90Context, warp: Any):
     """One of the four that a kernel with packed weights and large tiles adds."""
     set_max_registers(ctx.config.registers.decode, grow=False)
-    decode_weights(ctx, warp - first_decode_warp(ctx.config))
-
-
-def first_math_warp(config: Sm90Config) -> int:
-    """They come after dispatch and loaders."""
-    return config.dispatch_warps + config.loader_warps
-
-
-def first_decode_warp(config: Sm90Config) -> int:
-    """They come last."""
-    return first_math_warp(config) + config.epilogue_warps
+    decode_weights(ctx, warps_of(ctx.config, "decode").index(warp))
 
 
 @cute.kernel
@@ -134,18 +164,17 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     if cutlass.const_expr(config.decoded):
-        if warp < first_math_warp(config):
+        if warps_of(config, "others").have(warp):
             run_other_warp(ctx, warp, thread)
-        elif warp >= first_decode_warp(config):
+        elif warps_of(config, "decode").have(warp):
             run_decode_warp(ctx, warp)
         else:
-            run_math_warp(ctx, warp)  # last: where decode warps come after them, ptxas gives them too few registers
+            run_math_warp(ctx, warp)  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
     else:
-        if warp < DISPATCH_WARPS:
+        if warps_of(config, "dispatch").have(warp):
             set_max_registers(config.registers.dispatch, grow=False)
-            dispatch(ctx, thread)
-        elif warp < first_math_warp(config):
-            set_max_registers(config.registers.loader, grow=False)
+            dispatch(ctx, warps_of(config, "dispatch").index(thread, 32))
+        elif warps_of(config, "loaders").have(warp):
             run_loader_warp(ctx, warp)
         else:
             run_math_warp(ctx, warp)
