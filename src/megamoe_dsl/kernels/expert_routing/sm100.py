@@ -15,7 +15,7 @@ SCALED_BY_MMA = tuple(name for name in GEMM_RECIPES if RECIPES[name].scales_in_m
 
 @dataclass(frozen=True)
 class Sm100RouteConfig(RouteConfig):
-    """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels, or NVFP4."""
+    """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels, or NVFP4, or stay BF16."""
 
     arch: ClassVar[Arch] = SM100
     recipes = SCALED_BY_MMA
