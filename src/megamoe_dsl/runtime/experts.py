@@ -69,7 +69,7 @@ def moe(
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py)
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
-                   pass; rows are the slots that are not masked, sorted by expert, stably.  On Hopper
+                   pass; rows are the slots that are not masked, sorted by expert, stably
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong

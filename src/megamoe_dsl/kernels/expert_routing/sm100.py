@@ -15,7 +15,7 @@ SUMMED_IN_MMA = tuple(name for name in GEMM_RECIPES if not RECIPES[name].promote
 
 @dataclass(frozen=True)
 class Sm100RouteConfig(RouteConfig):
-    """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels, or NVFP4."""
+    """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels, or NVFP4, or stay BF16."""
 
     arch: ClassVar[Arch] = SM100
     recipes = SUMMED_IN_MMA
