@@ -114,7 +114,7 @@ def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part
 def test_formats_of_the_other_architecture_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         find_kernel("gemm").choose(GemmProblem(2112, 7168, recipe="fp8xfp4"), H200, 64)
-    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or .* or nvfp4xnvfp4 for sm_100a"):
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or .* or nvfp4xnvfp4 or bf16xbf16 for sm_100a"):
         find_kernel("gemm").choose(FP4, Target.typical("sm_100a"), 64)
 
 

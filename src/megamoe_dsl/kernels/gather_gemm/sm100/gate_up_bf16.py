@@ -21,7 +21,7 @@ from ....device.tma import wait_group_read
 from ...gemm.sm100.config import PASS_ROWS
 from ...gemm.sm100.factor import load_factor, with_factor
 from ...gemm.work_tile import GemmTile
-from ...mega_moe.sm100.activated_rows import activate_group
+from ...mega_moe.sm100.activated_rows import activate_channels
 from .context import PairGatherContext
 from .gate_up import first_gate
 from .preactivations import store_preactivations
@@ -43,7 +43,7 @@ def finish_gate_up_bf16(ctx: PairGatherContext, tile: GemmTile, part: ResultPart
             store_preactivations(ctx, tile, part, first, sums)
         words: list[Any] = []
         for one in sums:
-            values, _ = activate_group(ctx, one, (Float32(1.0),) * 2, first_gate(problem))
+            values = activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem))
             words += [pack_bf16(values[2 * run], values[2 * run + 1]) for run in range(RUNS)]
         wait_group_read(0)
         part.sync_group()
