@@ -81,10 +81,10 @@ def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: in
     return _in_turns({name: repeat(one) for name, one in candidates.items()}, launches, repeats)
 
 
-def graph_of(one: Callable[[], object], launches: int = 1) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of `launches` launches.  Raises RuntimeError where a graph cannot hold them."""
+def graph_of(one: Callable[[], object], launches: int = 1, **options: bool) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of `launches` launches, with torch's `options` for it.  Raises RuntimeError where a graph cannot hold them."""
     synchronize()
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(**options)
     with torch.cuda.graph(graph):
         for _ in range(launches):
             one()

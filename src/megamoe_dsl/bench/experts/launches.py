@@ -19,7 +19,7 @@ from ...runtime.experts import moe
 from ...runtime.tile_counters import tile_counters
 from ...target import Target
 from ..host_time import CALLS, REPEATS, time_host
-from ..timing import time_back_to_back
+from ..timing import graph_of, time_back_to_back
 from .inputs import DrawnCall, draw_weights
 from .point import ExpertPoint
 
@@ -39,20 +39,13 @@ def ways_of(call: ExpertCall, experts: DeviceExperts) -> tuple[dict[str, Way], d
     launches = partial(experts.launch, prepared, counter, x, idx, weights, y, {"a": x} if experts.moves_x else {})
     launches()
     torch.cuda.synchronize()
-    ways: dict[str, Way] = {"launches": launches, "graph": captured(torch.cuda.CUDAGraph(), launches).replay}
+    ways: dict[str, Way] = {"launches": launches, "graph": graph_of(launches).replay}
     refused: dict[str, str] = {}
     try:
-        ways["graph, moved"] = moving(captured(torch.cuda.CUDAGraph(keep_graph=True), launches))
+        ways["graph, moved"] = moving(graph_of(launches, keep_graph=True))
     except (TypeError, RuntimeError, AttributeError) as error:  # of a torch that keeps no graph
         refused["graph, moved"] = f"{type(error).__name__}: {error}"
     return ways, refused
-
-
-def captured(graph: Any, launches: Way) -> Any:
-    """The graph, of these launches."""
-    with torch.cuda.graph(graph):
-        launches()
-    return graph
 
 
 def moving(graph: Any) -> Way:

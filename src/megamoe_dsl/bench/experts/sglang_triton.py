@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -66,7 +66,7 @@ def sglang_ways(model: str, call: ExpertCall, site: Path) -> dict[str, OtherWay]
     ways: dict[str, OtherWay] = {}
     for config in CONFIGS.get(model, ()):
         block_m, tile = config["BLOCK_SIZE_M"], f"{config['BLOCK_SIZE_M']} x {config['BLOCK_SIZE_N']}"
-        sorts = partial(sglang_sort, call, site, block_m)
+        sorts = cache(partial(sglang_sort, call, site, block_m))  # made once for both
         ways[f"{SORTING}, {block_m} rows"] = OtherWay(sorts)
         ways[f"{SORTING}, sglang {tile}"] = OtherWay(partial(_layer, call, site, config, sorts), whole=True)
         ways[f"sglang {tile}"] = OtherWay(partial(_layer, call, site, config, partial(_sorted_before, call, block_m)), whole=True)
