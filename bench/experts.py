@@ -11,6 +11,7 @@
 
 SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
 beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
+`run` takes seven turns, or --turns N.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,11 @@ from megamoe_dsl.bench.experts.launches import run_launches
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
+from megamoe_dsl.bench.experts.run import Sites, Tried, compile_points, run_points
 from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
 from megamoe_dsl.bench.experts.trace import trace_experts
 from megamoe_dsl.bench.result_file import save, save_each
+from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
     parser.add_argument("--sonic", type=Path)
+    parser.add_argument("--turns", type=int, default=REPEATS, help="of `run`; their number also decides the order")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):
@@ -97,7 +101,8 @@ def main() -> None:
             print(json.dumps(outcome), flush=True)
             works &= outcome["passed"] and not outcome["refused"]
         sys.exit(not works)
-    records = save_each(given.out, "experts", run_points(points, TARGET, given.folder, sites), summary, *sites)
+    timed = run_points(points, TARGET, given.folder, sites, partial(Tried.time, repeats=given.turns))
+    records = save_each(given.out, "experts", timed, summary, *sites)
     sys.exit(not all(record["passed"] for record in records))
 
 

@@ -63,10 +63,11 @@ def tried(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Tried]:
 
 
 def test_a_point_becomes_a_record_and_a_row(tried: Callable[[], Tried], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "time_graphs", lambda launches: {name: Times(float(len(name)), 1.0, 99.0) for name in launches})
+    monkeypatch.setattr(run, "time_graphs", lambda launches, repeats: {name: Times(float(len(name)), 1.0, repeats) for name in launches})
     monkeypatch.setattr(run, "time_host", lambda calls, repeats: {name: Times(repeats, 1.0, 99.0) for name in calls})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    record = tried().time()
+    record = tried().time(15)
+    assert record["us"]["route"]["high"] == 15
     assert record["passed"] and record["experts_met"] == len({*tried().inputs.call.topk_idx.flatten().tolist()})
     layers = {"ours, chosen", "sorting, sglang 4 x 64", "sglang 4 x 64"}
     assert layers <= set(record["errors"]) and all(error < 0.06 for error in record["errors"].values())
