@@ -25,23 +25,14 @@ from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
 from megamoe_dsl.bench.ep_reference import combined, linear1_rows
-from megamoe_dsl.bench.host import Host
 from megamoe_dsl.cases import Case
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
 from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
-from ranks_on_gpus import let_gpus_see_each_other
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def devices(host: Host) -> list[torch.device]:
-    found = [torch.device("cuda", index) for index in range(host.gpus)]
-    let_gpus_see_each_other(found)
-    return found
 
 
 def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -> None:

@@ -10,11 +10,9 @@ import torch
 
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import read_options
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.result_file import save
-from ranks_on_gpus import let_gpus_see_each_other
 from soak_ranks import soak
 
 pytestmark = pytest.mark.gpu
@@ -23,13 +21,6 @@ pytestmark = pytest.mark.gpu
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     points = read_options(GpuOptions, metafunc.config.option).soak_points()
     metafunc.parametrize("point", points, ids=[one.name.replace(" ", "_") for one in points])
-
-
-@pytest.fixture(scope="module")
-def devices(host: Host) -> list[torch.device]:
-    found = [torch.device("cuda", index) for index in range(host.gpus)]
-    let_gpus_see_each_other(found)
-    return found
 
 
 @pytest.fixture(scope="module")
