@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
 
@@ -12,7 +9,7 @@ from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.options import read_options
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.result_file import save
+from record_file import RecordFile
 from unfused_ranks import compare
 
 pytestmark = pytest.mark.gpu
@@ -24,17 +21,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def records(options: GpuOptions) -> Iterator[list[dict[str, Any]]]:
-    """What the points gave; written when all are through."""
-    found: list[dict[str, Any]] = []
-    yield found
-    if options.soak_out is not None:
-        print(f"wrote {save(options.soak_out, 'unfused_ranks', found)}")
+def records(options: GpuOptions) -> RecordFile:
+    """What the points give."""
+    return RecordFile(options.soak_out, "unfused_ranks")
 
 
-def test_every_element_is_that_of_the_stages(
-    point: Point, options: GpuOptions, devices: list[torch.device], records: list[dict[str, Any]]
-) -> None:
+def test_every_element_is_that_of_the_stages(point: Point, options: GpuOptions, devices: list[torch.device], records: RecordFile) -> None:
     found = compare(point, devices, ArtifactStore(options.kernels), options.unfused_launches)
     torch.cuda.empty_cache()
     records.append({"name": point.name, "gpus": len(devices), **found})

@@ -40,7 +40,8 @@ def compare(point: Point, devices: Sequence[torch.device], store: ArtifactStore,
     for number in range(launches):
         inputs = [batch(number) for batch in batches]
         one, other = (
-            [torch.empty(len(given.x), point.problem.hidden, dtype=torch.bfloat16, device=given.x.device) for given in inputs] for _ in range(2)
+            [torch.empty(len(given.x), point.problem.hidden, dtype=torch.bfloat16, device=given.x.device) for given in inputs]
+            for _ in range(2)
         )
         synchronize_all(devices)
         for rank, given, y in zip(fused, inputs, one, strict=True):
