@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -83,8 +84,9 @@ def routed_case(whole: Case, index: int) -> Case:
     return Case(moe, x, x_sf, idx, weights, whole.weights, whole.exact)
 
 
+@lru_cache(2)
 def whole_case(ranks: int, *, exact: bool = True, recipe: str = FP8) -> Case:
-    """With all tokens of every rank."""
+    """With all tokens of every rank, whatever way they travel."""
     moe = small_problem(ranks, recipe)
     return random_case(moe, [moe.max_tokens_per_rank] * ranks, ranks, exact=exact)
 
