@@ -92,6 +92,11 @@ def load_u32(address: Any) -> Any:
     return emit_to(Int32, "ld.global.b32 {}, [{}];", address)
 
 
+def load_relaxed_u32(address: Any) -> Any:
+    """4 bytes from global memory, past what an SM keeps of an earlier launch: a strong load of GPU scope."""
+    return emit_to(Int32, "ld.relaxed.gpu.global.b32 {}, [{}];", address)
+
+
 def load_u64(address: Any) -> Any:
     """8 bytes from global memory."""
     return emit_to(Int64, "ld.global.b64 {}, [{}];", address)

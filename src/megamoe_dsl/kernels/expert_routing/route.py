@@ -21,7 +21,7 @@ from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
-from ...blocks.setup import shared_memory
+from ...blocks.setup import begin, shared_memory
 from ...device.launch import launch
 from ...device.memory import (
     atomic_add_u32,
@@ -190,6 +190,7 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     """One CTA."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
+    begin()
     if cta < ctas:
         sort_slots(config, args, smem, thread, cta, ctas)
     elif cutlass.const_expr(config.problem.formats.scaled):

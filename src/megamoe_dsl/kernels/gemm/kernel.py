@@ -19,9 +19,10 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ...blocks.setup import init_barriers, shared_memory
+from ...blocks.setup import begin, init_barriers, shared_memory
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
+from ...device.sync import let_next_launch_begin, wait_for_launches_before
 from ...device.warp import set_max_registers
 from .arguments import GemmArguments
 from .config import LOADER_WARPS, GemmConfig
@@ -30,7 +31,7 @@ from .launch_maps import address, make_map
 from .load import load_tokens, load_weights
 from .maps import map_fields
 from .math import math
-from .setup import begin, prefetch_maps
+from .setup import prefetch_maps
 from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
@@ -43,17 +44,30 @@ def initialise(ctx: GemmContext, warp: Any):
         init_barriers(ctx)
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, ("tokens", "weights", "sfa", "d"))
-    begin_together(ctx)
+    set_up_together(ctx)
+    if cutlass.const_expr(ctx.config.weights_first):
+        begin_with_weights(warp)
+    else:
+        begin()
 
 
 @cute.jit
-def begin_together(ctx: GemmContext):
+def set_up_together(ctx: GemmContext):
     """All CTAs of a cluster: what is set up is visible to them."""
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
         cute.arch.sync_threads()
-    begin()
+
+
+@cute.jit
+def begin_with_weights(warp: Any):
+    """All warps but two wait for the launches before.  The scheduler reads where rows of groups lie, and waits before it fetches a number
+    (tile_scheduler.py); the weight loader reads B, and stages come back to it from warps that have waited."""
+    let_next_launch_begin()
+    if warp != SCHEDULER_WARP:
+        if warp != WEIGHTS_WARP:
+            wait_for_launches_before()
 
 
 @cute.jit
