@@ -117,6 +117,12 @@ def load_v4(address: Any) -> tuple[Any, ...]:
     return emit_to_many([Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
 
 
+def load_once_v4(address: Any) -> tuple[Any, ...]:
+    """Four words, 16-byte aligned, from global memory, that L1 is not to keep."""
+    template = "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];"
+    return emit_to_many([Uint32] * 4, template, address)
+
+
 def load_constant_u64(address: Any) -> Any:
     """For data that nobody writes while the kernel runs."""
     return emit_to(Int64, "ld.global.nc.b64 {}, [{}];", address)

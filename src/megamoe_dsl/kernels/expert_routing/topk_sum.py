@@ -14,7 +14,7 @@ from cutlass import Float32, Int32, Int64, Uint32
 from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
 from ...device.launch import launch
-from ...device.memory import load_constant_v4, load_f32, load_u32, store_v4
+from ...device.memory import load_f32, load_once_v4, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
 from .config import SumConfig
@@ -34,7 +34,7 @@ def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: I
         position, weight = load_u32(args.positions + place), load_f32(args.weights + place)
         words = (Uint32(0),) * 4
         if position >= 0:
-            words = load_constant_v4(args.rows + (Int64(position) * hidden + channel) * 2)
+            words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)
         values = [value for word in words for value in unpack_bf16(word)]
         factor = Float32(cutlass.select_(position >= 0, weight, Float32(0.0)))
         total = [sum_so_far + value * factor for sum_so_far, value in zip(total, values, strict=True)]
