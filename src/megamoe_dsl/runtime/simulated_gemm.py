@@ -10,7 +10,7 @@ import torch
 from ..artifact.artifact import Artifact
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
-from ..sim import GlobalMemory, Launch, Report, Simulator
+from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 
@@ -54,12 +54,18 @@ def simulate_launches(
     artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], *, launches: int = 1, **options: Any
 ) -> Report:
     """So many launches of a kernel with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
+    return Simulator(None, memory, **options).run([launch_of(artifact, arguments)] * launches)
+
+
+def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
+    """A kernel's launch in a stream, which begins as early as on a GPU."""
     config = artifact.config
-    launch = Launch(
+    return Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
+        program=load(artifact.ptx),
+        early=artifact.kernel.early,
     )
-    return Simulator(artifact.ptx, memory, **options).run([launch] * launches)
