@@ -40,14 +40,16 @@ def _launch(
     return simulate_launches(artifact, memory_of(*tensors), call.arguments(tensors), **options)
 
 
-def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counter: int) -> list[Launch]:
-    """The four, for a run of a whole stream, in which each begins as early as on a GPU; `counter` is the address of a word that is 0.
+def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Sequence[int]) -> list[Launch]:
+    """The four, for a run of a whole stream, in which each begins as early as on a GPU; `counters` are addresses of words that are 0, for
+    Linear2 and for the others.
 
     Besides the tensors of the call they touch its workspace, and nothing else."""
     call.check()
-    route, fc1, fc2, total = artifacts
+    (route, fc1, fc2, total), (own, counter) = artifacts, counters
     return [
         launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
-        *(launch_of(one, tensors.arguments(tensors.scales(), counter)) for one, tensors in ((fc1, call.fc1), (fc2, call.fc2))),
+        launch_of(fc1, call.fc1.arguments(call.fc1.scales(), counter)),
+        launch_of(fc2, call.fc2.arguments(call.fc2.scales(), own)),
         launch_of(total, call.arguments(call.sum_tensors())),
     ]

@@ -59,9 +59,9 @@ class GemmConfig(BaseGemmConfig):
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
     in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
-    weights_first  rows of B are on their way before the launch before this one has ended.  For one that comes after a launch of
-                kernels/gather_gemm on SM90, or after any that has ended, and whose B and `groups` are of neither: those that wrote these
-                have ended when it begins (blocks/setup.py, `begin_after_others`)
+    weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
+                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of kernels/gather_gemm, or one like this), writes
+                neither B nor `groups`, and has another `counter`
     """
 
     arch: ClassVar[Arch] = SM90

@@ -19,10 +19,9 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ...blocks.setup import begin, init_barriers, shared_memory
+from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
-from ...device.sync import let_next_launch_begin, wait_for_launches_before
 from ...device.warp import set_max_registers
 from .arguments import GemmArguments
 from .config import LOADER_WARPS, GemmConfig
@@ -62,12 +61,11 @@ def set_up_together(ctx: GemmContext):
 
 @cute.jit
 def begin_with_weights(warp: Any):
-    """All warps but two wait for the launches before.  The scheduler reads where rows of groups lie, and waits before it fetches a number
-    (tile_scheduler.py); the weight loader reads B, and stages come back to it from warps that have waited."""
-    let_next_launch_begin()
+    """All warps but two wait for the launches before.  The scheduler reads where rows of groups lie, and deals tiles from a counter that
+    the launch before has not; the weight loader reads B.  Neither reads what the launch before writes, nor writes what it reads."""
     if warp != SCHEDULER_WARP:
         if warp != WEIGHTS_WARP:
-            wait_for_launches_before()
+            begin_after_others()
 
 
 @cute.jit

@@ -19,7 +19,6 @@ from cutlass import Int32, Int64
 
 from ...blocks.walk import Walk, advance_to_valid, first_number
 from ...device.memory import load_u32, reduce_add_u32
-from ...device.sync import wait_for_launches_before
 from ...device.tile_queue import TileQueue, fetch_numbers, publish
 from ...layouts.arith import div, minimum, select
 from ...schedule import DenseOrder, GroupedOrder
@@ -73,8 +72,6 @@ def walk_tiles(ctx: GemmContext):
     while blocks.valid():
         queue = publish_tiles(ctx, blocks, queue)
         if cutlass.const_expr(config.dealt):
-            if cutlass.const_expr(config.weights_first):
-                wait_for_launches_before()  # the counter may be theirs, too
             # Numbers beyond the first of each cluster.
             fetched = fetch_numbers(ctx.args.counter, config.blocks_per_fetch) + config.first_fetch
             blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
