@@ -6,6 +6,8 @@
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
+    python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
+    python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: tables of docs/gather_gemm.md; `memory` the one of what lies between launches
 
@@ -26,6 +28,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts.early import compile_early, run_early
 from megamoe_dsl.bench.experts.launches import run_launches
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
@@ -39,6 +42,9 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
 TARGET = Target.typical("sm_90a")
+
+
+WHATS = ("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "prepare-early", "early", "launches", "table", "memory")
 
 
 def medians(record: dict[str, Any]) -> str:
@@ -59,7 +65,7 @@ def summary(record: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
+    parser.add_argument("what", choices=WHATS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
@@ -83,6 +89,12 @@ def main() -> None:
     if given.what == "prepare-tiles":
         print(f"{compile_tiles(points, TARGET, given.folder)} kernels into {given.folder}")
         return
+    if given.what == "prepare-early":
+        print(f"{compile_early(points, TARGET, given.folder)} kernels into {given.folder}")
+        return
+    if given.what == "early":
+        early = save_each(given.out, "experts-early", run_early(points, TARGET, given.folder), medians)
+        sys.exit(not all(record["passed"] for record in early))
     if given.what == "tiles":
         tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
