@@ -138,6 +138,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dealt=True),
     "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, ahead=2),
     "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
+    "sm_90a-gemm-weights-first": _gemm(
+        16, 128, GemmProblem(4096, 4096, "packed", 32), swap_ab=True, ahead=2, dealt=True, weights_first=True
+    ),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),

@@ -53,6 +53,7 @@ BAD_CONFIGS = {
     "boxes = 3: must be 1 or 2": {"boxes": 3},
     "dealt = 1: must be True or False": {"dealt": 1},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
+    "weights_first = True: must be False but for a packed problem whose B is loaded as it is": {"weights_first": True},
     "group_m = 0: must be positive": {"group_m": 0},
     "burst = 3: must be one of [1, 2, 4]": {"burst": 3},
     "burst = 2: must be 1 in clusters, or where B is decoded": {"cluster": 2, "burst": 2},

@@ -41,11 +41,11 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     problem, rows = point.layer.fc2, point.tokens * point.layer.topk
     chosen = point.layer.configs(target, point.tokens).fc2
     assert isinstance(chosen, GemmConfig)
-    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows)}
+    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, weights_first=chosen.weights_first)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
         try:
-            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, **fields)
+            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, weights_first=chosen.weights_first, **fields)
         except ConfigError:  # what does not fit a CTA
             continue
     found |= one_by_one(chosen)

@@ -28,7 +28,9 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
         return Sm100GemmConfig.choose(problem, target, rows, dealt=True, **uneven_pair_tile(problem, rows))
-    return GemmConfig(problem, num_sms=target.num_sms, dealt=True, **uneven_tile(problem, problem.check_rows(rows)))
+    # Linear1 is a launch of kernels/gather_gemm, and where rows lie is said by the one before it.
+    own: dict[str, Any] = {"num_sms": target.num_sms, "dealt": True, "weights_first": True}
+    return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
 
 
 def room(problem: GemmProblem, rows: int) -> float:

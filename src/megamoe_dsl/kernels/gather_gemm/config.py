@@ -33,6 +33,7 @@ class GatherGemmConfig(GemmConfig):
     """
 
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
+    loads_weights_first: ClassVar[bool] = False
 
     problem: GatherGemmProblem
     trace: bool = False

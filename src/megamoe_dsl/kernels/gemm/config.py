@@ -61,11 +61,16 @@ class GemmConfig(BaseGemmConfig):
     in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
+    weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
+                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of kernels/gather_gemm, or one like this), writes
+                neither B nor `groups`, and has another `counter`
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
     most_columns: ClassVar[int] = MOST_COLUMNS
+    loads_weights_first: ClassVar[bool] = True
+    """Whether its kernel can."""
 
     problem: GemmProblem
     block_m: int
@@ -83,11 +88,12 @@ class GemmConfig(BaseGemmConfig):
     in_turn: bool = False
     split_k: bool = False
     burst: int = 1
+    weights_first: bool = False
 
     def __post_init__(self) -> None:
         self.check_problem()
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
-        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k"):
+        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k", "weights_first"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -95,6 +101,9 @@ class GemmConfig(BaseGemmConfig):
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
+        early = self.loads_weights_first and self.problem.kind == PACKED and not self.problem.decodes
+        allowed = "False but for a packed problem whose B is loaded as it is"
+        require(early or not self.weights_first, "weights_first", self.weights_first, allowed)
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
         self.check_stages("block_n")
