@@ -4,8 +4,8 @@
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
     python bench/experts.py try FOLDER ...      as `run` without times: what runs, what is refused; compiles what compiles when first called
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
-    python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
-    python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
+    python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles the linears with several tiles
+    python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 by tiles, both linears without bursts
     python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways

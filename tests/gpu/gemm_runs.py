@@ -70,6 +70,8 @@ RUNS = (
     Run("swapped-8", (17,), 8, 256, {}, SWAPPED),
     Run("swapped-24", (21,), 24, 64, {}, SWAPPED),
     Run("swapped-64", (60,), 64, 128, {}, SWAPPED),
+    Run("bursts", (130,), 64, 64, {"k": 1280}, {"num_stages": 3, "burst": 2}),
+    Run("packed-bursts", FEW, 16, 128, groups("packed", k=1024), {**SWAPPED, "dealt": True, "ahead": 2, "num_stages": 6, "burst": 4}),
     Run("f32", (70,), 64, 96, {"output": "f32"}),
     Run("accumulate", (200,), 128, 192, {"output": "f32", "accumulate": True}, {"halves": True}),
     Run("accumulate-swapped", (20,), 16, 128, {"output": "f32", "accumulate": True}, SWAPPED),
