@@ -1,9 +1,11 @@
-"""The study of reads of weights (studies/weight_streams.py): its patterns are what its program takes, and they fit an SM."""
+"""The study of reads of weights (studies/weight_streams.py): its patterns are what its program takes, fit an SM, and are the record's."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +48,8 @@ def test_pieces_fit() -> None:
     assert found
     for one in found:
         assert isinstance(one, Pieces) and one.stages * one.piece <= SM90.smem_bytes and one.run % one.piece == 0
+
+
+def test_patterns_are_those_of_the_record() -> None:
+    record = Path(weight_streams.__file__).parents[1] / "bench/results/weight_streams-20261123-152822.json"
+    assert [one["pattern"] for one in json.loads(record.read_text())["records"]] == [asdict(one) for one in patterns()]
