@@ -4,13 +4,16 @@
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
     python bench/experts.py try FOLDER ...      as `run` without times: what runs, what is refused; compiles what compiles when first called
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
-    python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles Linear2 with several tiles
-    python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 alone by tiles
+    python bench/experts.py prepare-tiles FOLDER [--points ...]      where the DSL is: compiles the linears with several tiles
+    python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 by tiles, both linears without bursts
+    python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
+    python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
-    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
+    python bench/experts.py table FILE      anywhere: tables of docs/gather_gemm.md; `memory` the one of what lies between launches
 
 SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
 beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
+`run` takes seven turns, or --turns N.
 """
 
 from __future__ import annotations
@@ -19,23 +22,29 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.experts.early import compile_early, run_early
 from megamoe_dsl.bench.experts.launches import run_launches
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
+from megamoe_dsl.bench.experts.run import Sites, Tried, compile_points, run_points
 from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
 from megamoe_dsl.bench.experts.trace import trace_experts
 from megamoe_dsl.bench.result_file import save, save_each
+from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
 TARGET = Target.typical("sm_90a")
+
+
+WHATS = ("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "prepare-early", "early", "launches", "table", "memory")
 
 
 def medians(record: dict[str, Any]) -> str:
@@ -56,13 +65,14 @@ def summary(record: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "launches", "table", "memory"))
+    parser.add_argument("what", choices=WHATS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
     parser.add_argument("--sonic", type=Path)
+    parser.add_argument("--turns", type=int, default=REPEATS, help="of `run`; their number also decides the order")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):
@@ -79,6 +89,12 @@ def main() -> None:
     if given.what == "prepare-tiles":
         print(f"{compile_tiles(points, TARGET, given.folder)} kernels into {given.folder}")
         return
+    if given.what == "prepare-early":
+        print(f"{compile_early(points, TARGET, given.folder)} kernels into {given.folder}")
+        return
+    if given.what == "early":
+        early = save_each(given.out, "experts-early", run_early(points, TARGET, given.folder), medians)
+        sys.exit(not all(record["passed"] for record in early))
     if given.what == "tiles":
         tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
@@ -97,7 +113,8 @@ def main() -> None:
             print(json.dumps(outcome), flush=True)
             works &= outcome["passed"] and not outcome["refused"]
         sys.exit(not works)
-    records = save_each(given.out, "experts", run_points(points, TARGET, given.folder, sites), summary, *sites)
+    timed = run_points(points, TARGET, given.folder, sites, partial(Tried.time, repeats=given.turns))
+    records = save_each(given.out, "experts", timed, summary, *sites)
     sys.exit(not all(record["passed"] for record in records))
 
 

@@ -25,7 +25,11 @@ packed_soak 1000 launches in a row of each point of `packed`
 trace       the same points, by role
 tune        on Blackwell, where nothing has been measured: candidates at three points; `megamoe tune --from` makes a table of the records
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
-soak_ranks  the same with eight ranks on these GPUs, in one process
+soak_ranks  the same with eight ranks on these GPUs, in one process; one GPU is enough
+packed_ranks
+            that with weights of 4 bits, on a pool that is a ring; on Hopper
+unfused_ranks
+            eight ranks on these GPUs: every element of y against the layer's in a launch per stage, as in `unfused`, at fewer points
 
 With --simulated both commands do the same on sizes that the simulator can run, and `run` finds a simulated GPU (bench/stand_in/gpu.py)
 where the host has none: it shows that everything is there and fits together.  Nothing is timed, and what is nothing but times is left out.
@@ -66,6 +70,7 @@ EP_TOKENS = "8192,32768"
 EP_BF16_PRESETS, EP_BF16_TOKENS = ("flash", "deepseek-v3"), "1024,8192"
 PACKED, BF16 = "fp8xmxfp4", "bf16xbf16"
 PAIRS_TOKENS = "512,2048,8192"
+UNFUSED_RANKS_TOKENS = "8,512,2048"  # of 8192 what stages leave for one another would not fit one GPU for eight ranks of Pro
 ARCHES = ("sm_90a", "sm_100a")
 SIMULATED_SMS = 4
 SIMULATED_LIMIT_S = 1200
@@ -111,14 +116,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the steps run: a shape of the benchmark as options, or None for those of presets; tokens per rank, launches of a soak,
-    candidates of `tune` as options of compile_artifacts.py or None for those that `megamoe tune` finds, and what every script is told."""
+    """What the steps run: a shape of the benchmark as options, or None for those of presets; tokens per rank, launches of a soak and of a
+    comparison, candidates of `tune` as options of compile_artifacts.py or None for those that `megamoe tune` finds, and what every
+    script is told."""
 
     shape: Command | None
     tokens: str
     tuned_tokens: str
     pairs_tokens: str
+    unfused_ranks_tokens: str
     launches: str
+    compared: str
     candidates: tuple[str, ...] | None
     checks: tuple[str, ...] = ()
     compiles: tuple[str, ...] = ()
@@ -126,13 +134,13 @@ class Sizes:
     @classmethod
     def of_presets(cls) -> Sizes:
         """As they are measured."""
-        return cls(None, TOKENS, TUNED_TOKENS, PAIRS_TOKENS, "1000", None)
+        return cls(None, TOKENS, TUNED_TOKENS, PAIRS_TOKENS, UNFUSED_RANKS_TOKENS, "1000", "100", None)
 
     @classmethod
     def simulated(cls) -> Sizes:
         """What a simulated GPU can do in a minute or two a step."""
         shape, sms = ["--hidden", "512", "--intermediate", "256", "--experts", "4", "--topk", "2"], ("--sms", str(SIMULATED_SMS))
-        return cls(shape, "3", "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
+        return cls(shape, "3", "3", "3", "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
 
     def shapes_on(self, ranks: str) -> tuple[Command, ...]:
         """Of the commands for so many ranks."""
@@ -154,7 +162,8 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     hopper = arch == ARCHES[0]
     recipes = [FP8] if hopper else list(find_kernel("mega_moe").recipes[arch])
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
-    soak = ["--soak-preset", ",".join(MEASURED), "--soak-tokens", sizes.tokens]
+    shared = ["--soak-preset", ",".join(MEASURED), "--soak-tokens"]
+    soak, apart = [*shared, sizes.tokens], [*shared, sizes.unfused_ranks_tokens]
 
     def beside(recipe: str) -> Command:
         return [] if baseline is None or recipe in NO_BASELINE else ["--baseline", str(baseline)]
@@ -198,7 +207,8 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
     gemms = checked("test_gemm_on_gpu.py", on=1, only=first)
     ep_once = checked("test_ep_on_gpus.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), only=first) if hopper else ()
-    soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
+    soaked = ("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
+    beside_stages = ("test_unfused_on_gpus.py", *apart, "--unfused-launches", sizes.compared, "--soak-out", str(out))
     tuned = measured("tuned", ranks[-1], *traffic, "--variants", tokens=sizes.tuned_tokens)
     traced = measured("traced", ranks[-1], *traffic, "--trace")
     timed = measured("kernels", ranks[-1], *traffic, baselines=True)
@@ -212,9 +222,13 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         measured("kernels", ranks[-1], "--check", "unfused", "--no-graphs", only=compared),
     )
     halves = (("ep_time", MEASURED, EP_TOKENS, FP8), ("ep_bf16", EP_BF16_PRESETS, EP_BF16_TOKENS, BF16)) if hopper and gpus > 1 else ()
-    ring = ["--pool-rows", "0"]
+    ring, shared_ring = ["--pool-rows", "0"], ["--soak-pool-rows", "0"]
     packed = measured("packed", ranks[-1], *ring, *traffic, baselines=True, only=[PACKED])
     packed_soak = measured("packed", ranks[-1], *ring, "--soak", sizes.launches, only=[PACKED])
+    of_packed_ranks, packed_ranks = prepared("soak", *soak, *shared_ring, only=[PACKED]), checked(*soaked, *shared_ring, only=[PACKED])
+    on_rings = compared[len(recipes) :]
+    stages_of_ranks = (*prepared("unfused", *apart), *prepared("unfused", *apart, *shared_ring, only=on_rings))
+    unfused_ranks = (*checked(*beside_stages), *checked(*beside_stages, *shared_ring, only=on_rings))
     of_packed = compiled("packed", ranks[-1], *ring, only=[PACKED])
     pairs = (
         *measured("pairs", ranks[-1], *traffic, "--variants", "--no-graphs", tokens=sizes.pairs_tokens, baselines=True, only=[PACKED]),
@@ -226,7 +240,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("layer", of_layer, checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
         *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
         *([Step("gpt_oss", prepared("gpt_oss"), checked("test_gpt_oss_on_gpu.py", on=1), 120)] if hopper and not simulated else []),
-        *([Step("ep", of_ep, checked("test_ep_on_gpus.py", only=first), 240)] if hopper and not simulated else []),
+        *([Step("ep", of_ep, checked("test_ep_on_gpus.py", only=first), 400)] if hopper and not simulated else []),
         *(Step(tool, (*bits, *of_layer, *of_ep), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
@@ -238,7 +252,9 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),
-        Step("soak_ranks", prepared("soak", *soak), soaked, 400),
+        Step("soak_ranks", prepared("soak", *soak), checked(*soaked), 400),
+        *([Step("packed_ranks", of_packed_ranks, packed_ranks, 400)] if hopper and not simulated else []),
+        Step("unfused_ranks", stages_of_ranks, unfused_ranks, 400),
     ]
     return [replace(one, limit_s=SIMULATED_LIMIT_S) for one in found] if simulated else found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megamoe_dsl.bench.experts.point import MEASURED, TOKENS, ExpertPoint, find_points
-from megamoe_dsl.bench.experts.tiles import tile_configs
+from megamoe_dsl.bench.experts.tiles import ONE_BY_ONE, fc1_configs, tile_configs
 from megamoe_dsl.kernels.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.target import Target
 
@@ -25,7 +25,18 @@ def test_the_chosen_tile_is_first_and_none_is_there_twice(model: str, tokens: in
 
 def test_tiles_of_the_record_are_among_them() -> None:
     (few, many) = find_points(["deepseek-v3:1024:bf16xbf16", "deepseek-v3:16384:bf16xbf16"])
-    tiles = {name: (one.block_m, one.block_n, one.swap_ab) for name, one in tile_configs(few, TARGET).items()}
+    tiles = {name: (one.block_m, one.block_n, one.swap_ab) for name, one in tile_configs(few, TARGET).items() if name != ONE_BY_ONE}
     assert tiles == {"chosen": (48, 128, True), "equal rows": (32, 128, True), "twice the columns": (48, 256, True)}
     shapes = {name: (one.block_m, one.block_n, one.halves) for name, one in tile_configs(many, TARGET).items()}
     assert shapes == {"chosen": (128, 256, False), "half tiles": (128, 256, True), "192 x 128": (192, 128, False)}
+
+
+@pytest.mark.parametrize(("tokens", "burst"), [(64, 2), (1024, 2), (4096, 1)])
+def test_few_rows_are_timed_with_and_without_bursts(tokens: int, burst: int) -> None:
+    """Of both linears, which differ in nothing else."""
+    point = ExpertPoint("deepseek-v3", tokens)
+    chosen = point.layer.configs(TARGET, tokens)
+    assert (chosen.fc1.burst, chosen.fc2.burst) == (burst, burst)
+    for configs in (fc1_configs(point, TARGET), tile_configs(point, TARGET)):
+        assert (ONE_BY_ONE in configs) == (burst > 1)
+        assert burst == 1 or configs[ONE_BY_ONE].replace(burst=burst) == configs["chosen"]

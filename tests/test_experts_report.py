@@ -1,4 +1,4 @@
-"""Tables of a layer on one GPU (bench/experts/report.py): which times are set beside which."""
+"""Tables of a layer on one GPU (bench/experts/report.py): which times are set beside which, and in which table."""
 
 from __future__ import annotations
 
@@ -19,29 +19,41 @@ EQUAL = {
 }
 
 
-def cells(us: dict[str, float], passed: bool = True) -> list[dict[str, str]]:
+def merged(us: dict[str, float], passed: bool = True) -> list[dict[str, str]]:
     record: dict[str, Any] = {"tokens": 64, "flop": 1e9, "passed": passed, "us": {name: {"median": time} for name, time in us.items()}}
-    heading, _, *rows = [line.strip("| ").split(" | ") for line in markdown([record]).splitlines()]
-    return [dict(zip(heading, row, strict=True)) for row in rows]
+    rows: dict[int, dict[str, str]] = {}
+    for table in markdown([record]).split("\n\n"):
+        heading, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+        for index, line in enumerate(lines):
+            rows.setdefault(index, {}).update(zip(heading, line, strict=True))
+    return list(rows.values())
 
 
 def test_others_are_set_beside_ours_for_equal_work() -> None:
-    (row,) = cells({**OURS, **PARTIAL, **EQUAL})
+    (row,) = merged({**OURS, **PARTIAL, **EQUAL})
     assert row["SGLang's Triton, sorting too"] == "110" and row["sorting Triton / ours"] == "**1.10**"
     assert row["copy, DeepGEMM Linear1, activated"] == "72.0" and row["activated / our Linear1"] == "**1.20**"
     assert row["DeepGEMM's layer"] == "150" and row["DeepGEMM / ours"] == "**1.50**"
 
 
 def test_others_that_do_less_keep_their_columns() -> None:
-    (row,) = cells({**OURS, **PARTIAL, **EQUAL})
+    (row,) = merged({**OURS, **PARTIAL, **EQUAL})
     assert row["SGLang's Triton"] == "80.0" and row["Triton / ours"] == "**0.80**"
     assert row["copy, DeepGEMM Linear1"] == "54.0" and row["theirs / our Linear1"] == "**0.90**"
 
 
 def test_columns_that_no_point_has_are_left_out() -> None:
-    (row,) = cells({**OURS, **PARTIAL})
+    (row,) = merged({**OURS, **PARTIAL})
     assert "sorting Triton / ours" not in row and "DeepGEMM / ours" not in row and "Triton / ours" in row
 
 
+def test_tables_that_no_library_has_anything_in_are_left_out() -> None:
+    record: dict[str, Any] = {"tokens": 64, "flop": 1e9, "passed": True, "us": {name: {"median": time} for name, time in OURS.items()}}
+    assert len(markdown([record]).split("\n\n")) == 1
+    record["us"] |= {"quack layer 128 x 192": {"median": 200.0}}
+    alone, beside = markdown([record]).split("\n\n")
+    assert "torch" not in alone and beside.splitlines()[2] == "| 64 | 100 | 60.0 | 30.0 | 200 | **2.00** |"
+
+
 def test_a_point_that_was_wrong_has_no_row() -> None:
-    assert cells({**OURS, **PARTIAL}, passed=False) == []
+    assert merged({**OURS, **PARTIAL}, passed=False) == []

@@ -22,7 +22,7 @@ RESULTS = ROOT / "bench" / "results"
 TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
 OTHER_SHAPES = "time-20261122-163649", "time-20261122-163802", "time-20261122-165327", "time-20261122-165419"
 RINGS = "time-20261122-165242", "time-20261122-165304"
-EXPERTS = ("20261123-055132", "20261123-055158", "20261123-033413")
+EXPERTS = ("20261123-142157", "20261123-142223", "20261123-033413", "20261123-024151", "20261123-024236")
 DECODED_GEMMS = ("20261123-030449", "20261123-031028")
 H100 = "time-20261122-155606", "time-20261122-155638"
 
@@ -50,10 +50,11 @@ def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str],
 
 
 @pytest.mark.parametrize("record", EXPERTS)
-def test_page_has_the_table_of_a_layer_on_one_gpu(record: str) -> None:
+def test_page_has_the_tables_of_a_layer_on_one_gpu(record: str) -> None:
     records = json.loads((RESULTS / f"experts-{record}.json").read_text())["records"]
     assert len(records) >= 2 and all(one["passed"] for one in records)
-    assert markdown(records) in (ROOT / "docs" / "gather_gemm.md").read_text()
+    page = (ROOT / "docs" / "gather_gemm.md").read_text()
+    assert all(one in page for one in markdown(records).split("\n\n"))
 
 
 @pytest.mark.parametrize("record", DECODED_GEMMS)

@@ -13,13 +13,17 @@ import torch
 
 import compile_artifacts
 import gemm_silicon
+import prepare
 import silicon
 import validate
+from gpu_options import GpuOptions
 from megamoe_dsl.arch import SM100
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.results import Results, ResultsError
+from megamoe_dsl.kernels.moe_stages.family import STAGES
 from megamoe_dsl.sim import Launch
 from stand_in.gpu import VARIABLE, environment
 from stand_in.streams import Streams, stream_classes
@@ -79,6 +83,24 @@ def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
     assert variant["us"] == dict.fromkeys(("median", "low", "high"), "nan") and variant["check"]["violations"] == 0
     with pytest.raises(ResultsError):
         Results.read(file)  # nothing that `tune` would take
+
+
+def test_ranks_of_one_gpu_beside_the_stages(tmp_path: Path) -> None:
+    """4-bit weights on Hopper, a pool that is a ring, whose rows are used again: two ranks with half of the GPU's SMs each."""
+    given = {"recipe": "fp8xmxfp4", "sms": 4, "small": True, "soak_tokens": "40", "soak_pool_rows": 128, "unfused_launches": 2}
+    fused, *stages = prepare.kernels(["unfused"], GpuOptions(**given), 1)  # type: ignore[arg-type]
+    assert fused.ring_blocks and fused.problem.num_ranks == 2 and len(stages) == len(STAGES)
+    for config in (fused, *stages):
+        ArtifactStore(tmp_path).get(config)
+    flags = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value)) if text != "True"]
+    file = validate.script("tests/gpu/test_unfused_on_gpus.py")
+    command = [*validate.PYTEST, file, "--kernels", str(tmp_path), "--gpus", "1", *flags, "--soak-out", str(tmp_path)]
+    outcome = validate.execute("step", [validate.sys.executable, *command], 300, environment("sm_90a", given["sms"]))  # type: ignore[arg-type]
+    assert outcome.well, outcome.said
+    (written,) = tmp_path.glob("unfused_ranks-*.json")
+    (record,) = json.loads(written.read_text())["records"]
+    assert record["unfused"]["launches"] == 2 and record["unfused"]["elements"] > 0 == record["unfused"]["unequal"]
+    assert record["num_sms"] == 2 and len(record["kernels"]) == 1
 
 
 @pytest.mark.sweep

@@ -24,6 +24,7 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from unfused_ranks import unequal_elements
 
 MOE = Problem(512, 128, 4, 2, 2, 3, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 3, num_sms=2)
@@ -115,3 +116,12 @@ def test_snapshots_need_room(gpus: SimulatedRanks, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 40))
     with pytest.raises(MemoryError, match=r"--soak-snapshots: .* MiB per GPU are needed, 1 are free; take fewer tokens"):
         soak(tmp_path, snapshots=True)
+
+
+def test_elements_of_all_ranks_are_compared_by_their_bits() -> None:
+    one = [torch.zeros(2, 4, dtype=torch.bfloat16), torch.empty(0, 4, dtype=torch.bfloat16), torch.full((1, 4), float("nan")).bfloat16()]
+    other = [y.clone() for y in one]
+    assert unequal_elements(one, other) == 0
+    other[0][1, 2] = -0.0
+    other[2][0, 0] = 1.0
+    assert unequal_elements(one, other) == 2

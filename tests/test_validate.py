@@ -30,6 +30,7 @@ from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.kernels.mega_moe.layouts import symmetric as mega_moe
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe_stages.family import STAGES
 from megamoe_dsl.kernels.moe_stages.results import stage_results
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
@@ -153,6 +154,33 @@ def test_pairs_are_timed_in_turns_with_8_bits() -> None:
     assert all(choose(replace(problem, recipe=validate.PACKED)).halves_decoding for problem in two)
 
 
+def test_eight_ranks_on_one_gpu_have_rings_and_stages() -> None:
+    """4-bit weights lie on a ring; what a launch per stage needs beside that has room for any routing, and fits."""
+    steps = {one.name: one for one in validate.steps(Path("folder"), 1, None, Path("out"))}
+    parser = ArgumentParser()
+    add_options(parser.add_argument, GpuOptions)
+    found = {name: [options_after_pytest(parser, one) for one in steps[name].run] for name in ("packed_ranks", "unfused_ranks")}
+    assert {name: [(one.recipe, one.soak_pool_rows) for one in each] for name, each in found.items()} == {
+        "packed_ranks": [("fp8xmxfp4", 0)],
+        "unfused_ranks": [("fp8xfp8", None), ("fp8xmxfp4", 0)],
+    }
+    (ring,) = found["packed_ranks"]
+    kernels = prepare.kernels(["soak"], ring, 1)
+    assert {one.num_sms for one in kernels} == {16} and all(one.ring_blocks for one in kernels if one.problem.max_tokens_per_rank >= 8)
+    for options in found["unfused_ranks"]:
+        for config in prepare.kernels(["unfused"], options, 1):
+            moe = config.problem
+            held = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
+            weights = 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
+            assert 8 * (2 * held + 2 * weights) < 125 << 30
+
+
+def options_after_pytest(parser: ArgumentParser, command: Sequence[str]) -> GpuOptions:
+    """Those of the checks, which follow the file's name."""
+    (start,) = [index for index, one in enumerate(command) if one.endswith(".py")]
+    return read_options(GpuOptions, parser.parse_args(command[start + 1 :]))
+
+
 def test_what_runs_was_prepared() -> None:
     """Folders that a step reads are made by one before it."""
     made: set[str] = set()
@@ -163,13 +191,14 @@ def test_what_runs_was_prepared() -> None:
 
 def test_what_is_prepared_is_what_the_checks_run() -> None:
     """Kernels of the layer in groups of all sizes; ranks of a soak divide the GPUs' SMs."""
-    layer, soak = (prepare.kernels([what], GpuOptions(), 4) for what in ("layer", "soak"))
+    layer, soak, unfused = (prepare.kernels([what], GpuOptions(), 4) for what in ("layer", "soak", "unfused"))
     blackwell = prepare.kernels(["layer"], GpuOptions(recipe="mxf4xmxf4"), 2)
     assert {(type(one), one.problem.num_ranks) for one in blackwell} == {
         (kind, n) for kind in (Sm100Config, PreDispatchConfig) for n in (1, 2)
     }
     assert {one.problem.num_ranks for one in layer} == {1, 2, 4} and {type(one) for one in layer} == {Sm90Config, PreDispatchConfig}
-    assert {(one.problem.num_ranks, one.num_sms) for one in soak} == {(8, 66)}
+    assert {(one.problem.num_ranks, one.num_sms) for one in (*soak, *unfused)} == {(8, 66)}
+    assert set(soak) < set(unfused) and len(unfused) == (1 + len(STAGES)) * len(soak)
     assert {one.problem.activation for one in prepare.kernels(["gpt_oss"], GpuOptions(), 1)} == {"swigluoai"}
     assert {one.problem.num_ranks for one in prepare.kernels(["engines"], GpuOptions(), 2)} == {1, 2}
 

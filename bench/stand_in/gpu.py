@@ -50,9 +50,9 @@ def install(arch: str, num_sms: int) -> None:
     driver.install(launches.show, device.attribute, {**kernels.answers(), "cuDeviceGetName": torch.cuda.get_device_name().encode()})
     load = CudaKernel.__init__
 
-    def keep_ptx(self: CudaKernel, artifact: Artifact) -> None:
+    def keep_ptx(self: CudaKernel, artifact: Artifact, early: bool = True) -> None:
         kernels.ptx[artifact.cubin] = artifact.ptx
-        load(self, artifact)
+        load(self, artifact, early)
 
     CudaKernel.__init__ = keep_ptx  # type: ignore[method-assign]
     untimed.install()

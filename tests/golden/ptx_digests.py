@@ -138,11 +138,15 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dealt=True),
     "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, ahead=2),
     "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
+    "sm_90a-gemm-weights-first": _gemm(
+        16, 128, GemmProblem(4096, 4096, "packed", 32), swap_ab=True, ahead=2, dealt=True, weights_first=True
+    ),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
+    "sm_90a-gemm-packed-bursts": _gemm(16, 128, GemmProblem(7168, 2048, "packed", 256), swap_ab=True, ahead=2, dealt=True, burst=2),
     "sm_90a-gemm-bf16-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="bf16xbf16"), halves=True, dealt=True),
     "sm_90a-gemm-bf16-swapped": _gemm(16, 128, BF16, swap_ab=True),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
@@ -156,6 +160,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
+    "sm_90a-gather-gemm-gate-first-bursts": lambda: GatherGemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
     "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
     "sm_90a-gather-gemm-bf16-gate-first": lambda: GatherGemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),

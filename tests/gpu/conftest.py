@@ -8,12 +8,13 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 
 from gpu_options import SOAK_RANKS, GpuOptions
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import add_options, naming_options, read_options
 from megamoe_dsl.problem import ProblemError
-from ranks_on_gpus import CONCURRENT
+from ranks_on_gpus import CONCURRENT, let_gpus_see_each_other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,3 +39,11 @@ def host(options: GpuOptions) -> Host:
         if found.arch != options.arch:
             raise ProblemError("recipe", options.recipe, f"one for {found.arch}, which is what this host has")
     return replace(found, gpus=gpus)
+
+
+@pytest.fixture(scope="module")
+def devices(host: Host) -> list[torch.device]:
+    """The GPUs to use, of one process."""
+    found = [torch.device("cuda", index) for index in range(host.gpus)]
+    let_gpus_see_each_other(found)
+    return found

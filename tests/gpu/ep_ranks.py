@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -32,22 +33,26 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "serial-in-parts": ({}, {"interleaved": False, "token_blocks": 4}),
     "tail": ({"tail_sms": 2}, {"scatter": False}),
     "gathered": ({"rows": "gathered", "cluster": 1}, {"cluster": 1}),
+    "unsaved": ({"token_saving": False, "cluster": 1}, {"scatter": False, "cluster": 1}),
+    "unsorted": ({"token_sorting": False, "block_wise": False}, {"interleaved": False, "token_blocks": 2, "task_tokens": 1}),
 }
 """How tokens and results travel: fields of dispatch, and of combine."""
+ROUTED = ("unsaved", "unsorted")
+"""Ways in which other rows travel, or in another order, by the copies of the defaults, of gather and of serial scatter."""
 FP8, BF16 = "fp8xfp8", "bf16xbf16"
 CHECKS = (
-    *((ranks, way, FP8) for ranks in RANKS for way in WAYS if ranks < 8 or way not in ("tail", "gathered")),
+    *((ranks, way, FP8) for ranks in RANKS for way in WAYS),
     *((ranks, "defaults", BF16) for ranks in RANKS),
-    *((2, way, BF16) for way in ("serial-in-parts", "tail", "gathered")),
+    *((ranks, way, BF16) for ranks in (2, 8) for way in ("serial-in-parts", "tail", "gathered")),
 )
-"""What is launched many times; of eight ranks each has one expert, so that no row is copied there."""
-ONCE = (*((way, FP8, way != "defaults") for way in WAYS), *(("defaults", BF16, exact) for exact in (True, False)))
+"""What is launched many times."""
+ONCE = (*((way, FP8, way != "defaults") for way in WAYS if way not in ROUTED), *(("defaults", BF16, exact) for exact in (True, False)))
 """Way, recipe and whether data are exact: what one GPU launches once, for sanitizers too."""
 
 
 def small_problem(ranks: int, recipe: str = FP8) -> Problem:
-    """Whose reference takes a moment; a warp has more tokens than it sorts at a time."""
-    return Problem(512, 256, num_experts=8, topk=3, num_ranks=ranks, max_tokens_per_rank=400, recipe=recipe)
+    """Whose reference takes a moment; a rank has several experts, a warp more tokens than it sorts at a time."""
+    return Problem(512, 256, num_experts=max(8, 2 * ranks), topk=3, num_ranks=ranks, max_tokens_per_rank=400, recipe=recipe)
 
 
 def configs(problem: Problem, num_sms: int, way: str = "defaults", **fields: Any) -> list[Any]:
@@ -79,8 +84,9 @@ def routed_case(whole: Case, index: int) -> Case:
     return Case(moe, x, x_sf, idx, weights, whole.weights, whole.exact)
 
 
+@lru_cache(2)
 def whole_case(ranks: int, *, exact: bool = True, recipe: str = FP8) -> Case:
-    """With all tokens of every rank."""
+    """With all tokens of every rank, whatever way they travel."""
     moe = small_problem(ranks, recipe)
     return random_case(moe, [moe.max_tokens_per_rank] * ranks, ranks, exact=exact)
 

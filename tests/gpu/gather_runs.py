@@ -36,6 +36,7 @@ GATE_UP = {"n": 512, "output": "e4m3"}
 GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 BF16 = {"recipe": "bf16xbf16"}
 BF16_GATE_UP = {"n": 512, **BF16}
+BURSTS = {"warpgroups": 1, "dealt": True, "burst": 2}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
@@ -58,6 +59,10 @@ GATHER_RUNS = (
     GatherRun("gather-swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
     GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
     GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
+    GatherRun("gate-first-bursts", (66, 0, 3), 64, 256, {**GATE_UP, "k": 768, "gate_up": "gate_first"}, BURSTS),
+    GatherRun("up-first-bursts", (3,), 64, 256, {**GATE_UP, "k": 512, "gate_up": "up_first"}, {**BURSTS, "num_stages": 3}),
+    GatherRun("bf16-gate-first-bursts", (9, 66), 64, 256, {**BF16_GATE_UP, "gate_up": "gate_first"}, BURSTS),
+    GatherRun("gather-swapped-bursts", (9, 25), 24, 64, {"k": 1024}, {"swap_ab": True, "num_stages": 5, "burst": 4}),
     GatherRun("gate-first-long", (66,), 128, 256, {**GATE_UP, "k": 1536, "gate_up": "gate_first"}, {"dealt": True, "num_sms": 1}),
     GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
     GatherRun(

@@ -70,6 +70,8 @@ RUNS = (
     Run("swapped-8", (17,), 8, 256, {}, SWAPPED),
     Run("swapped-24", (21,), 24, 64, {}, SWAPPED),
     Run("swapped-64", (60,), 64, 128, {}, SWAPPED),
+    Run("bursts", (130,), 64, 64, {"k": 1280}, {"num_stages": 3, "burst": 2}),
+    Run("packed-bursts", FEW, 16, 128, groups("packed", k=1024), {**SWAPPED, "dealt": True, "ahead": 2, "num_stages": 6, "burst": 4}),
     Run("f32", (70,), 64, 96, {"output": "f32"}),
     Run("accumulate", (200,), 128, 192, {"output": "f32", "accumulate": True}, {"halves": True}),
     Run("accumulate-swapped", (20,), 16, 128, {"output": "f32", "accumulate": True}, SWAPPED),
@@ -77,6 +79,8 @@ RUNS = (
     *(Run(f"{kind}-pairs", GROUPED, 128, 192, groups(kind), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
     Run("packed-split-k", GROUPED, 128, 64, groups("packed", k=384, output="f32"), {**SPLIT, "dealt": True}),
     *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
+    Run("packed-weights-first", FEW, 32, 128, groups("packed"), {**SWAPPED, "dealt": True, "weights_first": True}),
+    Run("packed-pairs-weights-first", GROUPED, 128, 192, groups("packed"), {**EVERYTHING, "weights_first": True}),
     Run("contiguous-nothing", (0, 0, 0, 0, 0), 64, 64, groups("contiguous")),
     Run("fp4-8", (17,), 8, 256, FP4, SWAPPED),
     Run("fp4-64", (70,), 64, 256, FP4, {**SWAPPED, "num_sms": 2}),
@@ -105,6 +109,7 @@ RUNS = (
     Run("bf16-24", (21,), 24, 64, PLAIN, SWAPPED),
     *(Run(f"bf16-{kind}", GROUPED, 128, 192, groups(kind, **PLAIN), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
     Run("bf16-packed-swapped", FEW, 32, 128, groups("packed", **PLAIN), {**SWAPPED, "dealt": True}),
+    Run("bf16-packed-weights-first", GROUPED, 128, 192, groups("packed", **PLAIN), {"halves": True, "dealt": True, "weights_first": True}),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}

@@ -43,7 +43,9 @@ class GpuOptions:
     watchdog_s: int = option(20, "Limit of a wait in a kernel, in seconds; under compute-sanitizer 600.")
     soak_preset: str = option("flash,pro", "Shapes of the soak.")
     soak_tokens: str = option("8,512", "Tokens per rank of the soak.")
+    soak_pool_rows: int | None = option(None, "Rows of the soak's token pool, 0 for a ring; by default enough for any routing.")
     soak_launches: int = option(1000, "Launches of the soak.")
+    unfused_launches: int = option(100, "Launches of the soak's points beside the layer in a launch per stage.")
     soak_snapshots: bool = option(False, "Say where in a launch a soak went wrong; slower.")
     soak_out: Path | None = option(None, "Folder of the soak's JSON file; by default none is written.")
 
@@ -82,7 +84,8 @@ class GpuOptions:
     def soak_points(self) -> list[Point]:
         """Raises `ProblemError`."""
         shape: dict[str, int | str] = {**SMALL} if self.small else {"preset": self.soak_preset}
-        return points_of(PointOptions(**shape, tokens=self.soak_tokens, ranks=str(self.soak_ranks), recipe=self.recipe))  # type: ignore[arg-type]
+        more = {"tokens": self.soak_tokens, "ranks": str(self.soak_ranks), "recipe": self.recipe, "pool_rows": self.soak_pool_rows}
+        return points_of(PointOptions(**shape, **more))  # type: ignore[arg-type]
 
 
 def share_of_sms(sms: int, gpus: int, ranks: int) -> int:

@@ -4,7 +4,7 @@
     python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer
     python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4      the same for Blackwell
 
-There are `soak`, `gemm`, and for Hopper `engines`, `gpt_oss`, `ep` and `experts`, too.
+There are `soak`, `unfused`, `gemm`, and for Hopper `engines`, `gpt_oss`, `ep` and `experts`, too.
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -36,21 +36,24 @@ from megamoe_dsl.bench.options import add_options, at_least, naming_options, rea
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
+from unfused_ranks import whole_pool_stages
 
-WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm", "ep", "experts")
+WHAT = ("silicon", "layer", "soak", "unfused", "engines", "gpt_oss", "gemm", "ep", "experts")
 HOPPER_ONLY = ("engines", "gpt_oss", "ep", "experts")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
-    """Configurations of the layer's checks and of the soak on so many GPUs.  Raises `ProblemError`."""
+    """Configurations of the layer's checks and of ranks that share so many GPUs.  Raises `ProblemError`."""
     layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(options.layer(ranks))]
     target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
     soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
+    unfused = [one for config in soak for one in (config, *whole_pool_stages(config))]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     whole = options.arch == SM90 and not options.small
     gpt_oss = gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu)) if whole else ()
-    ep = [config for ranks, *kind in ep_ranks.CHECKS for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks, *kind)]
-    chosen = {"layer": layer, "soak": soak, "engines": engines, "gpt_oss": gpt_oss, "ep": ep}
+    checks = ep_ranks.CHECKS if whole else ()
+    ep = [config for ranks, *kind in checks for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks, *kind)]
+    chosen = {"layer": layer, "soak": soak, "unfused": unfused, "engines": engines, "gpt_oss": gpt_oss, "ep": ep}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from gpu_options import SOAK_RANKS, share_of_sms
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.snapshot import Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
+from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.cases import TokenInputs, random_weights
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.mega_moe.layouts.tile import TILE_ROWS
-from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights, TransformedWeights
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
 from megamoe_dsl.runtime.watchdog import naming_the_wait
@@ -45,10 +49,20 @@ class Rank:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[MegaMoeConfig], launches: int) -> Rank:
+    def of(
+        cls,
+        index: int,
+        device: torch.device,
+        weights: ExpertWeights,
+        ordered: TransformedWeights | None,
+        store: ArtifactStore,
+        configs: Sequence[MegaMoeConfig],
+        launches: int,
+    ) -> Rank:
+        """`ordered` are its weights in kernel order, where another rank of this index has them already."""
         with torch.cuda.device(device):
-            weights = random_weights(configs[0].problem, index, SEED, device)
-            first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
+            first = RankBuffers(configs[0], weights if ordered is None else ordered, encode=encode_tensor_map)
+            first.results  # noqa: B018  (made now: what is there when it is rebound is shared)
             buffers = [first, *(first.rebound(config, first.sym) for config in configs[1:])]
             for one in buffers:
                 one.maps  # noqa: B018  (made now: later it would wait for the device)
@@ -59,12 +73,21 @@ class Rank:
 
     def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor) -> None:
         """One launch in the rank's stream."""
-        buffers = self.buffers[which]
+        self._launch([which], inputs, y)
+
+    def launch_all(self, inputs: TokenInputs, y: torch.Tensor) -> None:
+        """All kernels in the rank's stream, one after another: those that are stages of a layer."""
+        self._launch(range(len(self.kernels)), inputs, y)
+
+    def _launch(self, kernels: Sequence[int], inputs: TokenInputs, y: torch.Tensor) -> None:
+        first = self.buffers[0]
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            buffers.store(Inputs(*inputs))
+            first.store(Inputs(*inputs))
             y.fill_(float("nan"))
-            address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
-            self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
+            address = y.data_ptr() if y.numel() else first.sym.data_ptr()
+            given = [self.buffers[which].arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS) for which in kernels]
+            for which, arguments in zip(kernels, given, strict=True):
+                self.kernels[which](arguments)
 
     def compare(self, number: int, y: torch.Tensor, wanted: torch.Tensor) -> None:
         """What launch `number` gave, after it in the rank's stream."""
@@ -102,11 +125,37 @@ def synchronize(ranks: Sequence[Rank]) -> None:
             rank.stream.synchronize()
 
 
+@lru_cache(SOAK_RANKS)
+def weights_of(layer: Problem, index: int, device: torch.device) -> ExpertWeights:
+    """Of a rank: points of one layer that follow one another share them."""
+    return random_weights(layer, index, SEED, device)
+
+
+def configs_of(point: Point, devices: Sequence[torch.device], store: ArtifactStore) -> list[MegaMoeConfig]:
+    """Of the fused kernels of a point that are there, for a rank's share of the devices' SMs.  Raises LookupError without any."""
+    num_sms = share_of_sms(torch.cuda.get_device_properties(devices[0]).multi_processor_count, len(devices), point.ranks)
+    kind = kind_of(point.recipe)
+    there = [one for one in store.configs(kind, point.problem) if type(one) is kind and one.num_sms == num_sms and not one.trace]
+    found = [one for one in there if store.path(one).exists()]
+    if not found:
+        raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
+    return found
+
+
 def ranks_of(
-    point: Point, devices: Sequence[torch.device], store: ArtifactStore, configs: Sequence[MegaMoeConfig], launches: int
+    point: Point,
+    devices: Sequence[torch.device],
+    store: ArtifactStore,
+    configs: Sequence[MegaMoeConfig],
+    launches: int,
+    like: Sequence[Rank] | None = None,
 ) -> list[Rank]:
-    """All ranks, on the devices in equal shares, each with the addresses of all."""
-    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs, launches) for index in range(point.ranks)]
+    """All ranks, on the devices in equal shares, each with the addresses of all; with the weights of the ranks `like`, if there are any."""
+    ranks = []
+    for index in range(point.ranks):
+        device = devices[index * len(devices) // point.ranks]
+        weights, ordered = weights_of(point.layer, index, device), None if like is None else like[index].buffers[0].weights
+        ranks.append(Rank.of(index, device, weights, ordered, store, configs, launches))
     addresses = [rank.buffers[0].sym.data_ptr() for rank in ranks]
     for rank in ranks:
         rank.peers = torch.tensor(addresses, dtype=torch.int64, device=rank.device)

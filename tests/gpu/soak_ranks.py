@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from gpu_options import share_of_sms
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
-from megamoe_dsl.bench.variant import kind_of, variant_name
+from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
-from ranks_on_gpus import Rank, ranks_of, synchronize, synchronize_all
+from ranks_on_gpus import Rank, configs_of, ranks_of, synchronize, synchronize_all
 
 
 def check_room(ranks: Sequence[Rank]) -> None:
@@ -40,32 +39,24 @@ def check_room(ranks: Sequence[Rank]) -> None:
 
 @dataclass(frozen=True)
 class InputSet:
-    """Inputs of all ranks, what their first launch gave, with its check and maybe snapshots, and room for what later ones give."""
+    """Inputs of all ranks, what their first launch gave, maybe with snapshots, and room for what later ones give."""
 
     inputs: list[TokenInputs]
     wanted: list[torch.Tensor]
     outputs: list[torch.Tensor]
-    check: Check
     snapshots: list[Snapshot]
 
     @classmethod
-    def first_launch(
-        cls, problem: Problem, ranks: Sequence[Rank], weights: Sequence[ExpertWeights], index: int, tokens: Sequence[int], snapshots: bool
-    ) -> InputSet:
-        """Set `index`, with these numbers of tokens.  `weights` are all ranks', on the device of the reference."""
-        device = weights[0].fc1.device
+    def first_launch(cls, problem: Problem, ranks: Sequence[Rank], index: int, tokens: Sequence[int], snapshots: bool) -> InputSet:
+        """Set `index`, with these numbers of tokens."""
         inputs = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
         y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
-        rows = [sample_rows(n, SAMPLES_PER_RANK) for n in tokens]
-        sampled = [[part.to(device) for part in some_tokens(one, some)] for one, some in zip(inputs, rows, strict=True)]
-        expected = Expected.of(problem, sampled, weights)
-        synchronize_all([device, *(rank.device for rank in ranks)])
+        synchronize_all([rank.device for rank in ranks])
         for rank, one, out in zip(ranks, inputs, y, strict=True):
             rank.launch(0, one, out)
         synchronize(ranks)
-        check = expected.check(torch.cat([out[some].to(device) for out, some in zip(y, rows, strict=True)]))
         left = [rank.keep(0, 0) for rank in ranks] if snapshots else []
-        return cls(inputs, y, [torch.empty_like(one) for one in y], check, left)
+        return cls(inputs, y, [torch.empty_like(one) for one in y], left)
 
     def part(self, ranks: Sequence[Rank], number: int) -> list[dict[str, Any]]:
         """Where launch `number`, whose inputs these were, differs from the first, on all ranks, by stage."""
@@ -79,17 +70,31 @@ class InputSet:
         return [{"launch": number, "rank": rank, "stage": one.stage, **asdict(one)} for one, rank in found]
 
 
+def check_sets(problem: Problem, sets: Sequence[InputSet], weights: Sequence[ExpertWeights]) -> list[Check]:
+    """The first launch of every set, on sampled tokens, against the reference; `weights` are all ranks'.
+
+    The reference of all sets is computed at once: what takes its time is to read an expert's weights."""
+    device = weights[0].fc1.device
+    rows = [[sample_rows(len(y), SAMPLES_PER_RANK) for y in one.wanted] for one in sets]
+    given = []
+    for rank in range(problem.num_ranks):
+        sampled = [some_tokens(one.inputs[rank], some[rank]) for one, some in zip(sets, rows, strict=True)]
+        parts = [[tensor.to(device).view(torch.uint8) for tensor in field] for field in zip(*sampled, strict=True)]
+        given.append([torch.cat(part).view(like.dtype) for part, like in zip(parts, sampled[0], strict=True)])
+    whole = replace(problem, max_tokens_per_rank=max(len(x) for x, *_ in given), pool_rows=None)
+    expected = Expected.of(whole, given, weights)
+    owner = torch.cat([torch.full((len(some[rank]),), index) for rank in range(problem.num_ranks) for index, some in enumerate(rows)])
+    found = []
+    for index, (one, some) in enumerate(zip(sets, rows, strict=True)):
+        got = torch.cat([y[chosen].to(device) for y, chosen in zip(one.wanted, some, strict=True)])
+        found.append(expected.part((owner == index).to(device)).check(got))
+    return found
+
+
 def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int, snapshots: bool = False) -> dict[str, Any]:
     """All launches of a point."""
     problem = point.problem
-    num_sms = share_of_sms(torch.cuda.get_device_properties(devices[0]).multi_processor_count, len(devices), point.ranks)
-    configs = [
-        one
-        for one in store.configs(kind_of(point.recipe), problem)
-        if one.num_sms == num_sms and not one.trace and store.path(one).exists()
-    ]
-    if not configs:
-        raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
+    configs = configs_of(point, devices, store)
     ranks = ranks_of(point, devices, store, configs, launches)
     if snapshots:
         check_room(ranks)
@@ -97,7 +102,8 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
         ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"))) for rank in ranks
     ]
     counts = token_counts(point.ranks, problem.max_tokens_per_rank)
-    sets = [InputSet.first_launch(problem, ranks, weights, index, tokens, snapshots) for index, tokens in enumerate(counts)]
+    sets = [InputSet.first_launch(problem, ranks, index, tokens, snapshots) for index, tokens in enumerate(counts)]
+    checks = check_sets(problem, sets, weights)
     synchronize_all(devices)
     draw = random.Random(7)
     order = [(draw.randrange(len(sets)), draw.randrange(len(configs))) for _ in range(launches)]
@@ -116,8 +122,7 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
         one["set"], which = order[one["launch"]]
         one["kernel"] = variant_name(configs[which])
         one["set_before"] = order[one["launch"] - 1][0] if one["launch"] else len(sets) - 1
-    checks = [one.check for one in sets]
-    record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, len(configs), checks, len(differences))}
+    record = {"point": asdict(point), "num_sms": configs[0].num_sms, "soak": facts(launches, len(configs), checks, len(differences))}
     return {**record, "differences": differences, **({"parted": parted} if snapshots else {}), "checks": [asdict(one) for one in checks]}
 
 

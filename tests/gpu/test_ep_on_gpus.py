@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,32 +26,25 @@ from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
 from megamoe_dsl.bench.ep_reference import combined, linear1_rows
-from megamoe_dsl.bench.host import Host
 from megamoe_dsl.cases import Case
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
 from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
-from ranks_on_gpus import let_gpus_see_each_other
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def devices(host: Host) -> list[torch.device]:
-    found = [torch.device("cuda", index) for index in range(host.gpus)]
-    let_gpus_see_each_other(found)
-    return found
-
-
-def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -> None:
-    """Every element of a launch, and every entry of its tables."""
+def check_reference(case: Case, config: RoutingTablesConfig, made: list[Made], tables: list[RoutingTables]) -> None:
+    """Every element of a launch, and every entry of its tables, which are made as `config` says."""
     moe, accumulate = case.problem, torch.float64 if case.exact else "hopper"
-    splits = Splits.stack([Splits.of(moe, idx) for idx in case.topk_idx])
+    splits = Splits.stack([Splits.of(moe, idx, fetched_for=config.fetched_for) for idx in case.topk_idx])
+    order: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
     ys = combined(case, [draw_activations(case, rank) for rank in range(moe.num_ranks)], accumulate)
     for rank, (one, found) in enumerate(zip(made, tables, strict=True)):
-        wanted = RoutingTables.of(moe, rank, case.topk_idx[rank], splits)
+        wanted = RoutingTables.of(moe, rank, case.topk_idx[rank], splits, **order)
         for name in ("pair_rows", "recv_pairs", "expert_rows"):
             assert torch.equal(getattr(found, name).cpu(), getattr(wanted, name))
         for owner, count in enumerate(splits.ranks[rank].tolist()):
@@ -70,7 +64,7 @@ def test_once(way: str, recipe: str, exact: bool, options: GpuOptions, devices: 
         rank.launch(one, options.watchdog_s * 10**9)
     synchronize(ranks)
     count = len(case.x[0])
-    check_reference(case, [Made.of(ranks[0], count)], [ranks[0].buffers.tables(count)])
+    check_reference(case, wanted[0], [Made.of(ranks[0], count)], [ranks[0].buffers.tables(count)])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +87,9 @@ def test_launches_have_the_references_bits(
         synchronize(ranks)
         first.append([Made.of(rank, one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
         if exact or case is cases[0]:
-            check_reference(case, first[-1], [rank.buffers.tables(one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
+            check_reference(
+                case, wanted[0], first[-1], [rank.buffers.tables(one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)]
+            )
     assert soak(ranks, sets, first, options.soak_launches, watchdog_ns) == 0
     elements = sum(one.rows.numel() + one.y.numel() for made in first for one in made)
     data = "exact" if exact else "rounding"

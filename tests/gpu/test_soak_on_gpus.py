@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
 
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import read_options
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.result_file import save
-from ranks_on_gpus import let_gpus_see_each_other
+from record_file import RecordFile
 from soak_ranks import soak
 
 pytestmark = pytest.mark.gpu
@@ -26,24 +21,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def devices(host: Host) -> list[torch.device]:
-    found = [torch.device("cuda", index) for index in range(host.gpus)]
-    let_gpus_see_each_other(found)
-    return found
+def records(options: GpuOptions) -> RecordFile:
+    """What the points give."""
+    return RecordFile(options.soak_out, "soak_ranks")
 
 
-@pytest.fixture(scope="module")
-def records(options: GpuOptions) -> Iterator[list[dict[str, Any]]]:
-    """What the points gave; written when all are through."""
-    found: list[dict[str, Any]] = []
-    yield found
-    if options.soak_out is not None:
-        print(f"wrote {save(options.soak_out, 'soak_ranks', found)}")
-
-
-def test_launches_on_equal_inputs_are_equal(
-    point: Point, options: GpuOptions, devices: list[torch.device], records: list[dict[str, Any]]
-) -> None:
+def test_launches_on_equal_inputs_are_equal(point: Point, options: GpuOptions, devices: list[torch.device], records: RecordFile) -> None:
     found = soak(point, devices, ArtifactStore(options.kernels), options.soak_launches, options.soak_snapshots)
     torch.cuda.empty_cache()
     records.append({"name": point.name, "gpus": len(devices), **found})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
 from megamoe_dsl.bench.gemm.candidates import candidates
 from megamoe_dsl.bench.gemm.point import all_points, find_points
+from megamoe_dsl.kernels.gemm.choose import burst_of
 from megamoe_dsl.kernels.gemm.maps import map_fields
 from megamoe_dsl.kernels.gemm.problem import KINDS
 from megamoe_dsl.kernels.gemm.tile import TileShape
@@ -52,7 +53,12 @@ BAD_CONFIGS = {
     "boxes = 3: must be 1 or 2": {"boxes": 3},
     "dealt = 1: must be True or False": {"dealt": 1},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
+    "weights_first = True: must be False but for a packed problem whose B is loaded as it is": {"weights_first": True},
     "group_m = 0: must be positive": {"group_m": 0},
+    "burst = 3: must be one of [1, 2, 4]": {"burst": 3},
+    "burst = 2: must be 1 in clusters, or where B is decoded": {"cluster": 2, "burst": 2},
+    "burst = 4: must be 1, or at most 2: what 1 ahead leave of the stages": {"num_stages": 3, "burst": 4},
+    "burst = 2: must be 1, or at most 1: what 2 ahead leave of the stages": {"num_stages": 3, "ahead": 2, "burst": 2},
 }
 
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
@@ -65,6 +71,7 @@ BAD_DECODING = {
     "split_k = True: must be False but for clusters of two and at most two warpgroups, with swap_ab": {"split_k": True},
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
+    "burst = 2: must be 1 in clusters, or where B is decoded": {"burst": 2},
     "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab or fp8xmxfp4": {"in_turn": True},
 }
 BAD_UNSCALED = {
@@ -247,3 +254,16 @@ def test_short_rows_of_many_matrices_are_fetched_block_by_block() -> None:
         )
     }
     assert asked == {(8, 512): {128}, (8, 1024): {256}, (1, 512): {256}}
+
+
+def test_bursts_are_not_promoted() -> None:
+    """Rows of B, of which two K blocks are asked for anyway; rows of A are."""
+    arguments = SimpleNamespace(a=0, b=0, d=0, a_sf=0, m=64, a_sf_ld=64)
+    config = GemmConfig(GemmProblem(256, 1024, "packed", 8), 64, 128, warpgroups=1, burst=2)
+    assert [one.l2_promotion for one in map_fields(config, arguments)[:4]] == [256, 256, 128, 128]
+
+
+def test_bursts_divide_the_k_blocks() -> None:
+    assert [burst_of(GemmProblem(4096, k)) for k in (128, 384, 512)] == [1, 1, 2]
+    with pytest.raises(ConfigError, match="burst = 2: must be a divisor of the 3 K blocks"):
+        GemmConfig(GemmProblem(4096, 384), 64, 128, burst=2)

@@ -32,6 +32,22 @@ def scale_twice(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, factor: cutlass.
 
 
 @cute.kernel
+def _count_up(a: cute.Tensor, waits: cutlass.Constexpr):
+    thread, _, _ = cute.arch.thread_idx()
+    cute.arch.griddepcontrol_launch_dependents()
+    if cutlass.const_expr(waits):
+        cute.arch.griddepcontrol_wait()
+    a[thread] = a[thread] + 1
+
+
+@cute.jit
+def count_up(a: cute.Tensor, waits: cutlass.Constexpr):
+    """a = a + 3 in three launches, each of which begins while the one before it runs"""
+    for _ in cutlass.range_constexpr(3):
+        _count_up(a, waits).launch(grid=(1, 1, 1), block=(THREADS, 1, 1), use_pdl=True)
+
+
+@cute.kernel
 def _reverse(a: cute.Tensor, barrier: cutlass.Constexpr):
     thread, _, _ = cute.arch.thread_idx()
     value = a[THREADS - 1 - thread]

@@ -40,6 +40,14 @@ def test_several_launches_follow_each_other():
     assert (c == (a * 3 + 1) * 3).all()
 
 
+def test_launches_that_begin_early():
+    """By programmatic dependent launch: exact where each waits, else a race."""
+    a = np.zeros(dsl_kernels.THREADS, np.int32)
+    assert_no_findings(run(dsl_kernels.count_up, a, True))
+    assert (a == 3).all()
+    assert run(dsl_kernels.count_up, a, False).findings
+
+
 def test_a_tensor_with_a_dynamic_layout():
     a, b = torch.arange(65.0), torch.zeros(65)
     given = [from_dlpack(DeviceArray(one), assumed_align=16).mark_layout_dynamic() for one in (a, b)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ptx_cases import module
 
-from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator
+from megamoe_dsl.sim import Deadlock, GlobalMemory, Launch, Report, Simulator
 
 SELECT = "ld.param.b64 %rd1, [data]; ld.param.b64 %rd2, [flag]; ld.param.u32 %r9, [what]; setp.ne.u32 %p9, %r9, 0; @%p9 bra SECOND;\n"
 
@@ -62,4 +62,64 @@ def test_the_end_of_a_launch_orders_nothing_on_other_ranks():
     """Rank 1 reads what rank 0 wrote two launches ago, and nothing told it so."""
     _, report = run(WRITE, INCREMENT.replace("st.global.b32 [%rd3], %r2;", ""), [(0, 0), (0, 0), (1, 1)])
     assert {finding.kind for finding in report.findings} <= {"RAW race", "WAR race"}
+    assert report.findings
+
+
+LET, WAIT = "griddepcontrol.launch_dependents;\n", "griddepcontrol.wait;\n"
+SPIN = "SPIN{0}: ld.acquire.gpu.global.b32 %r2, [%rd2]; setp.ne.u32 %p1, %r2, 1; @%p1 bra SPIN{0};\n"
+RAISE = "mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0; @!%p1 st.release.gpu.global.b32 [%rd2], 1;\n"
+
+
+def run_early(bodies: list[str], seed: int = 0) -> tuple[np.ndarray, Report]:
+    """Launches of two CTAs with these bodies, all but the first early. `%rd1` points at 64 words, `%rd2` at a flag."""
+    jumps = "".join(f"setp.eq.u32 %p9, %r9, {number}; @%p9 bra BODY{number};\n" for number in range(len(bodies)))
+    code = "".join(f"BODY{number}:\n{body}bra END;\n" for number, body in enumerate(bodies))
+    start = "ld.param.b64 %rd1, [data]; ld.param.b64 %rd2, [flag]; ld.param.u32 %r9, [what];\n" + jumps
+    text = module(start + code + "END:", [".param .u64 data", ".param .u64 flag", ".param .u32 what"])
+    data, flag, memory = np.zeros(64, np.uint32), np.zeros(1, np.uint32), GlobalMemory()
+    addresses = memory.add(data, "data"), memory.add(flag, "flag")
+    whole = range(len(bodies))
+    launches = [Launch((2, 1, 1), (32, 1, 1), args=(*addresses, number), early=number > 0) for number in whole]
+    return data, Simulator(text, memory, seed=seed).run(launches)
+
+
+STORE = "mov.u32 %r1, %ctaid.x; shl.b32 %r1, %r1, 5; mov.u32 %r3, %tid.x; add.u32 %r1, %r1, %r3; mad.wide.u32 %rd3, %r1, 4, %rd1;\n"
+STORE += "st.global.b32 [%rd3], 7;\n"
+ADD = STORE.replace("st.global.b32 [%rd3], 7;", "ld.global.b32 %r2, [%rd3]; add.u32 %r2, %r2, 1; st.global.b32 [%rd3], %r2;")
+
+
+def test_an_early_launch_begins_while_the_one_before_it_runs():
+    """Which waits for what the early one says, and ends after that."""
+    data, report = run_early([LET + SPIN.format(0) + STORE, RAISE + WAIT + ADD])
+    assert data.tolist() == [8] * 64 and report.findings == []
+
+
+def test_without_being_let_it_begins_at_the_end():
+    data, report = run_early([STORE, WAIT + ADD, WAIT + ADD])
+    assert data.tolist() == [9] * 64 and report.findings == []
+    with pytest.raises(Deadlock, match="no warp can make progress"):
+        run_early([SPIN.format(0), RAISE])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_not_waited_for_is_a_race(seed):
+    _, report = run_early([LET + STORE, ADD], seed)
+    assert any("race" in finding.kind for finding in report.findings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_waiting_covers_all_launches_before_that_have_waited(seed):
+    """Of three, the last; and one that does not wait breaks the chain."""
+    _, report = run_early([LET + STORE, LET + WAIT, WAIT + ADD], seed)
+    assert report.findings == []
+    _, report = run_early([LET + SPIN.format(0) + STORE, LET, RAISE + WAIT + ADD], seed)
+    assert report.findings
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_launch_waited_for_before_it_let_the_next_is_known_at_once(seed):
+    """The third reads what the first wrote without a wait, if the second had waited everywhere when it let the third begin."""
+    _, report = run_early([LET + STORE, WAIT + LET, ADD + WAIT], seed)
+    assert report.findings == []
+    _, report = run_early([LET + SPIN.format(0) + STORE, LET + WAIT, RAISE + ADD + WAIT], seed)
     assert report.findings

@@ -72,6 +72,10 @@ class Expected:
         results = (exact, summed, error_bound(*arguments))
         return cls(*(torch.cat(list(one)) for one in results))
 
+    def part(self, rows: torch.Tensor) -> Expected:
+        """Of these tokens alone, bool [tokens]."""
+        return Expected(self.y[rows], self.summed[rows], self.bound[rows])
+
     def check(self, got: torch.Tensor) -> Check:
         """Compares y, bf16."""
         difference = (got.double() - self.y.double()).abs()

@@ -91,13 +91,13 @@ def graph_of(one: Callable[[], object], launches: int = 1, **options: bool) -> t
     return graph
 
 
-def time_graphs(candidates: Mapping[str, Callable[[], None]]) -> dict[str, Times]:
+def time_graphs(candidates: Mapping[str, Callable[[], None]], repeats: int = REPEATS) -> dict[str, Times]:
     """The same for CUDA graphs of `GRAPH_LAUNCHES` launches."""
     graphs = {name: graph_of(one, GRAPH_LAUNCHES) for name, one in candidates.items()}
     for graph in graphs.values():  # the first replay uploads
         synchronize()
         graph.replay()
-    return _in_turns({name: graph.replay for name, graph in graphs.items()}, GRAPH_LAUNCHES, REPEATS)
+    return _in_turns({name: graph.replay for name, graph in graphs.items()}, GRAPH_LAUNCHES, repeats)
 
 
 def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int, repeats: int) -> dict[str, Times]:

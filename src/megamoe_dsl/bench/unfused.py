@@ -74,10 +74,13 @@ def unequal_bits(one: torch.Tensor, other: torch.Tensor) -> int:
     return int(counted)
 
 
-def mixed_batches(problem: Problem, tokens: int, remote: float | None, device: str = "cuda") -> Callable[[int], TokenInputs]:
-    """Batches of this process's rank by number, each drawn when it is asked for: all slots in use, a third masked, all masked; most tokens
-    for the same few experts; fewer tokens than the other ranks, and none at all."""
-    rank = dist.get_rank() if dist.is_initialized() else 0
+def mixed_batches(
+    problem: Problem, tokens: int, remote: float | None, device: str | torch.device = "cuda", rank: int | None = None
+) -> Callable[[int], TokenInputs]:
+    """Batches of a rank, by default this process's, by number, each drawn when it is asked for: all slots in use, a third masked, all
+    masked; most tokens for the same few experts; fewer tokens than the other ranks, and none at all."""
+    if rank is None:
+        rank = dist.get_rank() if dist.is_initialized() else 0
 
     def batch(number: int) -> TokenInputs:
         draw = random.Random(number)  # the same on all ranks

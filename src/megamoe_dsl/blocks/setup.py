@@ -9,6 +9,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ..device.mbarrier import fence_init, init
+from ..device.sync import let_next_launch_begin, wait_for_launches_before
 from ..device.warp import elect, smem_base
 from ..layouts.region import Region
 
@@ -27,3 +28,17 @@ def init_barriers(ctx: Any):
             for i in cutlass.range_constexpr(row.count):
                 init(ctx.barrier(row.name, i), row.arrivals)
         fence_init()
+
+
+def begin() -> None:
+    """All that comes before needs nothing of the launches before this one, nor may what the next launch does before its own."""
+    let_next_launch_begin()
+    wait_for_launches_before()
+
+
+def begin_after_others() -> None:
+    """The same, for a launch whose next one may read, before it waits, what launches before this one wrote: they have ended by then.
+
+    The next launch begins when every CTA of this one has let it, and each does so when its wait is over."""
+    wait_for_launches_before()
+    let_next_launch_begin()

@@ -92,6 +92,11 @@ def load_u32(address: Any) -> Any:
     return emit_to(Int32, "ld.global.b32 {}, [{}];", address)
 
 
+def load_relaxed_u32(address: Any) -> Any:
+    """4 bytes from global memory, past what an SM keeps of an earlier launch: a strong load of GPU scope."""
+    return emit_to(Int32, "ld.relaxed.gpu.global.b32 {}, [{}];", address)
+
+
 def load_u64(address: Any) -> Any:
     """8 bytes from global memory."""
     return emit_to(Int64, "ld.global.b64 {}, [{}];", address)
@@ -110,6 +115,12 @@ def load_f32x2(address: Any) -> tuple[Any, ...]:
 def load_v4(address: Any) -> tuple[Any, ...]:
     """Four words, 16-byte aligned, from global memory."""
     return emit_to_many([Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
+
+
+def load_once_v4(address: Any) -> tuple[Any, ...]:
+    """Four words, 16-byte aligned, from global memory, that L1 is not to keep."""
+    template = "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];"
+    return emit_to_many([Uint32] * 4, template, address)
 
 
 def load_constant_u64(address: Any) -> Any:

@@ -18,7 +18,7 @@ from .ptx import emit
 
 def wait_for_launches_before() -> None:
     """Until the launches before this one in the stream have ended and what they wrote is there: for one that may begin before (PTX ISA,
-    griddepcontrol)."""
+    griddepcontrol).  Launches before those have ended, too, as each of them waits itself."""
     emit("griddepcontrol.wait;")
 
 

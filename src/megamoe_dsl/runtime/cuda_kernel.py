@@ -73,10 +73,11 @@ def current_stream(device: int) -> int:
 class CudaKernel:
     """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.
 
+    early      False: launches begin after the one before them, though the kernel would wait itself; to compare with
     arguments  what the next launch passes; two threads of the host take turns
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, early: bool = True) -> None:
         self.artifact = artifact
         config, kernel = artifact.config, kernel_of(artifact.config)
         self.arguments = ArgumentBlock(kernel.parameter_spec(config))
@@ -96,7 +97,7 @@ class CudaKernel:
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
             attributes.append(attribute)
-        if kernel.early:
+        if kernel.early and early:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1

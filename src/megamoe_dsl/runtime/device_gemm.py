@@ -48,7 +48,8 @@ class LoadedGemm:
         addresses by the names of arguments, of which no tensor map is made."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
-        arguments.values.counter = counter
+        early = self._counters if self.config.weights_first else None
+        arguments.values.counter = early.early(counter) if early else counter
         for name, address in moved.items():
             setattr(arguments.values, name, address)
         if moved:

@@ -41,13 +41,14 @@ class PreparedLaunches(NamedTuple):
 class DeviceExperts:
     """The kernels of a layer on a device, of these configurations; `store` has them.
 
+    early    False: `route` and the sum begin after the launch before them; to compare with
     maps_x   whether Linear1 has a tensor map of the call's x: what is prepared is then for an x at the same place
     moves_x  whether it reads x's address from its arguments
     """
 
-    def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device) -> None:
+    def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device, early: bool = True) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
-        self._route, self._sum = (CudaKernel(store.get(config)) for config in (configs.route, configs.total))
+        self._route, self._sum = (CudaKernel(store.get(config), early) for config in (configs.route, configs.total))
         self._counters = tile_counters(device)
         gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
         self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ..artifact.artifact import Artifact
-from ..sim import Report
+from ..sim import Launch, Report
 from .expert_call import ExpertCall
-from .simulated_gemm import memory_of, simulate_gemm, simulate_launches
+from .simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
 
 
 def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options: Any) -> tuple[torch.Tensor, list[Report]]:
@@ -38,3 +38,18 @@ def _launch(
     artifact: Artifact, call: ExpertCall, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]], options: dict[str, Any]
 ) -> Report:
     return simulate_launches(artifact, memory_of(*tensors), call.arguments(tensors), **options)
+
+
+def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Sequence[int]) -> list[Launch]:
+    """The four, for a run of a whole stream, in which each begins as early as on a GPU; `counters` are addresses of words that are 0, for
+    Linear2 and for the others.
+
+    Besides the tensors of the call they touch its workspace, and nothing else."""
+    call.check()
+    (route, fc1, fc2, total), (own, counter) = artifacts, counters
+    return [
+        launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
+        launch_of(fc1, call.fc1.arguments(call.fc1.scales(), counter)),
+        launch_of(fc2, call.fc2.arguments(call.fc2.scales(), own)),
+        launch_of(total, call.arguments(call.sum_tensors())),
+    ]

@@ -10,7 +10,7 @@ import torch
 from ..artifact.artifact import Artifact
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
-from ..sim import GlobalMemory, Launch, Report, Simulator
+from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 
@@ -32,11 +32,14 @@ def simulate_gemm(
     if not isinstance(config, BaseGemmConfig):
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
     tensors.check(config.problem)
-    scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
-    arguments = tensors.arguments(scales, counter.data_ptr())
-    memory = memory_of(tensors.operands(scales), {**tensors.results(), "counter": counter})
-    report = simulate_launches(artifact, memory, arguments, launches=launches, seed=seed, race=race, progress=progress)
-    assert not counter.any()
+    scales, counters = tensors.scales(), torch.zeros(2, dtype=torch.int32)
+    memory = memory_of(tensors.operands(scales), {**tensors.results(), "counters": counters})
+    stream = []
+    for number in range(launches):
+        turn = number % 2 if config.weights_first else 0  # one that begins to deal tiles early has another than the one before
+        stream.append(launch_of(artifact, tensors.arguments(scales, counters[turn:].data_ptr())))
+    report = Simulator(None, memory, seed=seed, race=race, progress=progress).run(stream)
+    assert not counters.any()
     return report
 
 
@@ -50,16 +53,20 @@ def memory_of(read: Mapping[str, torch.Tensor], written: Mapping[str, torch.Tens
     return memory
 
 
-def simulate_launches(
-    artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], *, launches: int = 1, **options: Any
-) -> Report:
-    """So many launches of a kernel with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
+def simulate_launches(artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], **options: Any) -> Report:
+    """A kernel's launch with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
+    return Simulator(None, memory, **options).run([launch_of(artifact, arguments)])
+
+
+def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
+    """A kernel's launch in a stream, which begins as early as on a GPU."""
     config = artifact.config
-    launch = Launch(
+    return Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
+        program=load(artifact.ptx),
+        early=artifact.kernel.early,
     )
-    return Simulator(artifact.ptx, memory, **options).run([launch] * launches)

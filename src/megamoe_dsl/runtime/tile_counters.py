@@ -11,6 +11,8 @@ from ..problem import ProblemError
 from .cuda_kernel import current_stream
 
 COUNTERS = 1 << 16
+EACH, BYTES = 3, 4
+"""Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
 
 
 class TileCounters:
@@ -18,9 +20,10 @@ class TileCounters:
     graph may run beside the stream it was captured on."""
 
     def __init__(self, device: torch.device) -> None:
-        self.memory = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        self.memory = torch.zeros(COUNTERS, EACH, dtype=torch.int32, device=device)
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
+        self._turns: dict[int, int] = {}
         torch.cuda.synchronize(device)
 
     def address(self) -> int:
@@ -37,7 +40,13 @@ class TileCounters:
             if len(self._slots) == COUNTERS:
                 raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles dealt at run time")
             self._slots[key] = len(self._slots)
-        return self._first + 4 * self._slots[key]
+        return self._first + EACH * BYTES * self._slots[key]
+
+    def early(self, counter: int) -> int:
+        """Of the next launch that deals tiles before the one before it has ended, on the stream with this counter: not the one before's,
+        whichever that was.  By then those before that one have ended."""
+        turn = self._turns[counter] = EACH - self._turns.get(counter, EACH - 1)
+        return counter + turn * BYTES
 
 
 @lru_cache

@@ -23,6 +23,11 @@ class Geometry:
         return prod(self.grid)
 
     @property
+    def ctas_of_cluster(self) -> int:
+        """CTAs of a cluster."""
+        return prod(self.cluster)
+
+    @property
     def threads(self) -> int:
         """Threads of a CTA."""
         return prod(self.block)

@@ -64,6 +64,22 @@ class WorldLike(Protocol):
         ...
 
 
+class GridLike(Protocol):
+    """A launch in its stream, as far as launches that begin early ask."""
+
+    def let_next(self, cta: CtaLike, waited: bool) -> None:
+        """A CTA lets the next launch begin; whether who does has waited for the launches before."""
+        ...
+
+    def must_wait(self) -> bool:
+        """Whether it may run beside launches before it, and the last of these has not ended."""
+        ...
+
+    def waited(self, cta: CtaLike) -> Clock | None:
+        """Threads of a CTA have waited for the launches before; what they know then."""
+        ...
+
+
 class ClusterLike(Protocol):
     """CTAs that share distributed shared memory and the cluster barrier."""
 
@@ -76,6 +92,11 @@ class ClusterLike(Protocol):
     @property
     def ctas(self) -> Sequence[CtaLike]:
         """By rank in the cluster."""
+        ...
+
+    @property
+    def grid(self) -> GridLike:
+        """Their launch."""
         ...
 
     def arrive(self, lanes: int) -> None:

@@ -15,13 +15,15 @@ from .program import Program
 class Launch(Geometry):
     """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
 
-    Launches of one rank form a stream: each begins when the one before it has ended. Ranks do not wait for each other. `program` is
-    the kernel (see `load`); None takes the one that the simulator was made with.
+    Launches of one rank form a stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch)
+    when every CTA of the one before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None
+    takes the one that the simulator was made with.
     """
 
     args: tuple[int | bytes, ...] = ()
     rank: int = 0
     program: Program | None = None
+    early: bool = False
 
     def check(self) -> Program:
         """The program, which must fit this launch.

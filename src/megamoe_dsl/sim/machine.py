@@ -45,6 +45,7 @@ class World:
         self.ended: list[Cluster] = []  # those whose memory an action that is under way may still touch
         self.waiting: deque[tuple[Grid, Dim3]] = deque()
         self.streams: dict[int, Grid] = {}
+        self.ending: list[Grid] = []  # of which all clusters have ended
         self.pipes: list[deque[tuple[Origin, Action]]] = []
         self._posted: list[tuple[int, Origin, Action]] = []
 
@@ -87,11 +88,11 @@ class World:
             cta = Cta(self, cluster, grid, ctaid, r)
             cta.warps = [Warp(self, cta, grid.program, i) for i in range(launch.warps)]
             cluster.ctas.append(cta)
+            grid.ctas.add(cta)
         cluster.expected = launch.threads * len(cluster.ctas)
-        if self.race:
+        if self.race and (known := grid.begins_with()):
             for warp in (w for cta in cluster.ctas for w in cta.warps):
-                if grid.before and grid.before.end:
-                    warp.order.learn(grid.before.end, FULL)
+                warp.order.learn(known, FULL)
         return cluster
 
     # ---- running
@@ -136,14 +137,14 @@ class World:
         for i, (other, origin) in enumerate(self.waiting):
             if other is grid:
                 del self.waiting[i]
-                grid.unfinished -= 1
+                grid.cancel()
                 return origin
         return None
 
     def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
         for i, (grid, origin) in enumerate(self.waiting):
-            if grid.before is None or not (grid.before.unfinished or self._posted):
+            if grid.may_begin() if grid.launch.early else grid.before is None or not (grid.before.unfinished or self._posted):
                 del self.waiting[i]
                 return grid, origin
         return None
@@ -174,12 +175,19 @@ class World:
                 continue  # a pipe may still refer to this cluster's memory
             self.live.remove(cluster)
             self.ended.append(cluster)
-            cluster.grid.left((warp.order.known(FULL) for cta in cluster.ctas for warp in cta.warps), self.race)
+            grid = cluster.grid
+            grid.left(cluster.ctas, (warp.order.known(FULL) for cta in cluster.ctas for warp in cta.warps), self.race)
+            if not grid.unfinished:
+                self.ending.append(grid)
             self.progress += 1
             for cta in cluster.ctas:
                 for check in cta.exit_checks:
                     check()
         if not self._posted:
+            for grid in self.ending:
+                grid.settled = True
+                self.progress += 1
+            self.ending = []
             for cta in (cta for cluster in self.ended for cta in cluster.ctas):
                 cta.forget()
             self.ended = []

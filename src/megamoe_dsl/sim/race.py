@@ -8,6 +8,7 @@ Findings are grouped by kind, kind of memory or buffer, and the two lines: the f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,10 +114,11 @@ class Race:
         if (agent := warp.state.get("mbarrier.init")) is not None:
             warp.order.release_agent(agent, warp.order.known().at(agent))
 
-    def complete(self, clock: Clock, rank: int) -> None:
-        """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
+    def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
+        """The end of a launch of these CTAs: all that any agent of theirs has done happened, and is visible to both proxies, before the
+        next launch."""
         clock.fit(self.width)
-        clock.own()[:, [i for i, place in enumerate(self.places) if place.rank == rank]] = ALL
+        clock.own()[:, [i for i, place in enumerate(self.places) if place in ctas]] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:

@@ -24,7 +24,7 @@ from ...runtime.experts import moe
 from ...runtime.top_experts import top_experts
 from ...target import Target
 from ..host_time import time_host
-from ..timing import time_graphs
+from ..timing import REPEATS, time_graphs
 from .baselines import TORCH_LAYER, torch_top_experts
 from .compile import compile_missing
 from .inputs import TOLERANCE, DrawnCall, draw_weights
@@ -77,8 +77,8 @@ class Tried:
         passed = all(error < TOLERANCE for error in errors.values())
         return {"point": str(self.point), "errors": errors, "passed": passed, "refused": self.trials.refused}
 
-    def time(self) -> dict[str, Any]:
-        """The record: also times of every way and of the four launches, and what rows take."""
+    def time(self, repeats: int = REPEATS) -> dict[str, Any]:
+        """The record: also times of every way and of the four launches, in so many turns, and what rows take."""
         point, call, launches = self.point, self.inputs.call, self.trials.launches
         ends = call.ends.tolist()
         counts = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
@@ -87,7 +87,7 @@ class Tried:
             **self.outcome,
             "tokens": point.tokens,
             "flop": point.flop,
-            "us": {name: asdict(times) for name, times in time_graphs(launches).items()},
+            "us": {name: asdict(times) for name, times in time_graphs(launches, repeats).items()},
             "experts_met": met,
             "hbm_bytes": point.hbm_bytes(met),
             "least_us": point.least_us(met, torch.cuda.get_device_name()),

@@ -1,8 +1,10 @@
-"""Linear2 alone by tiles, with rows as a router deals them: what is chosen, what would be for equal rows, and tiles beside them."""
+"""Linear2 alone by tiles, with rows as a router deals them: what is chosen, what would be for equal rows, and tiles beside them.
+
+Where K blocks are asked for in bursts, both linears with one at a time, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -23,7 +25,7 @@ from .compile import compile_missing
 from .inputs import DrawnCall, draw_weights
 from .point import ExpertPoint
 
-FIELDS = ("block_m", "block_n", "swap_ab", "halves", "in_turn")
+FIELDS = ("block_m", "block_n", "swap_ab", "halves", "in_turn", "burst")
 OTHERS: dict[str, dict[str, Any]] = {
     "half tiles": {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1},
     "192 x 128": {"block_m": 192, "block_n": 128},
@@ -31,25 +33,45 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Of many rows; with few, rows of A are the wgmma's columns, and the tile has twice as many columns of D."""
 
 
+ONE_BY_ONE = "one K block at a time"
+
+
 def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     """Of Linear2 by name, the chosen first, no two alike."""
     problem, rows = point.layer.fc2, point.tokens * point.layer.topk
     chosen = point.layer.configs(target, point.tokens).fc2
     assert isinstance(chosen, GemmConfig)
-    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows)}
+    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, weights_first=chosen.weights_first)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
         try:
-            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, **fields)
+            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, weights_first=chosen.weights_first, **fields)
         except ConfigError:  # what does not fit a CTA
             continue
+    found |= one_by_one(chosen)
     return {name: one for index, (name, one) in enumerate(found.items()) if one not in list(found.values())[:index]}
+
+
+def one_by_one(chosen: GemmConfig) -> dict[str, GemmConfig]:
+    """The same without bursts, where there are any."""
+    return {ONE_BY_ONE: chosen.replace(burst=1)} if chosen.burst > 1 else {}
+
+
+def fc1_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
+    """Of Linear1 by name; none where nothing is beside the chosen one."""
+    chosen = point.layer.configs(target, point.tokens).fc1
+    assert isinstance(chosen, GemmConfig)
+    beside = one_by_one(chosen)
+    return {"chosen": chosen, **beside} if beside else {}
 
 
 def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks of them and of the layers around; how many kernels."""
     wanted: set[Any] = {
-        config for one in points for config in (*tile_configs(one, target).values(), *one.layer.configs(target, one.tokens))
+        config
+        for one in points
+        for configs in (tile_configs(one, target), fc1_configs(one, target))
+        for config in (*configs.values(), *one.layer.configs(target, one.tokens))
     }
     return compile_missing(wanted, folder)
 
@@ -65,17 +87,18 @@ def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> It
 
 
 def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8) -> dict[str, Any]:
-    """Times, tiles, and whether each gives the bits of the layer's Linear2."""
+    """Times, tiles, and whether each gives the bits of the layer's linear."""
     call = DrawnCall.draw(point.layer, point.tokens, weights).call
     DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
-    configs = tile_configs(point, target)
-    ways = {name: partial(LoadedGemm(config, store, call.x.device), call.fc2) for name, config in configs.items()}
-    d = call.fc2.d[: int(call.ends[-1])]
-    expected, same = d.clone(), {}
-    for name, way in ways.items():
-        d.zero_()
-        way()
-        same[name] = torch.equal(d, expected)
+    configs, ways, same = dict[str, GemmConfig](), dict[str, Callable[[], None]](), dict[str, bool]()
+    for prefix, of_linear, tensors in (("fc1, ", fc1_configs(point, target), call.fc1), ("", tile_configs(point, target), call.fc2)):
+        d = tensors.d[: int(call.ends[-1])].view(torch.uint8)
+        expected = d.clone()
+        for name, config in of_linear.items():
+            way = partial(LoadedGemm(config, store, call.x.device), tensors)
+            d.zero_()
+            way()
+            configs[prefix + name], ways[prefix + name], same[prefix + name] = config, way, torch.equal(d, expected)
     return {
         "point": str(point),
         "us": {name: asdict(times) for name, times in time_graphs(ways).items()},

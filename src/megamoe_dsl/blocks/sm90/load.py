@@ -65,6 +65,15 @@ class Fetch:
         else:
             load_tile_cta(destination, self.map, full, x, y)
 
+    @property
+    def boxes(self) -> int:
+        """That are fetched for a stage."""
+        return 1
+
+    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """One of them alone."""
+        self.load(destination, full, x, y)
+
 
 @dataclass(frozen=True)
 class RowTile:
@@ -135,6 +144,10 @@ class WeightTile:
         """K block k of them, for a stage whose weights begin at `destination`."""
         self.weights.load(destination, full, *self.place(k))
 
+    def load_box(self, box: int, destination: Any, full: Any, k: Any) -> None:
+        """One box of that."""
+        self.weights.load_box(box, destination, full, *self.place(k))
+
 
 @dataclass(frozen=True)
 class GroupsOfTile(WeightTile):
@@ -173,4 +186,24 @@ def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0
             arrive_expect(full, tile.num_bytes)
             tile.load(stage.shared("weights"), full, k)
         stage = stage.next()
+    return stage
+
+
+@cute.jit
+def load_weights_in_bursts(stage: Stage, tile: WeightTile, k_blocks: Int32, burst: cutlass.Constexpr[int]):
+    """The same for a K-major matrix, `burst` K blocks at once, box by box, so that memory is asked for as many times 128 bytes of each row;
+    `k_blocks` is a multiple."""
+    for k in cutlass.range(0, k_blocks, burst, unroll=1):
+        stages = [stage]
+        for _ in cutlass.range_constexpr(burst - 1):
+            stages.append(stages[-1].next())
+        for one in stages:
+            one.wait_empty()
+        if elect():
+            for one in stages:
+                arrive_expect(one.full, tile.num_bytes)
+            for box in range(tile.weights.boxes):
+                for i, one in enumerate(stages):
+                    tile.load_box(box, one.shared("weights"), one.full, k + i)
+        stage = stages[-1].next()
     return stage

@@ -20,6 +20,7 @@ class EpGemmConfig(GemmConfig):
     """Of rows that TMA loads."""
 
     most_columns: ClassVar[int] = MOST_COLUMNS
+    loads_weights_first: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

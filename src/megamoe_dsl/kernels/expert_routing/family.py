@@ -20,6 +20,7 @@ class RoutingKernel(Kernel):
     """A kernel over the tokens of one GPU."""
 
     problem: ClassVar[type[Any]] = RoutingProblem
+    early = True
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""

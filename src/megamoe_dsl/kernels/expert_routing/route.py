@@ -21,15 +21,15 @@ from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
-from ...blocks.setup import shared_memory
+from ...blocks.setup import begin, shared_memory
 from ...device.launch import launch
 from ...device.memory import (
     atomic_add_u32,
     load_acquire_u32,
-    load_constant_u64,
-    load_constant_v4,
     load_f32,
+    load_once_v4,
     load_u32,
+    load_u64,
     reduce_add_u32,
     store_f32,
     store_u8,
@@ -56,7 +56,7 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
     for chunk in cutlass.range(warp, chunks, warps, unroll=1):
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
-        words = load_constant_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
+        words = load_once_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
         form = config.problem.formats.activations
         if cutlass.const_expr(form.scale == UE8M0):
             packed, scale = quantise_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
@@ -89,7 +89,7 @@ def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) 
     """The experts of a lane's next slots, 32 apart, before the last; `NO_KEY` where there is none.  All are on their way from memory before
     one is looked at."""
     slots = [slot + LANES * i for i in range(AT_A_TIME)]
-    named = [load_constant_u64(args.topk_idx + Int64(cutlass.min(one, last - 1)) * 8) for one in slots]
+    named = [load_u64(args.topk_idx + Int64(cutlass.min(one, last - 1)) * 8) for one in slots]
     found = []
     for one, name in zip(slots, named, strict=True):
         there = (one < last) & (name >= 0) & (name < config.problem.num_experts)
@@ -190,6 +190,7 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     """One CTA."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
+    begin()
     if cta < ctas:
         sort_slots(config, args, smem, thread, cta, ctas)
     elif cutlass.const_expr(config.problem.formats.scaled):

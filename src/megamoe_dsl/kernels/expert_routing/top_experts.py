@@ -2,7 +2,8 @@
 
 A warp takes a token.  Lane l has experts l, l + 32, .. as words whose order as integers is that of their scores; in each turn the warp
 finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  Which experts
-are chosen depends on nothing but the scores; a NaN counts as the highest.  Waits for nothing and signals nothing.
+are chosen depends on nothing but the scores; a NaN counts as the highest.  Waits for the launches before, and
+signals nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.setup import begin
 from ...device.cast import LOG2E, f32_of_bits, times_sigmoid, unpack_bf16
 from ...device.launch import launch
 from ...device.memory import load_f32, store_f32, store_u64
@@ -147,6 +149,7 @@ def top_experts_kernel(config: cutlass.Constexpr[TopExpertsConfig], args: TopExp
     """One CTA: its warps stride over the tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     warps = config.num_threads // LANES
+    begin()
     for token in cutlass.range(cta + config.num_sms * (thread // LANES), args.num_tokens, config.num_sms * warps, unroll=1):
         choose_experts(config, args, Int32(token), thread % LANES)
 

@@ -1,6 +1,6 @@
 """Of each token, the rows of its experts times their weights, added in the order of its slots in FP32: the same in every launch.
 
-A warp takes 256 channels of a token at a time, eight a lane.  Waits for nothing: the GEMM was launched before on the same stream.
+A warp takes 256 channels of a token at a time, eight a lane.  Waits for the launches before, the GEMM among them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
 from ...device.launch import launch
-from ...device.memory import load_constant_v4, load_f32, load_u32, store_v4
+from ...device.memory import load_f32, load_once_v4, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
 from .config import SumConfig
@@ -33,7 +34,7 @@ def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: I
         position, weight = load_u32(args.positions + place), load_f32(args.weights + place)
         words = (Uint32(0),) * 4
         if position >= 0:
-            words = load_constant_v4(args.rows + (Int64(position) * hidden + channel) * 2)
+            words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)
         values = [value for word in words for value in unpack_bf16(word)]
         factor = Float32(cutlass.select_(position >= 0, weight, Float32(0.0)))
         total = [sum_so_far + value * factor for sum_so_far, value in zip(total, values, strict=True)]
@@ -46,6 +47,7 @@ def topk_sum_kernel(config: cutlass.Constexpr[SumConfig], args: SumArguments):
     """One CTA: its warps stride over the chunks of all tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     of_token, warps = -(-config.problem.hidden // CHUNK), config.num_threads // LANES
+    begin()
     for chunk in cutlass.range(cta + config.num_sms * (thread // LANES), args.num_tokens * of_token, config.num_sms * warps, unroll=1):
         token = div(chunk, of_token)
         channel = (chunk - token * of_token) * CHUNK + thread % LANES * PER_LANE

@@ -12,7 +12,7 @@ from typing import Any
 from ...layouts.arith import align
 from ...target import Target
 from ..gemm.base_config import BaseGemmConfig
-from ..gemm.choose import unscaled
+from ..gemm.choose import burst_of, unscaled
 from ..gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..gemm.problem import ROW_BLOCK, GemmProblem
 from ..gemm.sm100.config import Sm100GemmConfig, tile_rows
@@ -28,7 +28,9 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
         return Sm100GemmConfig.choose(problem, target, rows, dealt=True, **uneven_pair_tile(problem, rows))
-    return GemmConfig(problem, num_sms=target.num_sms, dealt=True, **uneven_tile(problem, problem.check_rows(rows)))
+    # Linear1 is a launch of kernels/gather_gemm, and where rows lie is said by the one before it.
+    own: dict[str, Any] = {"num_sms": target.num_sms, "dealt": True, "weights_first": True}
+    return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
 
 
 def room(problem: GemmProblem, rows: int) -> float:
@@ -48,7 +50,7 @@ def uneven_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
     mean = rows / problem.num_groups
     block_m = max(align(int(room(problem, rows)), 8), FEWEST_ROWS)
     if block_m <= MOST_SWAPPED_ROWS:
-        few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+        few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2, "burst": burst_of(problem)}
         return few if problem.formats.scaled else unscaled(few)
     if not problem.formats.scaled:
         return {"block_m": 128, "block_n": 256}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from ...config_error import require
 from ...integer import as_integer
 from ...target import Target
-from ..gemm.choose import choose_fields
+from ..gemm.choose import burst_of, choose_fields
 from ..gemm.config import GemmConfig, GemmRegisters
 from ..gemm.tile import GROUP_ROWS
 from .problem import GATE_FIRST, SORTED_PACKED, UP_FIRST, GatherGemmProblem
@@ -33,6 +33,7 @@ class GatherGemmConfig(GemmConfig):
     """
 
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
+    loads_weights_first: ClassVar[bool] = False
 
     problem: GatherGemmProblem
     trace: bool = False
@@ -63,7 +64,8 @@ class GatherGemmConfig(GemmConfig):
         estimated = choose_fields(problem, Target(target.arch, target.num_sms), rows)
         if problem.gate_up:
             warpgroups = 1 if rows <= GROUP_ROWS * problem.num_groups else 2
-            estimated = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups, "dealt": True}
+            tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}
+            estimated = {**tile, "dealt": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
         return cls(problem, num_sms=target.num_sms, **{**estimated, **fields})
 
     @property

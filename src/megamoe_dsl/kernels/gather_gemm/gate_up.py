@@ -24,8 +24,17 @@ class GateUpFetch(Fetch):
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
         """Gate rows from `y` on and their up rows, for a stage whose operand begins at `destination`."""
-        super().load(destination, full, x, y)
-        super().load(destination + self.rows * ROW_BYTES, full, x, y + self.apart)
+        for box in range(self.boxes):
+            self.load_box(box, destination, full, x, y)
+
+    @property
+    def boxes(self) -> int:
+        """Gate, and up."""
+        return 2
+
+    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """One of them."""
+        super().load(destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
 
 
 def gate_and_up(ctx: GatherContext, tile: GemmTile) -> WeightTile:

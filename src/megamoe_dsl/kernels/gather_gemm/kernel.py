@@ -18,14 +18,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ...blocks.setup import init_barriers, shared_memory
+from ...blocks.setup import begin_after_others, init_barriers, shared_memory
 from ...device.launch import launch
 from ...device.warp import set_max_registers
 from ..gemm.config import LOADER_WARPS
 from ..gemm.launch_maps import address, make_map
 from ..gemm.load import load_tokens, load_weights
 from ..gemm.math import math
-from ..gemm.setup import begin, prefetch_maps
+from ..gemm.setup import prefetch_maps
 from ..gemm.tile_scheduler import walk_tiles
 from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
@@ -70,7 +70,7 @@ def run(ctx: GatherContext, warp: Any):
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, ("weights", "d") if config.problem.gathers else ("weights", "d", "tokens", "sfa"))
     cute.arch.sync_threads()
-    begin()
+    begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)
         run_loader_warp(ctx, warp)

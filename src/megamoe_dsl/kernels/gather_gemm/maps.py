@@ -6,7 +6,7 @@ from typing import Any
 
 from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMapDtype
-from ..gemm.maps import L2_PROMOTION, part, rows
+from ..gemm.maps import BURST_PROMOTION, L2_PROMOTION, part, rows
 from .config import GatherGemmConfig
 from .problem import BF16, GatherGemmProblem
 
@@ -23,6 +23,7 @@ def map_fields(config: GatherGemmConfig, args: Any) -> list[MapFields]:
     """The same; `args` has the fields of `GatherGemmArguments`."""
     problem, tile = config.problem, config.tile
     a_row, b_row = (one.row_bytes(problem.k) for one in (problem.formats.activations, problem.formats.weights))
+    l2 = BURST_PROMOTION if config.burst > 1 else L2_PROMOTION
     # What is activated leaves row by row; its map is there and not used.
     columns = problem.d_columns
     d_dims, d_box = (columns, args.d_rows), (tile.store_columns, tile.store_rows)
@@ -31,7 +32,7 @@ def map_fields(config: GatherGemmConfig, args: Any) -> list[MapFields]:
     scales = MapFields(args.a_sf, TensorMapDtype.F32, scale_dims, (4 * args.a_sf_ld,), scale_box, 0, L2_PROMOTION)
     tokens = rows(args.a, a_row, args.a_rows, tile.m)
     fields = {
-        "weights": rows(args.b, b_row, problem.num_groups * problem.n, config.weight_rows),
+        "weights": rows(args.b, b_row, problem.num_groups * problem.n, config.weight_rows, l2=l2),
         "d": MapFields(args.d, kind, d_dims, (columns * problem.output_bytes,), d_box, tile.store_swizzle, L2_PROMOTION),
         "tokens": tokens,
         "tokens_part": rows(args.a, a_row, args.a_rows, part(tile.m)),

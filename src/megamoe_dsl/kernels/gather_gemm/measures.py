@@ -18,5 +18,5 @@ def measure_gather_gemm(find: Measurer) -> list[Measure]:
     return [
         *(measure_math(find) if has_loop(find) else ()),
         *find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies),
-        *measure_weight_loader(find),
+        *measure_weight_loader(find, config.block_n // config.weight_rows),
     ]

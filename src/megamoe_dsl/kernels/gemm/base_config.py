@@ -44,6 +44,11 @@ class BaseGemmConfig(ABC):
     def n_blocks(self) -> int:
         """Column blocks of D."""
 
+    @property
+    def weights_first(self) -> bool:
+        """Whether rows of B are on their way before the launch before this one has ended."""
+        return False
+
     @classmethod
     @abstractmethod
     def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:

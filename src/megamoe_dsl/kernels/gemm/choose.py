@@ -70,6 +70,11 @@ def unscaled(choice: Choice) -> Choice:
     return {name: value for name, value in choice.items() if name != "ahead"}
 
 
+def burst_of(problem: GemmProblem) -> int:
+    """K blocks of B that are asked for at once where memory is what tiles wait for; more are no faster (docs/gather_gemm.md)."""
+    return 2 if problem.k_blocks % 2 == 0 else 1
+
+
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
     """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
     share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms, problem.recipe)

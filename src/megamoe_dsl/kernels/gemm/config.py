@@ -20,6 +20,7 @@ ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
 SWAPPED_COLUMNS = (64, 128, 256)
 MOST_AHEAD = 8
+BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
@@ -58,12 +59,18 @@ class GemmConfig(BaseGemmConfig):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
     in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
+    burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
+    weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
+                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of kernels/gather_gemm, or one like this), writes
+                neither B nor `groups`, and has another `counter`
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
     most_columns: ClassVar[int] = MOST_COLUMNS
+    loads_weights_first: ClassVar[bool] = True
+    """Whether its kernel can."""
 
     problem: GemmProblem
     block_m: int
@@ -80,11 +87,13 @@ class GemmConfig(BaseGemmConfig):
     boxes: int = 2
     in_turn: bool = False
     split_k: bool = False
+    burst: int = 1
+    weights_first: bool = False
 
     def __post_init__(self) -> None:
         self.check_problem()
-        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
-        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k"):
+        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
+        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k", "weights_first"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -92,9 +101,13 @@ class GemmConfig(BaseGemmConfig):
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
+        early = self.loads_weights_first and self.problem.kind == PACKED and not self.problem.decodes
+        allowed = "False but for a packed problem whose B is loaded as it is"
+        require(early or not self.weights_first, "weights_first", self.weights_first, allowed)
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
         self.check_stages("block_n")
+        self._check_burst()
 
     def _check_tile(self) -> None:
         if self.problem.decodes:
@@ -146,6 +159,17 @@ class GemmConfig(BaseGemmConfig):
         blocks = self.problem.k_blocks
         one = f"False where K = {self.problem.k} is one block of {self.problem.k_block}"
         require(blocks > 1 or not self.split_k, "split_k", self.split_k, one)
+
+    def _check_burst(self) -> None:
+        require(self.burst in BURSTS, "burst", self.burst, f"one of {list(BURSTS)}")
+        alone = self.cluster == 1 and not self.problem.decodes
+        require(alone or self.burst == 1, "burst", self.burst, "1 in clusters, or where B is decoded")
+        whole = self.problem.k_blocks % self.burst == 0
+        require(whole, "burst", self.burst, f"a divisor of the {self.problem.k_blocks} K blocks")
+        # Math warps hold up to `ahead` stages while they wait for the next, which comes with a whole burst.
+        left = self.num_stages - self.ahead
+        allowed = f"1, or at most {left}: what {self.ahead} ahead leave of the stages"
+        require(self.burst == 1 or self.burst <= left, "burst", self.burst, allowed)
 
     def _check_columns(self, half: bool) -> None:
         tile = self.tile

@@ -108,6 +108,7 @@ class GemmKernel(Kernel):
             order,
             *super().facts(config),
             ("stages", config.num_stages),
+            *((("K blocks of B asked for at once", config.burst),) if config.burst > 1 else ()),
             ("register budgets", ", ".join(f"{group} {count}" for group, count in self.registers(config).items())),
         ]
 

@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import load_shared_u32, load_u32, store_shared_v2
+from ...device.memory import load_relaxed_u32, load_shared_u32, load_u32, store_shared_v2
 from ...device.warp import sync_warp
 from ...layouts.arith import div
 from .context import GemmContext
@@ -39,6 +39,8 @@ class GroupTable:
 def fill_table(ctx: GemmContext):
     """The scheduler warp: lane l for groups l, l + 32, ...  What a bad table would say is cut to the rows that are there."""
     config, lane = ctx.config, cute.arch.lane_idx()
+    # Before it waits a launch may run where an older launch of the same kernels has left an older table in L1.
+    load = load_relaxed_u32 if config.weights_first else load_u32
     count = config.problem.num_groups
     room = div(ctx.args.m, count)  # of a group of a masked problem
     for base in cutlass.range_constexpr(0, count + 1, 32):
@@ -48,10 +50,10 @@ def fill_table(ctx: GemmContext):
             if group < count:
                 entry = ctx.args.groups + Int64(group) * 4
                 if cutlass.const_expr(config.problem.kind == MASKED):
-                    rows, first = cutlass.min(load_u32(entry), room), group * room
+                    rows, first = cutlass.min(load(entry), room), group * room
                 else:
                     if group > 0:
-                        first = cutlass.max(cutlass.min(load_u32(entry - 4), ctx.args.m), Int32(0))
-                    rows = cutlass.min(load_u32(entry), ctx.args.m) - first
+                        first = cutlass.max(cutlass.min(load(entry - 4), ctx.args.m), Int32(0))
+                    rows = cutlass.min(load(entry), ctx.args.m) - first
             store_shared_v2(ctx.shared("group_table", group), cutlass.max(rows, Int32(0)), first)
     sync_warp()

@@ -19,7 +19,7 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ...blocks.setup import init_barriers, shared_memory
+from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
 from ...device.warp import set_max_registers
@@ -30,7 +30,7 @@ from .launch_maps import address, make_map
 from .load import load_tokens, load_weights
 from .maps import map_fields
 from .math import math
-from .setup import begin, prefetch_maps
+from .setup import prefetch_maps
 from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
@@ -43,17 +43,29 @@ def initialise(ctx: GemmContext, warp: Any):
         init_barriers(ctx)
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, ("tokens", "weights", "sfa", "d"))
-    begin_together(ctx)
+    set_up_together(ctx)
+    if cutlass.const_expr(ctx.config.weights_first):
+        begin_with_weights(warp)
+    else:
+        begin()
 
 
 @cute.jit
-def begin_together(ctx: GemmContext):
+def set_up_together(ctx: GemmContext):
     """All CTAs of a cluster: what is set up is visible to them."""
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
         cute.arch.sync_threads()
-    begin()
+
+
+@cute.jit
+def begin_with_weights(warp: Any):
+    """All warps but two wait for the launches before.  The scheduler reads where rows of groups lie, and deals tiles from a counter that
+    the launch before has not; the weight loader reads B.  Neither reads what the launch before writes, nor writes what it reads."""
+    if warp != SCHEDULER_WARP:
+        if warp != WEIGHTS_WARP:
+            begin_after_others()
 
 
 @cute.jit

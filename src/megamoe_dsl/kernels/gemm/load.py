@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -81,7 +82,11 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        stage = load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks, ctx.first_k_block)
+        rows = rows_of(ctx, tile)
+        if cutlass.const_expr(ctx.config.burst > 1):
+            stage = load.load_weights_in_bursts(stage, rows, ctx.k_blocks, ctx.config.burst)
+        else:
+            stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
     read_end(tile, tiles, ctx.config.blocks_per_fetch)

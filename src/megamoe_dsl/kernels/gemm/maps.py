@@ -11,7 +11,7 @@ from ...hardware.tensor_map import TensorMapDtype
 from .config import GemmConfig
 from .problem import F32, GemmProblem
 
-L2_PROMOTION = 256
+L2_PROMOTION, BURST_PROMOTION = 256, 128
 SHORT_ROW, SHORT_PROMOTION = 512, 128
 """Bytes of a row, up to which L2 is better asked for one K block at a time where there are many matrices B (docs/gather_gemm.md)."""
 PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
@@ -33,7 +33,8 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     problem, tile = config.problem, config.tile
     count = problem.num_groups * problem.n
     row = problem.formats.weights.row_bytes(problem.k)
-    return with_weights(config, args, [rows(args.b, row, count, box, l2=promotion(problem, row)) for box in (tile.n, part(tile.n))])
+    l2 = weight_promotion(config, row)
+    return with_weights(config, args, [rows(args.b, row, count, box, l2=l2) for box in (tile.n, part(tile.n))])
 
 
 def with_weights(config: GemmConfig, args: Any, weights: list[MapFields]) -> list[MapFields]:
@@ -61,6 +62,11 @@ def scales(config: GemmConfig, args: Any) -> MapFields:
 def promotion(problem: GemmProblem, width: int) -> int:
     """Bytes that L2 fetches at a time, of an operand whose rows are so many bytes."""
     return SHORT_PROMOTION if problem.has_groups and width <= SHORT_ROW else L2_PROMOTION
+
+
+def weight_promotion(config: GemmConfig, width: int) -> int:
+    """The same of B: in bursts K blocks that follow one another are asked for anyway, and promoted would be read twice."""
+    return BURST_PROMOTION if config.burst > 1 else promotion(config.problem, width)
 
 
 def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:

@@ -24,9 +24,9 @@ def has_loop(find: Measurer) -> bool:
     return bool(config.most_k_blocks > (config.ahead if config.tile.scaled else 2))
 
 
-def measure_weight_loader(find: Measurer) -> list[Measure]:
-    """Of the weight loader, which fetches codes and records of weights that are decoded."""
-    fetches = 2 if find.config.problem.decodes else 1
+def measure_weight_loader(find: Measurer, boxes: int = 1) -> list[Measure]:
+    """Of the weight loader, which fetches so many boxes of a K block, and codes and records of weights that are decoded."""
+    fetches = 2 if find.config.problem.decodes else boxes
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", fetches)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 
-from ...device.sync import let_next_launch_begin, wait_for_launches_before
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .context import GemmContext
@@ -17,9 +16,3 @@ def prefetch_maps(ctx: GemmContext, names: cutlass.Constexpr[tuple[str, ...]]):
     if elect():
         for name in names:
             prefetch_tensor_map(getattr(ctx.maps, name))
-
-
-def begin() -> None:
-    """All that comes before needs nothing of the launch before this one."""
-    let_next_launch_begin()
-    wait_for_launches_before()

@@ -19,7 +19,7 @@ from ..program import Program, load
 from .tensor_map_call import encode_tiled
 
 SUCCESS, UNKNOWN_ERROR = 0, 999
-_CLUSTER_DIMENSION = 4
+_CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
 _OUT_INT, _OUT_POINTER = POINTER(c_int), POINTER(c_void_p)
 _LOAD = ctypes.CFUNCTYPE(c_int, c_void_p)
 _LOAD_TO_DEVICE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
@@ -127,6 +127,7 @@ class HostModule:
         program = load(self.ptx, self._kernels[kernel - 1])
         attributes = [asked.attributes[i] for i in range(asked.count)]
         clusters = [one.value.sizes() for one in attributes if one.id == _CLUSTER_DIMENSION]
+        early = any(one.id == _PROGRAMMATIC_SERIALIZATION and one.value.x for one in attributes)
         self.device.launch(
             Launch(
                 grid=asked.grid.sizes(),
@@ -136,6 +137,7 @@ class HostModule:
                 args=argument_bytes(program, arguments),
                 rank=self.device.rank,
                 program=program,
+                early=early,
             )
         )
 

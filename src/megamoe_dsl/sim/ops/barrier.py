@@ -188,7 +188,7 @@ def fence_barrier_init(ins: PtxInstruction, b: Binder) -> Straight:
 
 
 @register(
-    "fence.proxy.alias", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
+    "fence.proxy.alias", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
 )  # fmt: skip
 def hint(ins: PtxInstruction, b: Binder) -> Straight:
     """No effect on a functional run."""

@@ -20,13 +20,13 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
 from ....device.tma import wait_group_read
 from ...gemm.launch_maps import address, make_map
-from ...gemm.setup import begin, prefetch_maps
+from ...gemm.setup import prefetch_maps
 from ...gemm.sm100.config import LOADER_WARPS
 from ...gemm.sm100.epilogue import epilogue
 from ...gemm.sm100.load import load_weights

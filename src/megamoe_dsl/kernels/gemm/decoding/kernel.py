@@ -13,14 +13,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int64
 
-from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.setup import begin, init_barriers, shared_memory
 from ....device.e2m1 import store_table
 from ....device.launch import launch
 from ....device.warp import set_max_registers
 from ..arguments import GemmArguments
 from ..config import LOADER_WARPS, GemmConfig
 from ..context import GemmContext
-from ..kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, begin_together, end_together, rank_in_cluster, run_loader_warp
+from ..kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_together, rank_in_cluster, run_loader_warp, set_up_together
 from ..launch_maps import address, make_map
 from ..setup import prefetch_maps
 from . import math, math_rows
@@ -50,7 +50,8 @@ def initialise(ctx: GemmContext, warp: Any):
         prefetch_maps(ctx, ("tokens", "codes", "records", "sfa", "d"))
     if warp == SCHEDULER_WARP:
         store_table(ctx.shared("decoded"))
-    begin_together(ctx)
+    set_up_together(ctx)
+    begin()
 
 
 @cute.kernel

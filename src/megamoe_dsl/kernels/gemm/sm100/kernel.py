@@ -20,14 +20,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int64
 
-from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
 from ..arguments import FactoredGemmArguments, GemmArguments
 from ..context import GemmContext
 from ..launch_maps import address, make_map
-from ..setup import begin, prefetch_maps
+from ..setup import prefetch_maps
 from ..tile_scheduler import schedule_tiles
 from .config import LOADER_WARPS, Sm100GemmConfig
 from .epilogue import epilogue

@@ -1,0 +1,18 @@
+"""Counters of tiles: which launch has which."""
+
+from __future__ import annotations
+
+import torch
+
+from megamoe_dsl.runtime.tile_counters import EACH, TileCounters
+
+
+def test_a_launch_that_deals_early_has_another_counter_than_the_one_before(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    counters = TileCounters(torch.device("cpu"))
+    first, second = counters.of(1, False), counters.of(2, False)
+    assert second - first == 4 * EACH and first == counters.of(1, False) == counters.memory.data_ptr()
+    taken = [counters.early(first) for _ in range(4)]
+    assert taken == [first + 4, first + 8, first + 4, first + 8]
+    assert counters.early(second) == second + 4
+    assert counters.memory.shape[1] == EACH and not counters.memory.any()

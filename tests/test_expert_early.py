@@ -1,0 +1,50 @@
+"""Launches that begin early beside others (bench/experts/early.py), on a simulated GPU: bits, what a record has, and no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from forked import forked_process
+from megamoe_dsl.bench.experts.early import ALL, GEMMS, WEIGHTS, compile_early, configs_of
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.target import Target
+
+TARGET, TOKENS = Target.typical("sm_90a", 4), 5
+LAYER = ExpertLayer(256, 128, 8, 2)
+POINT: Any = SimpleNamespace(layer=LAYER, tokens=TOKENS)
+
+
+def run_on_gpu(folder: Path) -> None:
+    """Into a file: the record.  A stand-in GPU has no graphs: calls take their place."""
+    from megamoe_dsl.bench import timing
+    from megamoe_dsl.bench.experts import early
+    from stand_in.gpu import install
+
+    install("sm_90a", TARGET.num_sms)
+    timing.REPEATS = timing.GRAPH_LAUNCHES = 1
+    timing.graph_of = early.graph_of = lambda one, launches=1: SimpleNamespace(replay=one)
+    (record,) = early.run_early([POINT], TARGET, folder, 1)
+    torch.save(record, folder / "record.pt")
+
+
+def test_the_ways_differ_in_one_thing_each() -> None:
+    configs = configs_of(POINT, TARGET)
+    assert list(configs) == [GEMMS, ALL, WEIGHTS] and configs[GEMMS] == configs[ALL]
+    assert configs[WEIGHTS][1] == LAYER.configs(TARGET, TOKENS) and configs[WEIGHTS][1].fc2.weights_first
+
+
+def test_every_way_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_early([POINT], TARGET, tmp_path) == 6
+    monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
+    process = forked_process(run_on_gpu, (tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    record = torch.load(tmp_path / "record.pt")
+    assert record["passed"] and record["wrong"] == {GEMMS: 0, ALL: 0, WEIGHTS: 0}
+    assert record["us"].keys() == {name + more for name in (GEMMS, ALL, WEIGHTS) for more in ("", "; logits")}
