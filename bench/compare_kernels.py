@@ -5,7 +5,8 @@
     python bench/compare_kernels.py --points flash:512,flash:2048 before after
 
 Every kernel of every folder that fits a point is bound to the same buffers, so that changes of layouts cannot be compared.  What computes
-something else than the reference is timed as well, and marked WRONG.  With `--recipe fp8xmxfp4` kernels of fp8xfp8 take part as well, on
+something else than the reference is timed as well, and marked WRONG.  `--joules 3` measures energy after that, a second of launches of each
+kernel in three turns: at its power cap a GPU's speed is that.  With `--recipe fp8xmxfp4` kernels of fp8xfp8 take part as well, on
 the same tokens and weights.  Torch and cuda-bindings are enough here.
 """
 
@@ -25,6 +26,7 @@ import torch
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.energy_per_call import joules_in_turns
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
@@ -63,6 +65,7 @@ class Settings:
     repeats: int = REPEATS
     earlier_batches: int = BATCHES
     watchdog_ns: int = 5 * 10**9
+    energy_turns: int = 0
 
 
 def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
@@ -92,6 +95,9 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
             launch()
     for name, times in time_back_to_back(launches, launches_of(tokens), settings.repeats).items():
         entries[name] |= {"us": asdict(times), "tflops": least.flop / times.median / 1e6}
+    medians = {name: one["us"]["median"] for name, one in entries.items()}
+    for name, joules in (joules_in_turns(launches, medians, settings.energy_turns) or {}).items():
+        entries[name] |= {"joules": asdict(joules)}
     for kernel in kernels.values():
         kernel.synchronize()
     launches.clear()
@@ -122,7 +128,9 @@ def table(record: dict[str, Any], baseline: str) -> str:
         us, check = one["us"], one["check"]
         verdict = f"{'ok' if check['passed'] else 'WRONG'}, {check['same_bits']:.4f} same bits"
         figures = f"{us['median']:9.1f} {us['low']:9.1f} {us['high']:9.1f} {one['tflops']:7.0f} {before / us['median'] - 1:+7.1%}"
-        lines.append(f"{figures}  {verdict:23} {one['folder']} {one['recipe']} {one['variant']}")
+        joules = one.get("joules")
+        energy = f", {joules['median']:.4f} ({joules['low']:.4f} to {joules['high']:.4f}) J" if joules else ""
+        lines.append(f"{figures}  {verdict:23} {one['folder']} {one['recipe']} {one['variant']}{energy}")
     return "\n".join(lines)
 
 
@@ -137,6 +145,7 @@ def main() -> None:
         default=BATCHES,
         help="with other routings, whose tokens then lie in a tile's rows; 0 leaves zeros there",
     )
+    parser.add_argument("--joules", type=at_least(0), default=0, metavar="TURNS", help="turns in which a second of launches is measured")
     parser.add_argument("--watchdog-ms", type=at_least(1), default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
@@ -153,7 +162,7 @@ def main() -> None:
         records.append({"name": point.name, **record})
         print(table(records[-1], given.folders[0].name), flush=True)
 
-    settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000)
+    settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000, given.joules)
     job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
         run_jobs(RankWorker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)

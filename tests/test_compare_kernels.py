@@ -16,7 +16,7 @@ import torch
 import compare_kernels
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import history, result_file
+from megamoe_dsl.bench import energy_per_call, history, result_file
 from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.history import BATCHES
 from megamoe_dsl.bench.point import Point, fp8_weights
@@ -125,9 +125,12 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(history, "synchronize", lambda: None)
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
+    monkeypatch.setattr(energy_per_call, "joules_of", lambda launches, us: {name: us[name] / 1e6 for name in launches})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     layer = SimpleNamespace(all_weights=[], bind=lambda found, config, symmetric, watchdog_ns: bound[found.folder.name])
-    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, compare_kernels.Settings([tmp_path / "old", tmp_path / "new"]))
+    settings = compare_kernels.Settings([tmp_path / "old", tmp_path / "new"], energy_turns=2)
+    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, settings)
+    assert all(one["joules"] == {key: value / 1e6 for key, value in one["us"].items()} for one in record["kernels"])
     first, second = compare_kernels.table(record, "old").splitlines()[2:]
     assert "+100.0%  WRONG, 0.0000" in first and "new" in first and "+0.0%  ok, 1.0000" in second and "old" in second
     assert [one.launches for one in bound.values()] == [BATCHES + 1 + compare_kernels.WARM_UPS + 1] * 2
@@ -147,6 +150,13 @@ def test_table_shows_gains_and_what_is_wrong() -> None:
     assert "+10.0%" in new and "WRONG" in new and "new fp8xfp8 block_m" in new
     assert "+0.0%" in old and "ok" in old and "WRONG" not in old
     assert compare_kernels.table({"name": "flash", "error": "hung"}, "old") == "flash: FAILED: hung"
+
+
+def test_table_shows_joules_where_they_were_measured() -> None:
+    joules = {"median": 0.433, "low": 0.4321, "high": 0.45}
+    kernels = [entry("new", 100.0, True) | {"joules": joules}, entry("old", 110.0, True)]
+    new, old = compare_kernels.table({"name": "flash", "bound_us": 90.0, "bound_by": "hbm", "kernels": kernels}, "old").splitlines()[2:]
+    assert new.endswith(", 0.4330 (0.4321 to 0.4500) J") and not old.endswith("J")
 
 
 def test_comparison_needs_neither_the_dsl_nor_the_command_line() -> None:

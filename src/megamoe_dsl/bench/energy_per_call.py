@@ -8,9 +8,15 @@ import torch
 import torch.distributed as dist
 
 from .energy_meter import EnergyMeter
-from .timing import graph_of, synchronize
+from .timing import Times, graph_of, synchronize
 
 ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
+
+
+def joules_in_turns(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, float], turns: int) -> dict[str, Times] | None:
+    """The median, least and most of so many turns of `joules_of`; None where NVML does not say."""
+    known = [one for one in (joules_of(candidates, us) for _ in range(turns)) if one is not None]
+    return {name: Times.of([one[name] for one in known]) for name in candidates} if known else None
 
 
 def joules_of(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, float]) -> dict[str, float] | None:

@@ -14,10 +14,10 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel
-from .energy_per_call import joules_of
+from .energy_per_call import joules_in_turns
 from .history import run_earlier_batches
 from .point import BASELINE, SEED, Layer, Point
-from .timing import Times, synchronize, time_graphs
+from .timing import synchronize, time_graphs
 from .variant import variant_name
 
 TURNS = 3
@@ -67,9 +67,9 @@ def measure(candidates: Mapping[str, Callable[[], None]], turns: int) -> dict[st
     synchronize()
     graphs = time_graphs(candidates)
     us = {name: one.median for name, one in graphs.items()}
-    known = [one for one in (joules_of(candidates, us) for _ in range(turns)) if one is not None]
-    joules = {name: asdict(Times.of([one[name] for one in known])) for name in candidates} if known else None
-    return {"graph_us": {name: asdict(one) for name, one in graphs.items()}, "joules": joules}
+    joules = joules_in_turns(candidates, us, turns)
+    found = None if joules is None else {name: asdict(one) for name, one in joules.items()}
+    return {"graph_us": {name: asdict(one) for name, one in graphs.items()}, "joules": found}
 
 
 def energy_of_linears(unfused: UnfusedKernel, y: torch.Tensor) -> dict[str, Any]:
