@@ -240,7 +240,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("layer", of_layer, checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
         *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
         *([Step("gpt_oss", prepared("gpt_oss"), checked("test_gpt_oss_on_gpu.py", on=1), 120)] if hopper and not simulated else []),
-        *([Step("ep", of_ep, checked("test_ep_on_gpus.py", only=first), 400)] if hopper and not simulated else []),
+        *([Step("ep", of_ep, checked("test_ep_on_gpus.py", only=first), 500)] if hopper and not simulated else []),
         *(Step(tool, (*bits, *of_layer, *of_ep), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
