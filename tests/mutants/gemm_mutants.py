@@ -212,8 +212,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a packed group begins where the one before it begins",
         "off by one",
         "group_table.py",
-        "load_u32(entry - 4), ctx.args.m)",
-        "load_u32(entry - 8), ctx.args.m)",
+        "load(entry - 4), ctx.args.m)",
+        "load(entry - 8), ctx.args.m)",
     ),
     mutant(
         "a role reads the table of groups before it is written",
