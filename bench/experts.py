@@ -36,14 +36,13 @@ from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Sites, Tried, compile_points, run_points
 from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
 from megamoe_dsl.bench.experts.trace import trace_experts
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.result_file import save, save_each
 from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
 TARGET = Target.typical("sm_90a")
-
-
 WHATS = ("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "prepare-early", "early", "launches", "table", "memory")
 
 
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
     parser.add_argument("--sonic", type=Path)
-    parser.add_argument("--turns", type=int, default=REPEATS, help="of `run`; their number also decides the order")
+    parser.add_argument("--turns", type=at_least(1), default=REPEATS, help="of `run`; their number also decides the order")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):

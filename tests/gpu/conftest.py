@@ -21,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser.getgroup("checks on GPUs").addoption, GpuOptions)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of a `point` runs at those of the soak."""
+    if "point" in metafunc.fixturenames:
+        points = read_options(GpuOptions, metafunc.config.option).soak_points()
+        metafunc.parametrize("point", points, ids=[one.name.replace(" ", "_") for one in points])
+
+
 @pytest.fixture(scope="session")
 def options(request: pytest.FixtureRequest) -> GpuOptions:
     """What the command line says; the defaults where it could not say anything, because the tests were found in a parent folder."""

@@ -7,17 +7,11 @@ import torch
 
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.options import read_options
 from megamoe_dsl.bench.point import Point
 from record_file import RecordFile
 from unfused_ranks import compare
 
 pytestmark = pytest.mark.gpu
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    points = read_options(GpuOptions, metafunc.config.option).soak_points()
-    metafunc.parametrize("point", points, ids=[one.name.replace(" ", "_") for one in points])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMapDtype
-from ..gemm.maps import BURST_PROMOTION, L2_PROMOTION, part, rows
+from ..gemm.maps import L2_PROMOTION, part, rows, weight_promotion
 from .config import GatherGemmConfig
 from .problem import BF16, GatherGemmProblem
 
@@ -23,7 +23,7 @@ def map_fields(config: GatherGemmConfig, args: Any) -> list[MapFields]:
     """The same; `args` has the fields of `GatherGemmArguments`."""
     problem, tile = config.problem, config.tile
     a_row, b_row = (one.row_bytes(problem.k) for one in (problem.formats.activations, problem.formats.weights))
-    l2 = BURST_PROMOTION if config.burst > 1 else L2_PROMOTION
+    l2 = weight_promotion(config, L2_PROMOTION)
     # What is activated leaves row by row; its map is there and not used.
     columns = problem.d_columns
     d_dims, d_box = (columns, args.d_rows), (tile.store_columns, tile.store_rows)

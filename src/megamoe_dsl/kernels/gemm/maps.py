@@ -33,7 +33,7 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     problem, tile = config.problem, config.tile
     count = problem.num_groups * problem.n
     row = problem.formats.weights.row_bytes(problem.k)
-    l2 = weight_promotion(config, row)
+    l2 = weight_promotion(config, promotion(problem, row))
     return with_weights(config, args, [rows(args.b, row, count, box, l2=l2) for box in (tile.n, part(tile.n))])
 
 
@@ -64,9 +64,10 @@ def promotion(problem: GemmProblem, width: int) -> int:
     return SHORT_PROMOTION if problem.has_groups and width <= SHORT_ROW else L2_PROMOTION
 
 
-def weight_promotion(config: GemmConfig, width: int) -> int:
-    """The same of B: in bursts K blocks that follow one another are asked for anyway, and promoted would be read twice."""
-    return BURST_PROMOTION if config.burst > 1 else promotion(config.problem, width)
+def weight_promotion(config: GemmConfig, alone: int) -> int:
+    """The same of B, `alone` where K blocks are asked for one by one: in bursts those that follow one another are asked for anyway, and
+    promoted would be read twice."""
+    return BURST_PROMOTION if config.burst > 1 else alone
 
 
 def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
