@@ -35,8 +35,8 @@ from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
 from megamoe_dsl.bench.unfused import bits_of
 from megamoe_dsl.bench.variant import variant_name
-from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.layouts.pool import pool_tokens
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs

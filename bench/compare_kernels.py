@@ -37,7 +37,7 @@ from megamoe_dsl.bench.roofline import bound_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 

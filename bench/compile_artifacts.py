@@ -27,8 +27,8 @@ from megamoe_dsl.bench.point_options import CompileOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 

@@ -28,8 +28,8 @@ from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import ProblemError
 
 LIMIT_S = 120.0

@@ -24,7 +24,7 @@ from megamoe_dsl.bench.gemm.counters import count, counters_table, launch_once
 from megamoe_dsl.bench.gemm.point import MEASURED, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.kernels.gemm.problem import GEMM_RECIPES
+from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.problem import ProblemError
 
 PROFILED_LIMIT_S = 300.0

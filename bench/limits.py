@@ -16,7 +16,7 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.hardware.operand_tile import BLOCK_K
-from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS
+from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.subject import Subject

@@ -18,7 +18,7 @@ from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe, random_weight
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.host_time import Call, no_collection
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime import cuda_kernel, device_gemm, expert_plan, experts, layer, rank_kernel, top_experts
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target

@@ -27,7 +27,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Listing
 from megamoe_dsl.sass.source import function_of

@@ -2,8 +2,8 @@
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
 shape = {"hidden": 1024, "intermediate": 512, "num_experts": 16, "topk": 4, "num_ranks": 2, "max_tokens_per_rank": 256}

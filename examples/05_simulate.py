@@ -4,7 +4,7 @@ import torch
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE

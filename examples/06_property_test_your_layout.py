@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.layouts.algebra import Layout, complement, composition, join, right_inverse, same_function
 from megamoe_dsl.layouts.region import U8, Field, Region
 from megamoe_dsl.testing import configs, layouts

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 from megamoe_dsl.artifact.export import export_kernel
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
 LOAD = """

@@ -39,16 +39,16 @@ from deep_gemm_sm100 import DeepGemmSm100
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.gemm.case import gemm_case
 from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.blocks.gemm.config import ROWS, GemmConfig
+from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cli.simulate_inputs import FIELDS, draw_inputs
 from megamoe_dsl.cli.simulate_inputs import launch as launch_of_ours
-from megamoe_dsl.kernels.gemm.config import ROWS, GemmConfig
-from megamoe_dsl.kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.arith import align, ceil_div
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs

@@ -1,4 +1,4 @@
-"""A ring that one warp fills and another reads: the waits of the GEMM that gathers its rows (kernels/gather_gemm) and nothing else.
+"""A ring that one warp fills and another reads: the waits of the GEMM that gathers its rows (blocks/gemm/gather) and nothing else.
 
 What compute-sanitizer's racecheck says of a ring that is certainly right, and of the same with a wait that comes too late, says what it
 follows (copied_ring_run.py, docs/studies.md).  A lane reads what its neighbour has written: every order has to come from the mbarriers.

@@ -12,8 +12,8 @@ import torch
 from cuda_headers import CudaHeaders
 from deep_gemm_buffer import kernel_source
 from megamoe_dsl.bench.gemm.case import GemmCase
+from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, SCALE_BLOCK
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, SCALE_BLOCK
 from megamoe_dsl.layouts.arith import align, ceil_div
 from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, Simulator
 

@@ -10,7 +10,7 @@ from cuda_headers import CudaHeaders
 from deep_gemm_buffer import kernel_source
 from deep_gemm_run import aligned_zeros
 from megamoe_dsl.arch import SM100
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.layouts.arith import ceil_div
 from megamoe_dsl.quant import input_layout
 from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs

@@ -20,7 +20,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from megamoe_dsl.presets.shapes import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs

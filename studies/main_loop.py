@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megamoe_dsl.inspect import Instruction, Listing
-from megamoe_dsl.kernels.mega_moe.sm90.measures import WGMMAS_PER_K_BLOCK
+from megamoe_dsl.kernels.moe.sm90.measures import WGMMAS_PER_K_BLOCK
 from megamoe_dsl.sass.flow import Flow
 
 

@@ -38,9 +38,9 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import FP8
 from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.kernels.mega_moe.config import RegisterBudget
-from megamoe_dsl.kernels.mega_moe.sm90 import config, kernel
-from megamoe_dsl.kernels.mega_moe.sm90 import math as math_warps
+from megamoe_dsl.kernels.moe.config import RegisterBudget
+from megamoe_dsl.kernels.moe.sm90 import config, kernel
+from megamoe_dsl.kernels.moe.sm90 import math as math_warps
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Instruction, Listing

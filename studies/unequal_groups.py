@@ -25,9 +25,9 @@ from megamoe_dsl.bench.gemm.point import SKEWED, GemmPoint
 from megamoe_dsl.bench.gemm.run import passed
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, PACKED, GemmProblem
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.gemm.config import GemmConfig
-from megamoe_dsl.kernels.gemm.problem import CONTIGUOUS, PACKED, GemmProblem
 
 GROUPS, N, K = 32, 4096, 4096
 ROWS = (64, 100, 166, 250, 384)

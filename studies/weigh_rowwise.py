@@ -25,7 +25,7 @@ from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import preset
 from rowwise_recipe import DATA, RECIPES, distance, draw, unquantised
 

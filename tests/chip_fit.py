@@ -6,7 +6,7 @@ from megamoe_dsl.arch import REGISTER_FILE
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 
 
 def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Artifact:

@@ -34,7 +34,7 @@ from megamoe_dsl.bench.session import Session
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
-from megamoe_dsl.kernels.mega_moe.work import Load
+from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 

@@ -23,7 +23,7 @@ from megamoe_dsl.bench.point import Point, fp8_weights
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_weight_e4m3
 

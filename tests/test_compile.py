@@ -6,7 +6,7 @@ import pytest
 
 from megamoe_dsl.artifact.compile import compile, compile_kernel
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 
 

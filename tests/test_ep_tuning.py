@@ -18,8 +18,8 @@ from megamoe_dsl.bench.ep_tuning import CANDIDATES, entered, entry_of, winner_of
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.kernels.ep_moe import tuned_fields
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves import tuned_fields
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table

@@ -12,7 +12,7 @@ import torch
 from megamoe_dsl.bench import ep as bench
 from megamoe_dsl.bench.ep import SMALL, Variant, bind_variants
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.target import Target
 

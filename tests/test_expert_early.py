@@ -11,7 +11,7 @@ import torch
 
 from forked import forked_process
 from megamoe_dsl.bench.experts.early import ALL, GEMMS, WEIGHTS, compile_early, configs_of
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 
 TARGET, TOKENS = Target.typical("sm_90a", 4), 5

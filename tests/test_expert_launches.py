@@ -12,7 +12,7 @@ import torch
 from forked import forked_process
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.experts.launches import same_bits
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 
 ARCH, SMS, TOKENS = "sm_90a", 4, 5

@@ -17,7 +17,7 @@ from megamoe_dsl.bench.experts.point import ExpertPoint
 from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Tried, bfloat16, try_point
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
 from sglang_stand_in import wheel

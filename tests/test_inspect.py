@@ -10,8 +10,8 @@ import pytest
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_baseline
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
@@ -22,7 +22,7 @@ from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads
 NESTED = """
 .text.kernel:
         /*0000*/                   MOV R1, c[0x0][0x28] ;
-	//## File "/p/kernels/mega_moe/mma.py", line 7
+	//## File "/p/kernels/moe/mma.py", line 7
 .L_x_1:
         /*0010*/                   IADD3 R2, R2, 0x1, RZ ;
 .L_x_2:
@@ -67,7 +67,7 @@ def test_parse_gives_predicates_targets_and_lines() -> None:
     assert [one.address for one in code] == list(range(0, 0x90, 0x10))
     assert (code[3].predicate, code[3].opcode, code[3].target) == ("@!P0", "BRA", 0x20)
     assert code[0].source is None
-    assert code[1].source == ("/p/kernels/mega_moe/mma.py", 7)
+    assert code[1].source == ("/p/kernels/moe/mma.py", 7)
 
 
 def test_loops_nest_and_leave_slow_paths_out() -> None:

@@ -12,9 +12,9 @@ from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.integer import as_integer
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime.selection import Selection

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.kernels.mega_moe.layouts.pool import padded_sf_rows, pool_tokens
+from megamoe_dsl.kernels.moe.layouts.pool import padded_sf_rows, pool_tokens
 from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, Problem, ProblemError
 from megamoe_dsl.recipe import LAYER_RECIPES
 from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
@@ -154,7 +154,7 @@ def test_worst_routing_sends_everything_to_one_rank():
 def test_import_is_light():
     code = (
         "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule\n"
-        "import megamoe_dsl.kernels.mega_moe.layouts.symmetric, megamoe_dsl.kernels.mega_moe.sm100.smem_plan\n"
+        "import megamoe_dsl.kernels.moe.layouts.symmetric, megamoe_dsl.kernels.moe.sm100.smem_plan\n"
         "assert megamoe_dsl.Problem and megamoe_dsl.Sm100Config and 'TIERS' in dir(megamoe_dsl)\n"
         "assert not {'torch', 'cutlass', 'numpy'} & set(sys.modules), set(sys.modules)"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megamoe_dsl.bench.results import Results
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from regret import Regret, details, files_of_tables, regrets, summary
 

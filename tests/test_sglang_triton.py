@@ -16,7 +16,7 @@ from megamoe_dsl.bench.experts.inputs import result
 from megamoe_dsl.bench.experts.sglang_blocks import SlotBlocks, sglang_sort, sorted_blocks
 from megamoe_dsl.bench.experts.sglang_triton import CONFIGS, sglang_layer, sglang_ways
 from megamoe_dsl.bench.experts.trials import Trials
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from sglang_stand_in import ALIGN, wheel, write

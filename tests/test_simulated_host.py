@@ -23,7 +23,7 @@ from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.results import Results, ResultsError
-from megamoe_dsl.kernels.moe_stages.family import STAGES
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.sim import Launch
 from stand_in.gpu import VARIABLE, environment
 from stand_in.streams import Streams, stream_classes

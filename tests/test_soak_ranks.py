@@ -20,7 +20,7 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.soak import SETS
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE

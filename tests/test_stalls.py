@@ -7,7 +7,7 @@ import pytest
 
 import stalls
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
 SOURCE = """"Kernel Name","mega_moe",

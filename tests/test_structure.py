@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "problem": {"activation", "integer", "recipe"},
     "shared_experts": {"integer", "problem"},
     "target": {"arch", "problem"},
-    "blocks": {"device", "hardware", "layouts", "schedule"},
+    "blocks": {*SHAPE, "device", "integer", "schedule", "tuned"},
     "sim": {"device", "hardware"},
     "quant": {"arch", "hardware", "layouts", "problem", "recipe"},
     "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},

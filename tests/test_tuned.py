@@ -10,8 +10,8 @@ import pytest
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_fields, variant_fields
 from megamoe_dsl.bench.verdict import beats, median
-from megamoe_dsl.kernels.mega_moe import config as mega_moe_config
-from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
+from megamoe_dsl.kernels.moe import config as mega_moe_config
+from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import choose, configs_up_to
 from megamoe_dsl.problem import Problem

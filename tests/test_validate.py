@@ -25,14 +25,14 @@ from megamoe_dsl.bench.options import add_options, options_of, read_options
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import BenchOptions, TuneOptions
 from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.kernels.ep_moe.layouts import symmetric as ep_moe
-from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
-from megamoe_dsl.kernels.mega_moe.layouts import symmetric as mega_moe
-from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe_stages.family import STAGES
-from megamoe_dsl.kernels.moe_stages.results import stage_results
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.halves.layouts import symmetric as ep_moe
+from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
+from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
+from megamoe_dsl.kernels.moe.unfused.results import stage_results
 from megamoe_dsl.problem import Problem
 from script_help import help_of
 

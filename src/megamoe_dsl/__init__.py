@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from . import sim
     from .artifact.artifact import Artifact, CompileError
     from .artifact.compile import compile_kernel
+    from .blocks.gemm.config import GemmConfig
+    from .blocks.gemm.problem import GemmProblem
     from .cases import Case, random_case, random_inputs, random_weights
     from .config_error import ConfigError
-    from .kernels.gemm.config import GemmConfig
-    from .kernels.gemm.problem import GemmProblem
-    from .kernels.mega_moe.sm90.config import Sm90Config
-    from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
+    from .kernels.moe.sm90.config import Sm90Config
+    from .kernels.moe.sm100.config import TIERS, Sm100Config
     from .problem import Problem, ProblemError
     from .quant import ExpertWeights
     from .runtime.buffers import Inputs

@@ -14,7 +14,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts, read_experts
 from megamoe_dsl.checkpoints.summary import summarise
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
 from megamoe_dsl.runtime.buffers import RankBuffers

@@ -14,8 +14,8 @@ from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts, read_experts
 from megamoe_dsl.checkpoints.published import OWN
 from megamoe_dsl.checkpoints.write import convert_checkpoint
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     WEIGHT_NAMES,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import baseline_test
 import baseline_test_support
 from baseline_test import UnknownImportError, kernels_of, load, placed, rewritten, scenarios
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 
 TEST = '''"""from deep_gemm import nothing: a docstring."""
 import sys

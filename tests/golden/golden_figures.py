@@ -9,8 +9,8 @@ from typing import Any
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import dsl_version
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import PRESETS
 
 FOLDER = Path(__file__).parent

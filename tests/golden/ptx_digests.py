@@ -13,24 +13,24 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
+from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig, Sm100SumConfig
-from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
-from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
-from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from megamoe_dsl.kernels.gemm.config import GemmConfig
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
-from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.target import Target
 

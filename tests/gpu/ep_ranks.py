@@ -15,8 +15,8 @@ from megamoe_dsl.bench.ep import draw_activations
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cases.routing import draw_experts, routing_bias
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import Inputs

@@ -11,8 +11,8 @@ import torch
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.family import TopExpertsKernel
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.quant import quantize_weight_e4m3

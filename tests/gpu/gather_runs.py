@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megamoe_dsl.bench.gather.case import GatherCase, gather_case
-from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
-from megamoe_dsl.kernels.gather_gemm.problem import RESULTS, SOURCES, GatherGemmProblem
+from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.gather.problem import RESULTS, SOURCES, GatherGemmProblem
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
-from megamoe_dsl.kernels.gemm.config import GemmConfig
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
 
 
 @dataclass(frozen=True)

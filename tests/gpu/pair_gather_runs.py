@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
-from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
-from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
+from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from pair_gemm_runs import NVFP4, PLAIN, W4A4, W4A8, W8A8
 
 

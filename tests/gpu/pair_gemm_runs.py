@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_runs import FEW, GROUPED, Run, groups
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
-from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 
 W4A8, W4A4, W8A8, NVFP4, PLAIN = "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16"
 

@@ -16,8 +16,8 @@ from megamoe_dsl.bench.snapshot import Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.cases import TokenInputs, random_weights
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.mega_moe.layouts.tile import TILE_ROWS
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, TransformedWeights
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers

@@ -25,8 +25,8 @@ from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, block_ks
+from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, block_ks
 from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
@@ -163,7 +163,7 @@ def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
 def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.artifact.compile import compile_kernel
-    from megamoe_dsl.kernels.moe_stages.family import stage_configs
+    from megamoe_dsl.kernels.moe.unfused.family import stage_configs
     from megamoe_dsl.runtime.simulated import SimulatedMoE
     from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 

@@ -12,7 +12,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.reference import linear1, route

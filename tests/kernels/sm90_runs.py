@@ -10,7 +10,7 @@ import torch
 from mega_moe_runs import Layer, artifact
 
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate, MoeResult
 

@@ -10,9 +10,9 @@ from mega_moe_runs import Layer, artifact, inputs, received
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe_stages.config import LinearConfig
-from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.unfused.config import LinearConfig
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 
 

@@ -18,7 +18,7 @@ def test_a_piece_of_y_beyond_two_gibibytes() -> None:
     from cutlass import Int32, Int64
 
     from megamoe_dsl.device.memory import store_u64
-    from megamoe_dsl.kernels.mega_moe.combine import piece_address
+    from megamoe_dsl.kernels.moe.combine import piece_address
 
     @cute.kernel
     def kernel(y: Int64, out: Int64):

@@ -18,8 +18,8 @@ from stage_runs import prove_equal
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
+from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.problem import Problem
 
 OWN_MASK = re.compile(r"(shfl\.sync\.bfly\.b32 [^;]*, 31, )%r\d+;")

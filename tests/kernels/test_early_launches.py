@@ -13,8 +13,8 @@ import torch
 
 from gemm_runs import BY_NAME, artifact
 from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8

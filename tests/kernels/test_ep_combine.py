@@ -11,7 +11,7 @@ from mega_moe_runs import inputs
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.watchdog import WatchdogError

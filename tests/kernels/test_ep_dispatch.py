@@ -10,11 +10,11 @@ import torch
 from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated, small_config
 from mega_moe_runs import artifact, inputs
 
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.gemm.config import GemmConfig
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic

@@ -11,7 +11,7 @@ from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, ro
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 

@@ -10,8 +10,8 @@ from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.cuda_kernel import check_resident

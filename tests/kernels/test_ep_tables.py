@@ -17,9 +17,9 @@ from mega_moe_runs import artifact
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
-from megamoe_dsl.kernels.ep_moe.layouts.pool import first_rows
-from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.halves.layouts.pool import first_rows
+from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.buffers import EpSymmetric
 from megamoe_dsl.runtime.ep.simulated_tables import simulate_tables

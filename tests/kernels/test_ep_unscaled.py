@@ -11,12 +11,12 @@ from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, ro
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely

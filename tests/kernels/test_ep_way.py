@@ -9,9 +9,9 @@ import pytest
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe import way
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.ep_moe.way import Way, fastest_way
+from megamoe_dsl.kernels.moe.halves import way
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.way import Way, fastest_way
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import RECIPES

@@ -9,9 +9,9 @@ import torch
 from test_expert_routing import reference
 
 from gemm_runs import artifact
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
-from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.reference.router import router_metadata
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8

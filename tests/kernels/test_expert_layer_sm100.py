@@ -11,7 +11,7 @@ from gemm_runs import artifact
 from megamoe_dsl.bench.gather.case import as_integers, factors_of_columns, rows_of
 from megamoe_dsl.bench.gather.case import gate_and_up as gate_and_up_apart
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_nvfp4

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
 from megamoe_dsl.bench.gemm.candidates import candidates
 from megamoe_dsl.bench.gemm.point import all_points, find_points
-from megamoe_dsl.kernels.gemm.choose import burst_of
-from megamoe_dsl.kernels.gemm.maps import map_fields
-from megamoe_dsl.kernels.gemm.problem import KINDS
-from megamoe_dsl.kernels.gemm.tile import TileShape
+from megamoe_dsl.blocks.gemm.choose import burst_of
+from megamoe_dsl.blocks.gemm.maps import map_fields
+from megamoe_dsl.blocks.gemm.problem import KINDS
+from megamoe_dsl.blocks.gemm.tile import TileShape
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, tuned_gemms

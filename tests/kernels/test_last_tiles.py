@@ -10,9 +10,9 @@ import pytest
 from sm90_runs import config, problem, prove
 
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
 from sweep import rarely
 

@@ -20,9 +20,9 @@ from megamoe_dsl.arch import SM90, SMEM_BYTES
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, tiers_of
-from megamoe_dsl.kernels.mega_moe.sm100.maps import Sm100Map, tensor_maps
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.sm100.maps import Sm100Map, tensor_maps
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights

@@ -11,7 +11,7 @@ from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 
 

@@ -7,8 +7,8 @@ import pytest
 from mega_moe_runs import Layer, received
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_blocks
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 
 
 def turns(kernel: Sm90Config, layer: Layer) -> float:

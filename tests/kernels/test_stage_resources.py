@@ -6,8 +6,8 @@ import pytest
 
 from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 
 NAMES = [stage.name for stage in STAGES]

@@ -9,9 +9,9 @@ from sm90_runs import config, hopper_case, problem
 from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
-from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
-from megamoe_dsl.kernels.moe_stages.sm90 import MoeCombineConfig, MoeSwigluConfig
+from megamoe_dsl.kernels.moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
+from megamoe_dsl.kernels.moe.unfused.sm90 import MoeCombineConfig, MoeSwigluConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 

@@ -25,8 +25,8 @@ from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, tiers_of
-from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from sweep import rarely

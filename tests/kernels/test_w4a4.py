@@ -22,11 +22,11 @@ from mega_moe_runs import problem as fp8_problem
 from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.blocks.sm100 import outputs_e2m1
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
-from megamoe_dsl.kernels.mega_moe.sm100 import outputs_e2m1
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import SimError

@@ -1,4 +1,4 @@
-"""Roles of the SM90 kernel have any warpgroups that its orders give them (kernels/mega_moe/sm90/kernel.py)."""
+"""Roles of the SM90 kernel have any warpgroups that its orders give them (kernels/moe/sm90/kernel.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mega_moe_runs import Layer, artifact
 from sm90_runs import config, hopper_case, problem
 
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.kernels.mega_moe.sm90 import kernel
+from megamoe_dsl.kernels.moe.sm90 import kernel
 from sweep import rarely
 
 PAIRS = {"recipe": "fp8xmxfp4", "hidden": 512, "intermediate": 256, "num_ranks": 1, "num_experts": 1, "topk": 1}

@@ -13,7 +13,7 @@ from fault_runs import sign_of
 from fault_trial import SEEDS
 from test_sm90_faults import subject
 
-import megamoe_dsl.kernels.mega_moe as family
+import megamoe_dsl.kernels.moe as family
 from first_finding import first_sign
 from megamoe_dsl.arch import Arch
 from megamoe_dsl.artifact.artifact import Artifact

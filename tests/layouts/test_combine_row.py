@@ -12,11 +12,11 @@ from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
-from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
-from megamoe_dsl.kernels.mega_moe.layouts.combine_row import CombineRow
-from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import combine_channels, vector_address
-from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.mega_moe.work import Load, count_work
+from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan
+from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
+from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels, vector_address
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.work import Load, count_work
 from megamoe_dsl.layouts.region import U8
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem

@@ -7,6 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.blocks.sm100.epilogue_tile import (
+    FC1_CHANNELS,
+    fc1_scale,
+    fc1_store_address,
+    fc1_tile,
+    packed_store_address,
+    packed_tile,
+    packed_token,
+)
 from megamoe_dsl.blocks.sm100.result_tile import (
     HALF_BYTES,
     channel_bytes,
@@ -24,19 +33,10 @@ from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
 from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
-from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
-from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
-from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
-from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
-    FC1_CHANNELS,
-    fc1_scale,
-    fc1_store_address,
-    fc1_tile,
-    packed_store_address,
-    packed_tile,
-    packed_token,
-)
+from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan
+from megamoe_dsl.kernels.moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
+from megamoe_dsl.kernels.moe.layouts.gate_up import gate_up_rows
+from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes

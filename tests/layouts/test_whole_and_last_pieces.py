@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import LANE_VECTOR, CombinePlan
-from megamoe_dsl.kernels.mega_moe.layouts.combine_row import CombineRow
-from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels
-from megamoe_dsl.kernels.mega_moe.layouts.row_chunks import RowChunks
-from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.mega_moe.layouts.tile import TILE_ROWS
-from megamoe_dsl.kernels.mega_moe.sm90.maps import tensor_maps
-from megamoe_dsl.kernels.mega_moe.sm90.smem_plan import pull_chunk
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, CombinePlan
+from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
+from megamoe_dsl.kernels.moe.layouts.combine_vectors import LANES, VECTOR, combine_channels
+from megamoe_dsl.kernels.moe.layouts.row_chunks import RowChunks
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS
+from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps
+from megamoe_dsl.kernels.moe.sm90.smem_plan import pull_chunk
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
 from megamoe_dsl.quant import inverse_transform_weights, transform_weights, weight_names
 from megamoe_dsl.quant.whole_tiles import tiled_shapes

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.prediction import Prediction

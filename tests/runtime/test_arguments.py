@@ -9,9 +9,9 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import mega_moe

@@ -15,8 +15,8 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
 CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)

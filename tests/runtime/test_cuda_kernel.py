@@ -3,7 +3,7 @@
 import pytest
 
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl.kernels.ep_moe import way as ways
+from megamoe_dsl.kernels.moe.halves import way as ways
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep import choice
 from megamoe_dsl.runtime.ep.choice import expert_parallel

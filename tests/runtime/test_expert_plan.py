@@ -12,7 +12,7 @@ import torch
 from forked import forked_process
 from made import count_made
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_weight_e4m3

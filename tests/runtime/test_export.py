@@ -16,13 +16,13 @@ from megamoe_dsl.artifact import export as export_module
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.cli import app
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
-from megamoe_dsl.kernels.gemm.config import GemmConfig
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
-from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel

@@ -18,10 +18,10 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel

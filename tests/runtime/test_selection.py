@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.kernels.mega_moe import config
+from megamoe_dsl.kernels.moe import config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.target import Target

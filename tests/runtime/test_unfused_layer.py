@@ -12,8 +12,8 @@ import torch
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe_stages.config import StageConfig
-from megamoe_dsl.kernels.moe_stages.family import STAGES
+from megamoe_dsl.kernels.moe.unfused.config import StageConfig
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer as layer_module

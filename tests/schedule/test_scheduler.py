@@ -21,8 +21,8 @@ from schedule_properties import (
     oracle,
 )
 
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import FC1, FC2, Block, FusedMoeOrder, HostTable, Scheduler
 from megamoe_dsl.testing import configs_sm90, configs_sm100, problems, token_counts

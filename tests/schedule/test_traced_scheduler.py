@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from schedule_properties import GemmPlan
 
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, GroupedBlock, GroupedOrder, HostTable, RingOrder, Scheduler
 from megamoe_dsl.schedule.fused_moe import PhaseSizes

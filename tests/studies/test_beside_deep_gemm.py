@@ -22,8 +22,8 @@ from deep_gemm_sm90 import SM90_KERNEL, DeepGemmSm90
 from deep_gemm_sm90_reference import requantize, their_reference
 from deep_gemm_sm100 import TILES, DeepGemmSm100
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.sim.report import Finding
 

@@ -17,7 +17,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import stages
 from megamoe_dsl.runtime.buffers import Inputs

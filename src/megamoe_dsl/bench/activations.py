@@ -11,7 +11,7 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..cases import random_weights
 from ..kernels.kernel import KernelConfig
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.registry import find_kernel
 from ..problem import Problem
 from ..runtime.layer import MegaMoE

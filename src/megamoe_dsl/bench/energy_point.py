@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel

@@ -13,11 +13,11 @@ import torch.distributed as dist
 from ..arch import SM90
 from ..artifact.store import ArtifactStore
 from ..cases import Case, random_case
-from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ..kernels.ep_moe.layouts.pool import pool_rows
-from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
-from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..kernels.moe.halves.layouts.pool import pool_rows
+from ..kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
+from ..kernels.moe.sm90.config import Sm90Config
 from ..problem import Problem
 from ..quant import MICRO_SCALING, encode_ue8m0
 from ..recipe import F32

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..cases import Case
-from ..kernels.ep_moe.layouts.pool import first_rows
+from ..kernels.moe.halves.layouts.pool import first_rows
 from ..reference import Accumulate, Routing, route, scaled_matmul
 from ..runtime.ep.buffers import RowActivations
 

@@ -12,10 +12,10 @@ from typing import Any
 from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactStore
 from ..artifact.workers import compile_into
-from ..kernels.ep_moe.config import DispatchGemmConfig
-from ..kernels.ep_moe.tables_config import RoutingTablesConfig
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.moe_stages.family import stage_configs
+from ..kernels.moe.halves.config import DispatchGemmConfig
+from ..kernels.moe.halves.tables_config import RoutingTablesConfig
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.unfused.family import stage_configs
 from ..problem import Problem, ProblemError
 from .ep import DEFAULTS, SMALL, Variant, check_bits, configs_of, ep_point, without_clamp
 from .ep_trace import TRACED, trace_ep_point

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..kernels.ep_moe.family import EP_KERNELS
-from ..kernels.ep_moe.tuned_fields import HALVES
-from ..kernels.ep_moe.way import Way
+from ..kernels.moe.halves.family import EP_KERNELS
+from ..kernels.moe.halves.tuned_fields import HALVES
+from ..kernels.moe.halves.way import Way
 from ..tuned import EpEntry, Table
 from .ep import Variant
 from .point import Point

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.ep_moe.config import EpConfig
-from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
+from ..kernels.moe.halves.config import EpConfig
+from ..kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
 from ..quant import ExpertWeights, quantize_weight_e4m3
 from ..runtime.buffers import Inputs
 from ..runtime.ep.buffers import quantize_rows

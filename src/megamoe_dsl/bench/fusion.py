@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.moe.sm90.config import Sm90Config
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel

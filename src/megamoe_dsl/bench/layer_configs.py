@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..kernels.kernel import KernelConfig
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem
 from ..runtime.selection import Selection
 from ..target import Target

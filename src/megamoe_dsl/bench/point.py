@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
-from ..kernels.mega_moe.work import Load
-from ..kernels.moe_stages.family import stage_configs
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.sm90.pool_size import with_pool_rows
+from ..kernels.moe.unfused.family import stage_configs
+from ..kernels.moe.work import Load
 from ..presets import preset
 from ..problem import Problem
 from ..quant import ExpertWeights, expand_e2m1, weight_names
@@ -56,7 +56,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
-    pool_rows         of the problem; 0 for what is chosen (kernels/mega_moe/sm90/pool_size.py)
+    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/pool_size.py)
     combine           of the problem: the element in which results travel back
     """
 

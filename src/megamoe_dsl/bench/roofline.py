@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..kernels.mega_moe.work import Load
+from ..kernels.moe.work import Load
 from ..kernels.registry import find_kernel
 from ..problem import Problem
 from ..tuned import DEFAULT_GPU

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..artifact.cache import require_place, require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.moe_stages.family import stage_configs
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from .baselines import find_baseline

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from ..hardware.scale_factors import CHANNELS_PER_WORD
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.combine_row import CombineRow
-from ..kernels.mega_moe.layouts.pool import pool_blocks
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.combine_row import CombineRow
+from ..kernels.moe.layouts.pool import pool_blocks
 from ..problem import Problem, ProblemError
 from ..quant import blocks_of
 from ..runtime.buffers import RankBuffers

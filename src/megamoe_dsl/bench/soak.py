@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..cases import random_inputs
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Check, Expectation, sample_rows

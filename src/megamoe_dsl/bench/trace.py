@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.activity import TILE_ACTIVITIES, Activity, Role
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer

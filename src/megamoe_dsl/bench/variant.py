@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ..config_error import require
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import arch_of_recipe, config_type, find_kernel
 from ..problem import Problem
 

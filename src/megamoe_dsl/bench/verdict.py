@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config_error import ConfigError
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.sm90.config import NUM_SMS
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.sm90.config import NUM_SMS
 from ..recipe import BF16
 from ..tuned import Entry, Share, Table
 from .point import Point

@@ -8,7 +8,7 @@ import typer
 
 from ..bench.point_options import BenchOptions
 from ..kernels.gemm.family import GemmKernel
-from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.moe.family import MegaMoeKernel
 from .bench_ep import bench_ep
 from .bench_gemm import bench_gemms
 from .errors import one_line_errors

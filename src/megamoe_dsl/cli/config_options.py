@@ -12,11 +12,11 @@ from ..arch import SM100, Arch
 from ..bench.options import option
 from ..bench.point_options import HALVES_ALONE
 from ..bench.shape_options import PROBLEM, ShapeOptions
-from ..kernels.ep_moe.family import EP_KERNELS
-from ..kernels.mega_moe.family import MegaMoeKernel
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.halves.family import EP_KERNELS
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm90.pool_size import with_pool_rows
+from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..presets import preset as find_preset
 from ..presets import projection

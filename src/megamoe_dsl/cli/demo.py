@@ -14,7 +14,7 @@ PRESET = "flash"
 FOLDER = Path(".megamoe")
 
 SIMULATED = """
-What this proved: the Python in src/megamoe_dsl/kernels/mega_moe compiled to one SM100 kernel without a GPU. The simulator ran that kernel's
+What this proved: the Python in src/megamoe_dsl/kernels/moe compiled to one SM100 kernel without a GPU. The simulator ran that kernel's
 PTX on every warp of both ranks: dispatch, both linears on the simulated tensor cores, SwiGLU, combine. All outputs equal an independent
 PyTorch reference bit for bit. Between any two accesses to the same bytes, on either rank, there is a barrier or fence that orders them. The
 second launch found its buffers clean. Speed is not simulated."""

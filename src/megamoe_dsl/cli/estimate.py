@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..kernels.ep_moe.config import EpConfig
 from ..kernels.kernel import KernelConfig
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.halves.config import EpConfig
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ..arch import Gpu
 from ..bench.variant import variant_fields, variant_name
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.choices import choices
 from ..predict.launch import RankLoad

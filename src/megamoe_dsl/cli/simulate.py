@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..kernels.ep_moe.family import EP_KERNELS
-from ..kernels.gather_gemm.family import GatherGemmKernel
 from ..kernels.gemm.family import GemmKernel
-from ..kernels.mega_moe.family import MegaMoeKernel
-from ..kernels.moe_stages.family import STAGES, stage_configs
-from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..kernels.pre_dispatch.family import PreDispatchKernel
+from ..kernels.gemm.gather_family import GatherGemmKernel
+from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.halves.family import EP_KERNELS
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
+from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError

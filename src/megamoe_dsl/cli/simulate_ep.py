@@ -13,7 +13,7 @@ from ..artifact.compile import compile_kernel
 from ..bench.ep import draw_activations
 from ..bench.ep_reference import combined, linear1_rows
 from ..cases import Case
-from ..kernels.ep_moe.config import EpConfig
+from ..kernels.moe.halves.config import EpConfig
 from ..problem import ProblemError
 from ..reference import Accumulate
 from ..runtime.buffers import Inputs

@@ -10,9 +10,9 @@ from rich.text import Text
 from ..artifact.compile import compile_kernel
 from ..bench.gather.case import GatherCase, gather_case
 from ..bench.gemm.case import GemmCase, gemm_case
-from ..kernels.gather_gemm.problem import GatherGemmProblem
-from ..kernels.gemm.base_config import BaseGemmConfig
-from ..kernels.gemm.problem import GemmProblem
+from ..blocks.gemm.base_config import BaseGemmConfig
+from ..blocks.gemm.gather.problem import GatherGemmProblem
+from ..blocks.gemm.problem import GemmProblem
 from ..problem import ProblemError
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions

@@ -13,8 +13,8 @@ from ..artifact.artifact import Artifact
 from ..artifact.compile import compile_kernel
 from ..cases import random_routing
 from ..cases.common import normal
-from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
 from ..runtime.bf16_inputs import Bf16Inputs

@@ -10,9 +10,9 @@ import typer
 
 from ..bench.point_options import RunOptions
 from ..bench.shape_options import PROBLEM
-from ..kernels.ep_moe.family import EP_KERNELS
 from ..kernels.gemm.family import GemmKernel
-from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.halves.family import EP_KERNELS
 from ..problem import ProblemError
 
 SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")

@@ -12,7 +12,7 @@ import typer
 
 from ..bench.options import naming_options
 from ..bench.point_options import TuneOptions
-from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.moe.family import MegaMoeKernel
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..bench.point import Point
     from ..bench.results import Results
     from ..bench.verdict import Verdict
-    from ..kernels.mega_moe.config import MegaMoeConfig
+    from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
 

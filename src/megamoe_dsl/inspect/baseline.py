@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm100.config import Sm100Config
 from ..presets import preset
 
 BASELINE_FILE = Path(__file__).with_name("baseline_static.json")

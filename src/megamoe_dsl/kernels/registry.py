@@ -8,14 +8,14 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
-from .ep_moe.family import EP_KERNELS, RoutingTablesKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
-from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
+from .gemm.gather_family import GatherGemmKernel
 from .kernel import Kernel, KernelConfig
-from .mega_moe.family import MegaMoeKernel
-from .moe_stages.family import STAGES
-from .pre_dispatch.family import PreDispatchKernel
+from .moe.family import MegaMoeKernel
+from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
+from .moe.pre_dispatch.family import PreDispatchKernel
+from .moe.unfused.family import STAGES
 
 KERNELS: list[Kernel] = [
     MegaMoeKernel(),

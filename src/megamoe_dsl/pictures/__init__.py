@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .orders import draw_scales, draw_swizzle
 from .pool import draw_pool

@@ -6,7 +6,7 @@ from ..hardware.bank_conflicts import wavefronts
 from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
 from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd
 from .chart import Cell, CellGrid, Picture
 from .subject import require_sm100

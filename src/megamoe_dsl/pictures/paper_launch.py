@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import zip_longest
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..schedule import FC1, Block
 from .schedule import k_blocks
 from .workers import Worker, of_cluster

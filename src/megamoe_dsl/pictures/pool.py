@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.pool import pool_blocks, pool_tokens
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.pool import pool_blocks, pool_tokens
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
 

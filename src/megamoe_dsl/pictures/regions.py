@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.mega_moe.layouts.workspace import workspace
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.layouts.workspace import workspace
 from ..layouts.region import Region
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture

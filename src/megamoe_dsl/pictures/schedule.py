@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..schedule import FC1, Block
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts

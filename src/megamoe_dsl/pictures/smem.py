@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..arch import SMEM_BYTES
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from ..config_error import ConfigError
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.sm100.config import Sm100Config
 
 
 def require_sm100(config: MegaMoeConfig, picture: str, why: str) -> Sm100Config:

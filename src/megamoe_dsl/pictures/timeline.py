@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
 from .paper_launch import DISPATCH, PaperLaunch
 from .schedule import tile_kind

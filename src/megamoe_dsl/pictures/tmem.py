@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import require_sm100
 

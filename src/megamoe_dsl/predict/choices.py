@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import partial
 
 from ..config_error import ConfigError
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 
 SHALLOWEST = 2
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..hardware.k_block import BYTE_VALUES, KBlock
 from ..hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
-from ..kernels.mega_moe.layouts.tile import TILE_ROWS
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration

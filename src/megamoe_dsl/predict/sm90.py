@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.mega_moe.layouts.tile import TILE_ROWS
-from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.sm90.config import Sm90Config
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, result_bytes, weights_kept
 from .machine import Machine

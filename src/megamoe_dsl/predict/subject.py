@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.tile import DISPATCH_WARPS
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from . import sm90, sm100

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.arith import ceil_div
 from ..schedule import Block, FusedMoeOrder, Scheduler
 from .server import Floats, Ints

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
 from ..problem import Problem
 from ..target import Target, target_at_hand

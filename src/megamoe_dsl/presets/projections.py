@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..kernels.gemm.problem import PACKED, SCALE_BLOCK, GemmProblem
+from ..blocks.gemm.problem import PACKED, SCALE_BLOCK, GemmProblem
 from ..layouts.arith import align
 from ..problem import ProblemError
 from .shapes import PRESETS

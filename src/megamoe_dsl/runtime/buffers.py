@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.mega_moe.layouts.watchdog import describe
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.layouts.watchdog import describe
 from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
@@ -229,7 +229,7 @@ class RankBuffers:
 
     @cached_property
     def results(self) -> torch.Tensor:
-        """What stages of an unfused layer leave for one another (kernels/moe_stages/results.py); empty for the fused kernel."""
+        """What stages of an unfused layer leave for one another (kernels/moe/unfused/results.py); empty for the fused kernel."""
         region = kernel_of(self.config).buffers(self.config).get("results")
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 
@@ -277,7 +277,7 @@ class RankBuffers:
         return inverse_transform_weights(self.problem, self.config.arch, self.weights)
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
-        """Kernel arguments in order (kernels/mega_moe/arguments.py); pointers as integers."""
+        """Kernel arguments in order (kernels/moe/arguments.py); pointers as integers."""
         values = {"peers": peers, "y": y, "num_tokens": num_tokens, "rank": rank, "watchdog_ns": watchdog_ns}
         return tuple(values[name] if name in values else self.address(name) for name in self.argument_names)
 

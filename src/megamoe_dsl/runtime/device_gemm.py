@@ -8,9 +8,9 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.layer import family_of
-from ..kernels.gemm.base_config import BaseGemmConfig
-from ..kernels.gemm.problem import GemmProblem
+from ..blocks.gemm.base_config import BaseGemmConfig
+from ..blocks.gemm.problem import GemmProblem
+from ..kernels.expert_layer import family_of
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import CudaKernel, encode_tensor_map

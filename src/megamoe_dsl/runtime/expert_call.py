@@ -7,10 +7,10 @@ from functools import cached_property
 
 import torch
 
+from ..blocks.gemm.problem import SCALE_BLOCK
 from ..hardware.scale_factors import SCALES_PER_WORD
-from ..kernels.expert_routing.layer import ExpertLayer
+from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.workspace import workspace
-from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales

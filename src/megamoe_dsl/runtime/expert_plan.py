@@ -10,7 +10,7 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs, family_of
+from ..kernels.expert_layer import ExpertLayer, LayerConfigs, family_of
 from ..kernels.expert_routing.workspace import chosen_experts
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock

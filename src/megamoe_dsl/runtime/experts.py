@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..kernels.expert_routing.layer import ExpertLayer
+from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device

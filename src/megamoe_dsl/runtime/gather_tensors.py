@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..kernels.gather_gemm.config import GatherGemmConfig
-from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
+from ..blocks.gemm.gather.config import GatherGemmConfig
+from ..blocks.gemm.gather.problem import SORTED_BLOCKED, GatherGemmProblem
+from ..blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from ..blocks.gemm.problem import ROW_BLOCK, GemmProblem
 from ..layouts.stamps import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row

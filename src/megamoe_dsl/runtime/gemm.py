@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import torch
 
+from ..blocks.gemm.problem import DENSE, GEMM_RECIPES, KINDS, SCALE_BLOCK, GemmProblem
 from ..hardware.packed_tile import TILE_BYTES
-from ..kernels.gemm.problem import DENSE, GEMM_RECIPES, KINDS, SCALE_BLOCK, GemmProblem
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..kernels.gemm.problem import GemmProblem
+from ..blocks.gemm.problem import GemmProblem
 from .device_gemm import check_current, device_gemm
 from .gemm_tensors import GemmTensors
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..kernels.gather_gemm.problem import INTERLEAVED
-from ..kernels.gemm.problem import GemmProblem
-from ..kernels.gemm.smem_plan import SCALE_STEP
+from ..blocks.gemm.gather.problem import INTERLEAVED
+from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..blocks.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
 from ..hardware.packed_part import tiles_of
 from ..hardware.packed_tile import TILE_BYTES
-from ..kernels.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
 from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import E2M1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..arch import SM90, Arch
+from ..blocks.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..hardware.packed_part import tiles_of
 from ..hardware.packed_tile import TILE_ROWS
-from ..kernels.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, SCALE_BLOCK, pack_tiles, ue8m0_bytes
 from ..target import find_arch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..problem import ProblemError
 from ..shared_experts import SharedExperts
 from ..target import Target

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError, integer_between
 from ..target import Target

@@ -9,7 +9,7 @@ import torch
 
 from ..artifact.artifact import Artifact
 from ..integer import as_integer
-from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load

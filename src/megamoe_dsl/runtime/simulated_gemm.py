@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..artifact.artifact import Artifact
-from ..kernels.gemm.base_config import BaseGemmConfig
+from ..blocks.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .gather_tensors import GatherTensors

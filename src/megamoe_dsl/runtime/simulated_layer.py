@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..artifact.artifact import Artifact
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..problem import ProblemError
 from ..sim import Launch, Report, load
 from .bf16_inputs import Bf16Inputs

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..artifact.artifact import Artifact
-from ..kernels.moe_stages.family import STAGES
+from ..kernels.moe.unfused.family import STAGES
 from ..problem import ProblemError
 from ..quant import ExpertWeights
 from ..sim import GlobalMemory, Launch

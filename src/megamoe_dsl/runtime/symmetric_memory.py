@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..arch import Arch, arch_of_capability
-from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
@@ -50,10 +50,10 @@ def require_usable(device: torch.device) -> torch.device:
 class SymmetricBuffer:
     """One rank's part, and where the others' are.
 
-    sym      uint8, this rank's buffer (kernels/mega_moe/layouts/symmetric.py), zero before the first launch
+    sym      uint8, this rank's buffer (kernels/moe/layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
     num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
-    halves   configurations of the halves on this buffer (kernels/ep_moe), None before the first: a launch leaves counters for the
+    halves   configurations of the halves on this buffer (kernels/moe/halves), None before the first: a launch leaves counters for the
              next one, so all layers need the same
     order    int32 [1] on the device; the torch operators declare that every call changes it (custom_op.py)
     watchdog the record of a wait that exceeded its limit, in any kernel on this buffer (watchdog.py)

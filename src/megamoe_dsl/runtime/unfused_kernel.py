@@ -8,8 +8,8 @@ import torch
 
 from ..artifact.artifact import Artifact
 from ..artifact.store import ArtifactStore
-from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.moe_stages.family import stage_configs
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.unfused.family import stage_configs
 from ..quant import ExpertWeights, TransformedWeights
 from .buffers import RankBuffers
 from .rank_kernel import WATCHDOG_NS, RankKernel

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...kernels.gemm.problem import ROW_BLOCK, SCALE_BLOCK
+from ...blocks.gemm.problem import ROW_BLOCK, SCALE_BLOCK
 from ...runtime.expert_call import ExpertCall
 from ...runtime.gemm_scales import scales_by_column
 from ..site import import_from

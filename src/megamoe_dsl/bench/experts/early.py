@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from ...artifact.store import ArtifactStore
+from ...blocks.gemm.config import GemmConfig
+from ...kernels.expert_layer import LayerConfigs
 from ...kernels.expert_routing.config import TopExpertsConfig
-from ...kernels.expert_routing.layer import LayerConfigs
 from ...kernels.expert_routing.problem import TopExpertsProblem
-from ...kernels.gemm.config import GemmConfig
 from ...runtime.cuda_kernel import CudaKernel
 from ...runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts

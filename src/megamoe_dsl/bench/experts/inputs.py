@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.expert_routing.layer import ExpertLayer
+from ...kernels.expert_layer import ExpertLayer
 from ...quant import dequantize_weight_e4m3, no_scales, quantize_weight_e4m3
 from ...runtime.expert_call import ExpertCall, ExpertWeightsFp8
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...kernels.expert_routing.layer import ExpertLayer
+from ...blocks.gemm.gather.problem import SORTED_BLOCKED
+from ...blocks.gemm.problem import SCALE_BLOCK
+from ...kernels.expert_layer import ExpertLayer
 from ...kernels.expert_routing.workspace import workspace
-from ...kernels.gather_gemm.problem import SORTED_BLOCKED
-from ...kernels.gemm.problem import SCALE_BLOCK
 from .point import find_points
 
 HEADINGS = ("Tokens", "ours, MiB", "copied, sorted and blocked, MiB", "ratio", "of the latter padding")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...kernels.expert_routing.layer import ExpertLayer
-from ...kernels.gemm.problem import GEMM_RECIPES, SCALE_BLOCK
+from ...blocks.gemm.problem import GEMM_RECIPES, SCALE_BLOCK
+from ...kernels.expert_layer import ExpertLayer
 from ...layouts.arith import align
 from ...presets import PRESETS
 from ...problem import ProblemError

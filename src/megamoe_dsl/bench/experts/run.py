@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from ...artifact.store import ArtifactStore
+from ...blocks.gemm.gather.problem import SORTED_BLOCKED
+from ...blocks.gemm.problem import ROW_BLOCK
+from ...kernels.expert_layer import LayerConfigs
 from ...kernels.expert_routing.config import TopExpertsConfig
-from ...kernels.expert_routing.layer import LayerConfigs
 from ...kernels.expert_routing.problem import TopExpertsProblem
-from ...kernels.gather_gemm.problem import SORTED_BLOCKED
-from ...kernels.gemm.problem import ROW_BLOCK
 from ...layouts.expert_rows import BlockedRows
 from ...quant import dequantize_weight_e4m3
 from ...runtime.expert_call import ExpertWeightsFp8

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ...kernels.gemm.problem import SCALE_BLOCK
+from ...blocks.gemm.problem import SCALE_BLOCK
 from ...runtime.expert_call import ExpertCall
 from . import sglang_site
 from .other_way import Launch, OtherWay

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ...artifact.store import ArtifactStore
+from ...blocks.gemm.config import GemmConfig
 from ...config_error import ConfigError
-from ...kernels.gemm.config import GemmConfig
 from ...runtime.device_gemm import LoadedGemm
 from ...runtime.expert_call import ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...artifact.store import ArtifactStore
-from ...kernels.gather_gemm.config import GatherGemmConfig
-from ...kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from ...blocks.gemm.gather.config import GatherGemmConfig
+from ...blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from ...runtime.device_gemm import LoadedGemm
 from ...runtime.expert_plan import DeviceExperts
 from ...runtime.gather_tensors import GatherTensors

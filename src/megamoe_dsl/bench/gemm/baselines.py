@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK
+from ...blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK
 from ..site import import_from
 from .inputs import PointInputs
 from .point import GemmPoint

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...arch import SM90, Arch
+from ...blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...problem import ProblemError
 from ...quant import MICRO_SCALING, no_scales, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS

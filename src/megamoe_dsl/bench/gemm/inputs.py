@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...kernels.gemm.problem import MASKED, GemmProblem
+from ...blocks.gemm.problem import MASKED, GemmProblem
 from ...quant import dequantize_e4m3_f32, no_scales, quantize_e4m3_f32
 from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...arch import SM90
-from ...kernels.gemm.problem import GemmProblem
+from ...blocks.gemm.problem import GemmProblem
 from ...quant import dequantize_e2m1, dequantize_weight_e4m3, no_scales, quantize_e2m1, quantize_weight_e4m3
 from ...runtime.gemm_weights import gemm_weights
 

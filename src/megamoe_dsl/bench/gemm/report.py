@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...kernels.gemm.problem import GEMM_RECIPES, GemmProblem
+from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 
 BASELINE = "deep_gemm"
 HEADINGS = ("Point", "ours", "TFLOPS", "tile", "DeepGEMM", "its launches early", "DeepGEMM / ours", "torch")

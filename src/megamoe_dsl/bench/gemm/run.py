@@ -10,8 +10,8 @@ from typing import Any
 from ...artifact.cache import require_place, require_writable
 from ...artifact.store import ArtifactStore, dsl_version
 from ...artifact.workers import compile_into
-from ...kernels.gemm.config import GemmConfig
-from ...kernels.gemm.problem import GEMM_RECIPES
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.problem import GEMM_RECIPES
 from ...kernels.registry import find_kernel
 from ...problem import ProblemError
 from ...target import Target

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ...artifact.store import ArtifactStore
-from ...kernels.gemm.config import GemmConfig
-from ...kernels.gemm.problem import GEMM_RECIPES
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.problem import GEMM_RECIPES
 from ...runtime.device_gemm import LoadedGemm
 from ...runtime.gemm_tensors import GemmTensors
 from ..timing import GRAPH_LAUNCHES, REPEATS, time_back_to_back, time_graphs

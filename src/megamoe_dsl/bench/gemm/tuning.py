@@ -8,9 +8,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from ...kernels.gemm.config import GemmConfig
-from ...kernels.gemm.problem import GemmProblem
-from ...kernels.gemm.tile import GROUP_ROWS
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.problem import GemmProblem
+from ...blocks.gemm.tile import GROUP_ROWS
 from ...tuned import GemmEntry, Table
 from ..results import ResultsError
 

@@ -11,10 +11,10 @@ import torch
 
 from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
-from ...kernels.mega_moe.config import MegaMoeConfig
-from ...kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ...kernels.mega_moe.layouts.tile import TILE_ROWS
-from ...kernels.pre_dispatch.config import PreDispatchConfig
+from ...kernels.moe.config import MegaMoeConfig
+from ...kernels.moe.layouts.symmetric import symmetric_buffer
+from ...kernels.moe.layouts.tile import TILE_ROWS
+from ...kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ...kernels.registry import default_recipe, find_kernel
 from ...presets.compiled import configs_up_to
 from ...problem import Problem, ProblemError

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
+from ...blocks.gemm.problem import GEMM_RECIPES
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
 from ...target import Target
-from ..gemm.problem import GEMM_RECIPES
 from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32

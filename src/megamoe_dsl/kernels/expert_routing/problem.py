@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...problem import MAX_TOPK, ProblemError, integer_between
 from ...recipe import RECIPES, Recipe
-from ..gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 
 SOFTMAX, SIGMOID = "softmax", "sigmoid"
 SCORES = (SOFTMAX, SIGMOID)

@@ -20,6 +20,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
+from ...blocks.gemm.problem import SCALE_BLOCK
 from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
 from ...blocks.setup import begin, shared_memory
 from ...device.launch import launch
@@ -38,7 +39,6 @@ from ...device.memory import (
 )
 from ...layouts.arith import div
 from ...recipe import E2M1, UE4M3, UE8M0, Format
-from ..gemm.problem import SCALE_BLOCK
 from .arguments import FactoredRouteArguments, RouteArguments
 from .config import WARPS, RouteConfig
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...arch import SM100, Arch
+from ...blocks.gemm.problem import GEMM_RECIPES
 from ...recipe import RECIPES
-from ..gemm.problem import GEMM_RECIPES
 from .config import RouteConfig, SumConfig, TopExpertsConfig
 
 SUMMED_IN_MMA = tuple(name for name in GEMM_RECIPES if not RECIPES[name].promoted)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ...blocks.gemm.smem_plan import SCALE_STEP
 from ...layouts.arith import align
 from ...layouts.region import BF16, E4M3, F32, I32, I64, U8, Field, Region
 from ...recipe import BF16 as BF16_VALUES
 from ...recipe import E2M1, UE4M3, UE8M0
 from ...recipe import E4M3 as E4M3_VALUES
 from ...recipe import F32 as F32_SCALES
-from ..gemm.smem_plan import SCALE_STEP
+from ..expert_layer import ExpertLayer
 from .config import MOST_SORTERS
-from .layer import ExpertLayer
 
 TYPES = {E4M3_VALUES: E4M3, E2M1: U8, BF16_VALUES: BF16}
 """Of a recipe's elements in memory."""

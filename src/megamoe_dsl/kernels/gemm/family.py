@@ -6,6 +6,15 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from ...blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
+from ...blocks.gemm.base_config import BaseGemmConfig
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.decoding.maps import DecodingMap, decoding_map_fields
+from ...blocks.gemm.maps import GemmMap, map_fields
+from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
+from ...blocks.gemm.sm100.config import Sm100GemmConfig
+from ...blocks.gemm.sm100.maps import PairGemmMap, pair_map_fields
+from ...blocks.gemm.work import GemmLoad, count_work
 from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
@@ -15,15 +24,6 @@ from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from ..work import Work
-from .arguments import FactoredGemmArguments, GemmArguments
-from .base_config import BaseGemmConfig
-from .config import GemmConfig
-from .decoding.maps import DecodingMap, decoding_map_fields
-from .maps import GemmMap, map_fields
-from .problem import GEMM_RECIPES, GemmProblem
-from .sm100.config import Sm100GemmConfig
-from .sm100.maps import PairGemmMap, pair_map_fields
-from .work import GemmLoad, count_work
 
 
 class GemmKernel(Kernel):
@@ -46,7 +46,7 @@ class GemmKernel(Kernel):
 
             return factored_pair_gemm if config.problem.has_factors else pair_gemm
         if config.problem.decodes:
-            from .decoding.kernel import decoding_gemm
+            from .decoding_kernel import decoding_gemm
 
             return decoding_gemm
         from .kernel import gemm

@@ -19,19 +19,19 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
+from ...blocks.gemm.arguments import GemmArguments
+from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
+from ...blocks.gemm.context import GemmContext, GemmMaps
+from ...blocks.gemm.launch_maps import address, make_map
+from ...blocks.gemm.load import load_tokens, load_weights
+from ...blocks.gemm.maps import map_fields
+from ...blocks.gemm.math import math
+from ...blocks.gemm.setup import prefetch_maps
+from ...blocks.gemm.tile_scheduler import schedule_tiles
 from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
 from ...device.warp import set_max_registers
-from .arguments import GemmArguments
-from .config import LOADER_WARPS, GemmConfig
-from .context import GemmContext, GemmMaps
-from .launch_maps import address, make_map
-from .load import load_tokens, load_weights
-from .maps import map_fields
-from .math import math
-from .setup import prefetch_maps
-from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ...kernels.ep_moe.layouts.pool import first_rows, pool_rows
-from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
-from ...kernels.ep_moe.layouts.watchdog import describe
+from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ...kernels.moe.halves.layouts.pool import first_rows, pool_rows
+from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.moe.halves.layouts.watchdog import describe
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
@@ -205,7 +205,7 @@ class EpBuffers(EpSymmetric):
         return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Of `dispatch_grouped_gemm` (kernels/ep_moe/arguments.py)."""
+        """Of `dispatch_grouped_gemm` (kernels/moe/halves/arguments.py)."""
         return {
             "sym": self.sym.data_ptr(),
             "peers": peers,

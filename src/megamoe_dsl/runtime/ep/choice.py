@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...config_error import ConfigError
-from ...kernels.ep_moe.way import Way, fastest_way
-from ...kernels.mega_moe.family import MegaMoeKernel
+from ...kernels.moe.family import MegaMoeKernel
+from ...kernels.moe.halves.way import Way, fastest_way
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
 from ..layer import MegaMoE, gpu_name

@@ -17,9 +17,9 @@ import torch
 from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
-from ...kernels.ep_moe.config import DispatchGemmConfig
-from ...kernels.ep_moe.layouts.symmetric import symmetric_buffer
-from ...kernels.ep_moe.tables_config import RoutingTablesConfig
+from ...kernels.moe.halves.config import DispatchGemmConfig
+from ...kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from ...kernels.moe.halves.tables_config import RoutingTablesConfig
 from ...kernels.registry import config_type, find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
@@ -42,7 +42,7 @@ class EpMoE(torch.nn.Module):
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
     store        folder of compiled kernels, by default the cache
-    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`.
+    symmetric    a buffer of these kernels (kernels/moe/halves/layouts/symmetric.py); None allocates one with all ranks of `group`.
                  Layers may take turns with one, where their kernels have the same fields: launches leave counters for the next one
     group        of `problem.num_ranks` ranks, the default group without one
     dispatch, combine   fields that replace those of the kernels' configurations

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.ep_moe.layouts.pool import ROW_BLOCK
-from ...kernels.ep_moe.layouts.symmetric import send_capacity
+from ...kernels.moe.halves.layouts.pool import ROW_BLOCK
+from ...kernels.moe.halves.layouts.symmetric import send_capacity
 from ...problem import Problem, ProblemError
 
 
@@ -46,7 +46,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class RoutingTables:
-    """The tables of one rank, as fields of its symmetric buffer (kernels/ep_moe/layouts/symmetric.py); int32.
+    """The tables of one rank, as fields of its symmetric buffer (kernels/moe/halves/layouts/symmetric.py); int32.
 
     pair_rows    [T, topk]: row of the pair on its expert's rank, where rows are sorted by (expert, rank, token); -1 for a dropped pair
     send_pairs   [R, T min(topk, El)]: the pairs that each rank fetches from here, then zeros

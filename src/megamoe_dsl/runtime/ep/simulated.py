@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...artifact.artifact import Artifact
-from ...kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from ...kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from ...problem import ProblemError
 from ...quant import ExpertWeights
 from ...sim import GlobalMemory, Launch, Report, Simulator, load

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...artifact.artifact import Artifact
-from ...kernels.ep_moe.tables_config import RoutingTablesConfig
+from ...kernels.moe.halves.tables_config import RoutingTablesConfig
 from ...problem import ProblemError
 from ...sim import GlobalMemory, Launch, Report, Simulator, load
 from ..simulated import WATCHDOG_NS

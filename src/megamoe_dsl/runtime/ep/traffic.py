@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS
+from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
 from ...problem import Problem
 from .routing import leading_pairs, ranks_of
 

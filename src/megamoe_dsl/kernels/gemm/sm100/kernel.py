@@ -20,20 +20,20 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int64
 
+from ....blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
+from ....blocks.gemm.context import GemmContext
+from ....blocks.gemm.launch_maps import address, make_map
+from ....blocks.gemm.setup import prefetch_maps
+from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
+from ....blocks.gemm.sm100.epilogue import epilogue
+from ....blocks.gemm.sm100.load import load_tokens, load_weights
+from ....blocks.gemm.sm100.maps import pair_map_fields
+from ....blocks.gemm.sm100.mma import issue_mma
+from ....blocks.gemm.tile_scheduler import schedule_tiles
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
-from ..arguments import FactoredGemmArguments, GemmArguments
-from ..context import GemmContext
-from ..launch_maps import address, make_map
-from ..setup import prefetch_maps
-from ..tile_scheduler import schedule_tiles
-from .config import LOADER_WARPS, Sm100GemmConfig
-from .epilogue import epilogue
-from .load import load_tokens, load_weights
-from .maps import pair_map_fields
-from .mma import issue_mma
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 

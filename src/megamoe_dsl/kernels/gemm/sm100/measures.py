@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ....blocks.gemm.sm100.config import PASS_ROWS
 from ....sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
-from .config import PASS_ROWS
 
 
 def measure_pair_gemm(find: Measurer) -> list[Measure]:

@@ -1,0 +1,277 @@
+"""How a GEMM is computed on SM90: the tile, who multiplies it, in which order tiles come and who deals them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+from ...arch import SM90, Arch
+from ...config_error import require, require_integers
+from ...target import Target
+from .base_config import BaseGemmConfig
+from .choose import choose_fields
+from .decoding.decoded_plan import DecodedSmemPlan
+from .decoding.smem_plan import DecodingSmemPlan
+from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
+from .smem_plan import GemmSmemPlan
+from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
+
+ROWS = (64, 128, 192)
+MOST_SWAPPED_ROWS = 64
+SWAPPED_COLUMNS = (64, 128, 256)
+MOST_AHEAD = 8
+BURSTS = (1, 2, 4)
+LOADER_WARPS = 4
+OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
+NUM_SMS = 132  # of an H200
+
+
+class GemmRegisters(NamedTuple):
+    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply and of one that decodes B, if there is
+    one; multiples of 8."""
+
+    loader: int
+    math: int
+    decode: int = 0
+
+
+REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
+"""By math warpgroups."""
+DECODE_REGISTERS = GemmRegisters(24, 216, 56)
+DECODED_TILES = ((128, 256), (256, 128))
+"""Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
+
+
+@dataclass(frozen=True)
+class GemmConfig(BaseGemmConfig):
+    """Compile-time choices; raises `ConfigError` where a field is out of range.
+
+    block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64; 128 or 256 where B is decoded, by 256 or 128 of B
+    block_n     rows of B of a tile: a multiple of 8 up to 256 whose scales are of at most two rows; with swap_ab 64, 128 or 256
+    warpgroups  that multiply a tile: one for each 64 rows; of 64 rows, or with swap_ab, 1 or 2, which share its rows of B
+    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    group_m     row blocks that the order of tiles takes together
+    swap_ab     rows of A are the wgmma's columns
+    halves      a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
+    ahead       K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
+    dealt       tiles are dealt at run time, not in turn
+    num_sms     CTAs of the grid
+    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
+    burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
+    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
+    weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
+                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of blocks/gemm/gather, or one like this), writes
+                neither B nor `groups`, and has another `counter`
+    """
+
+    arch: ClassVar[Arch] = SM90
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
+    most_columns: ClassVar[int] = MOST_COLUMNS
+    loads_weights_first: ClassVar[bool] = True
+    """Whether its kernel can."""
+
+    problem: GemmProblem
+    block_m: int
+    block_n: int
+    num_sms: int = NUM_SMS
+    warpgroups: int = 0
+    cluster: int = 1
+    group_m: int = 8
+    swap_ab: bool = False
+    halves: bool = False
+    ahead: int = 1
+    dealt: bool = False
+    num_stages: int = 0
+    boxes: int = 2
+    in_turn: bool = False
+    split_k: bool = False
+    burst: int = 1
+    weights_first: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_problem()
+        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
+        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k", "weights_first"):
+            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+        self._check_tile()
+        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        self._check_split()
+        shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
+        require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
+        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
+        early = self.loads_weights_first and self.problem.kind == PACKED and not self.problem.decodes
+        allowed = "False but for a packed problem whose B is loaded as it is"
+        require(early or not self.weights_first, "weights_first", self.weights_first, allowed)
+        require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
+        self.check_stages("block_n")
+        self._check_burst()
+
+    def _check_tile(self) -> None:
+        if self.problem.decodes:
+            self._check_decoding()
+        if self.swap_ab:
+            rows = 8 <= self.block_m <= MOST_SWAPPED_ROWS and self.block_m % 8 == 0
+            require(rows, "block_m", self.block_m, f"a multiple of 8 up to {MOST_SWAPPED_ROWS} with swap_ab")
+            require(self.block_n in SWAPPED_COLUMNS, "block_n", self.block_n, f"one of {list(SWAPPED_COLUMNS)} with swap_ab")
+            groups = tuple(n for n in (1, 2) if self.block_n // n in (GROUP_ROWS, 2 * GROUP_ROWS))
+        else:
+            require(self.block_m in ROWS or self.is_tall, "block_m", self.block_m, f"one of {list(ROWS)}")
+            columns = 8 <= self.block_n <= MOST_COLUMNS and self.block_n % 8 == 0
+            require(columns, "block_n", self.block_n, f"a multiple of 8 up to {MOST_COLUMNS}")
+            groups = (1, 2) if self.block_m == GROUP_ROWS else (2,) if self.is_tall else (self.block_m // GROUP_ROWS,)
+        if self.warpgroups == 0:
+            object.__setattr__(self, "warpgroups", groups[-1])
+        require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
+        require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
+        stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
+        require(self.tile.scaled or self.ahead == 1, "ahead", self.ahead, f"1 {stay}")
+        require(self.tile.scaled or not self.in_turn, "in_turn", self.in_turn, f"False {stay}")
+        can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
+        require(can_halve, "halves", self.halves, "False unless block_m is 128")
+        if self.problem.kind == CONTIGUOUS:
+            fits = ROW_BLOCK % self.block_m == 0
+            require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
+        for half in {False, self.halves}:
+            self._check_columns(half)
+
+    def _check_decoding(self) -> None:
+        decodes = f"with {self.problem.recipe}"
+        tiles = self.swap_ab or (self.block_m, self.block_n) in DECODED_TILES
+        allowed = " or ".join(f"{m} x {n}" for m, n in DECODED_TILES)
+        require(tiles, "block_m, block_n", (self.block_m, self.block_n), f"{allowed} {decodes} and without swap_ab")
+        aligned = not (self.is_tall and self.any_row)
+        require(aligned, "block_m", self.block_m, f"128 or less for a {self.problem.kind} problem {decodes}: TMA fetches up to 256 scales")
+        require(self.ahead == 1, "ahead", self.ahead, f"1 {decodes}, whose next block is decoded meanwhile")
+        alone = self.cluster == 1 or self.split_k
+        require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
+
+    def _check_split(self) -> None:
+        several = self.warpgroups > 1 and not (self.swap_ab or self.problem.decodes)
+        otherwise = f" or {self.problem.recipe}" if self.problem.decodes else ""
+        require(several or not self.in_turn, "in_turn", self.in_turn, f"False where a tile has one warpgroup, or with swap_ab{otherwise}")
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
+        without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
+        allowed = f"False but for clusters of two and at most two warpgroups, {without}"
+        require(can_split or not self.split_k, "split_k", self.split_k, allowed)
+        blocks = self.problem.k_blocks
+        one = f"False where K = {self.problem.k} is one block of {self.problem.k_block}"
+        require(blocks > 1 or not self.split_k, "split_k", self.split_k, one)
+
+    def _check_burst(self) -> None:
+        require(self.burst in BURSTS, "burst", self.burst, f"one of {list(BURSTS)}")
+        alone = self.cluster == 1 and not self.problem.decodes
+        require(alone or self.burst == 1, "burst", self.burst, "1 in clusters, or where B is decoded")
+        whole = self.problem.k_blocks % self.burst == 0
+        require(whole, "burst", self.burst, f"a divisor of the {self.problem.k_blocks} K blocks")
+        # Math warps hold up to `ahead` stages while they wait for the next, which comes with a whole burst.
+        left = self.num_stages - self.ahead
+        allowed = f"1, or at most {left}: what {self.ahead} ahead leave of the stages"
+        require(self.burst == 1 or self.burst <= left, "burst", self.burst, allowed)
+
+    def _check_columns(self, half: bool) -> None:
+        tile = self.tile
+        whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
+        fits = whole and tile.columns(half) % (8 * tile.chunks(half)) == 0
+        require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts")
+        one_part = self.ahead == 1 or tile.chunks(half) == 1
+        require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
+        values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
+        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.ahead if tile.scaled else 0
+        needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
+        most = self.registers.math
+        require(
+            needed <= most or self.decode_warps > 0,
+            "ahead",
+            self.ahead,
+            f"such that all sums fit {most} registers of a thread: they take {needed}",
+        )
+        require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
+
+    @classmethod
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+        problem.check_rows(rows)
+        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows), **fields})
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(self, **changes)
+
+    # --- tiles
+    @property
+    def tile(self) -> TileShape:
+        """Shape, and how warpgroups share it."""
+        scaled = self.problem.formats.scaled
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves, scaled, self.most_columns)
+
+    @property
+    def n_blocks(self) -> int:
+        """Column blocks of D."""
+        return -(-self.problem.n // self.block_n)
+
+    @property
+    def blocks_per_fetch(self) -> int:
+        """One for each CTA of a cluster, or one for both."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def fetchers(self) -> int:
+        """CTAs of a cluster that may fetch operands for one another."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def most_k_blocks(self) -> int:
+        """K blocks of a tile that a CTA multiplies; with `split_k` the second CTA has one less where they are odd."""
+        return -(-self.problem.k_blocks // self.cluster) if self.split_k else self.problem.k_blocks
+
+    @property
+    def staged(self) -> bool:
+        """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
+        return self.problem.output == BF16
+
+    @property
+    def idles(self) -> bool:
+        """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
+        return False
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether a warpgroup has two chunks of 64 rows of A, decoded B being the same for both."""
+        return self.problem.decodes and not self.swap_ab and self.block_m > self.block_n
+
+    @property
+    def decode_warps(self) -> int:
+        """Warps that decode B for those that multiply."""
+        return WARPS_PER_GROUP if self.problem.decodes and not self.swap_ab else 0
+
+    @property
+    def any_row(self) -> bool:
+        """Whether a tile may begin at any row of A, not only at a multiple of four."""
+        return self.problem.kind == PACKED
+
+    # --- threads and registers
+    @property
+    def math_warps(self) -> int:
+        """Warps that multiply."""
+        return WARPS_PER_GROUP * self.warpgroups
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+        return 32 * (LOADER_WARPS + self.math_warps + self.decode_warps)
+
+    @property
+    def registers(self) -> GemmRegisters:
+        """Per thread, of each role."""
+        return DECODE_REGISTERS if self.decode_warps else REGISTERS[self.warpgroups]
+
+    # --- plans
+    def smem_plan(self, num_stages: int) -> GemmSmemPlan:
+        """Of so many stages."""
+        boxes, plan = self.boxes if self.staged else 0, GemmSmemPlan
+        if self.problem.decodes:
+            plan = DecodingSmemPlan if self.swap_ab else DecodedSmemPlan
+        return plan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)

@@ -1,0 +1,71 @@
+"""The math warpgroups of a GEMM whose B is decoded by warps of its own, rows of A as the wgmma's rows: tile by tile the main loop
+(blocks/sm90/decoded_share.py, decoded_rows.py) and the epilogue of FP8.
+
+waits     work_tile_full, per tile; full, per stage
+signals   work_tile_empty and empty, per warp, per tile and per stage
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....device.stage import Stage
+from ....device.tile_queue import TileQueue
+from ....device.tma import wait_group_read
+from ...sm90.decoded_rows import TOKEN_CHUNKS, DecodedRows
+from ...sm90.decoded_share import DecodedShare, multiply_decoded_tile
+from ...sm90.math_thread import MathThread
+from .. import epilogue_rows
+from ..context import GemmContext
+from ..work_tile import GemmTile, next_tile
+
+
+@cute.jit
+def math(ctx: GemmContext, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_read_stage
+    while tile.valid():
+        stage = ctx.of_tile(stage, tile)
+        stage.wait_full()
+        if cutlass.const_expr(ctx.config.is_tall):
+            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedRows.of(me))
+        elif cutlass.const_expr(ctx.config.halves):
+            if ctx.is_half(tile):
+                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=True))
+            else:
+                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+        else:
+            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+    # What TMA still reads is this CTA's.
+    wait_group_read(0)
+
+
+@cute.jit
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me: DecodedShare):
+    """A warpgroup's share of a tile.  The ring's next stage; the next tile, and the place of the one after it."""
+    sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks)
+    following, tiles = next_tile(tiles)
+    finish_tile(ctx, tile, me, sums)
+    return stage, following, tiles
+
+
+@cute.jit
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: DecodedShare | DecodedRows, sums: Any):
+    """Sums to D, chunk by chunk of rows where there are two."""
+    if cutlass.const_expr(isinstance(me, DecodedRows)):
+        for chunk in cutlass.range_constexpr(TOKEN_CHUNKS):
+            epilogue_rows.finish_tile(ctx, tile, chunk_of(me, chunk), sums[chunk : chunk + 1])
+    else:
+        epilogue_rows.finish_tile(ctx, tile, me, sums)
+
+
+def chunk_of(me: Any, chunk: int) -> DecodedRows:
+    """The share, with addresses of another of its chunks."""
+    return replace(me, chunk=chunk)

@@ -1,0 +1,115 @@
+"""The epilogue of tiles of gate and up: activated, E4M3 with a power of two for each row and 128 channels, row by row to D.
+
+The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM, from which eight lanes write
+the 128 bytes of a row.  Nobody waits for them in this launch.  Where gate and up are stored they pass through the same box first, 64
+columns at a time.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+from typing import cast as cast_to
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from ....device import cast
+from ....device.byte_order import joined_pairs, transposed
+from ....device.matrix import store_b16
+from ....device.memory import load_shared_v4, store_f32, store_v4
+from ....device.warp import sync_warp
+from ....hardware.swizzle import CHUNK, Swizzle
+from ...sm90.tokens_as_m import WARP_ROWS, RowShare
+from ...swiglu import activate
+from ..epilogue_rows import stage_box
+from ..problem import SCALE_BLOCK
+from ..tile import WARPS_PER_GROUP
+from ..work_tile import GemmTile
+from .arguments import StoringArguments
+from .config import GatherGemmConfig
+from .context import GatherContext
+from .problem import GATE_FIRST, INTERLEAVED
+
+ROW_BYTES = SCALE_BLOCK
+CHUNKS = ROW_BYTES // CHUNK
+ROWS_PER_STEP = 32 // CHUNKS
+
+
+@cute.jit
+def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's 16 rows of a tile to D, and their scales."""
+    problem, args, swizzle = ctx.config.problem, ctx.args, Swizzle(ROW_BYTES)
+    staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
+    if cutlass.const_expr(problem.preactivations):
+        store_preactivations(ctx, tile, me, sums, staging)
+    words = []
+    for h in cutlass.range_constexpr(2):
+        values = channels(ctx, sums, h)
+        exponent = cast.scale_exponent(cast.max_over_quad(reduce(cast.abs_max, values)))
+        inverse = cast.inverse_scale(exponent)
+        if ((me.lane & 3) == 0) & (me.token + 8 * h < tile.valid_m):
+            place = tile.n_block * args.d_sf_ld + tile.row + me.token + 8 * h
+            store_f32(args.d_sf + Int64(place) * 4, cast.f32_of_bits(exponent << 23))
+        words.append([cast.pack_e4m3(*(value * inverse for value in values[4 * i : 4 * i + 4])) for i in range(CHUNKS)])
+    # Matrix m of a store: 8 rows (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
+    row = (me.lane & 15) * ROW_BYTES
+    for i in cutlass.range_constexpr(CHUNKS // 2):
+        chunk = (me.lane >> 4) + 2 * i
+        store_b16(staging + swizzle(row + chunk * CHUNK), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+    sync_warp()
+    ordered = transposed if problem.gate_up == INTERLEAVED else joined_pairs
+    column = tile.n_block * ROW_BYTES + (me.lane & (CHUNKS - 1)) * CHUNK
+    for step in cutlass.range_constexpr(0, WARP_ROWS, ROWS_PER_STEP):
+        row_of_warp = step + me.lane // CHUNKS
+        token = me.warp_token + row_of_warp
+        if token < tile.valid_m:
+            stored = load_shared_v4(staging + swizzle(row_of_warp * ROW_BYTES + (me.lane & (CHUNKS - 1)) * CHUNK))
+            store_v4(args.d + (Int64(tile.row + token) * problem.d_columns + column), ordered(stored))
+    sync_warp()
+
+
+@cute.jit
+def store_preactivations(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any, staging: Int32):
+    """A warp's 16 rows of gate and up, rounded as they are before they are activated."""
+    config, swizzle, chunk = ctx.config, Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
+    for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
+        stage_box(config, staging, me, sums, box)
+        sync_warp()
+        first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
+        for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
+            token = me.warp_token + row
+            if token < tile.valid_m:
+                stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
+                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)
+        sync_warp()
+
+
+def column_of(config: GatherGemmConfig, tile: GemmTile, column: int) -> Any:
+    """The row of B that is a tile's number `column`: gate comes before up in a stage."""
+    problem = config.problem
+    if problem.gate_up == INTERLEAVED:
+        return tile.n_block * config.block_n + column
+    up, within = divmod(column, config.weight_rows)
+    second = up == (problem.gate_up == GATE_FIRST)
+    return tile.n_block * config.weight_rows + within + second * (problem.n // 2)
+
+
+def channels(ctx: GatherContext, sums: Any, h: int) -> list[Float32]:
+    """A thread's 32 activated channels of its row h: four that follow one another here make its word of a 16-byte chunk.
+
+    Gate and up in parts of their own: channels 8 j + pair + e of j = 0 to 15, two j in a word.  Interleaved: channels 4 j + lane % 4 of
+    j = 0 to 31, four j in a word.
+    """
+    if ctx.config.problem.gate_up == INTERLEAVED:
+        pairs = [(part[4 * j + 2 * h], part[4 * j + 2 * h + 1]) for part in sums for j in range(len(part) // 4)]
+    else:
+        values = [one for part in sums for one in part]
+        gates, ups = values[: len(values) // 2], values[len(values) // 2 :]
+        pairs = [(gates[4 * j + 2 * h + e], ups[4 * j + 2 * h + e]) for j in range(len(gates) // 4) for e in range(2)]
+    found: list[Float32] = []
+    for first in range(0, len(pairs), 2):
+        gate, up = zip(*pairs[first : first + 2], strict=True)
+        found += activate(ctx, gate, up, (Float32(1.0),) * 2)
+    return found

@@ -1,0 +1,94 @@
+"""The warps that gather the rows of A: thread by thread, 16 bytes at a time, into the swizzled tile that the tensor core reads.
+
+| role | waits | signals |
+|---|---|---|
+| gather_tokens | work_tile_full per tile; empty per stage | work_tile_empty per tile; full per stage, every thread once it has copied |
+
+Which rows they are is read once per tile.  What lies beyond the tile's rows becomes zero and is not fetched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ....device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_word
+from ....device.memory import load_u32
+from ....device.stage import SCALE_BYTES
+from ....hardware.operand_tile import ROW_BYTES
+from ....layouts.activity import Activity, Role
+from ....layouts.arith import select
+from ..work_tile import GemmTile, next_tile
+from .context import GatherContext
+from .scaled_stage import ScaledStage
+
+LANES_PER_ROW = ROW_BYTES // VECTOR
+ROWS_PER_COPY = 32 // LANES_PER_ROW
+
+
+@cute.jit
+def gather_tokens(ctx: GatherContext, number: Int32):
+    """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
+    ctx.begin(Role.TOKEN_LOADER)
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_copied_stage
+    while tile.valid():
+        ctx.wait_rows(tile)
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
+        stage = gather_tile(ctx, tile, number, stage)
+        ctx.stamp(Activity.LOAD, tile)
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: ScaledStage):
+    """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scales of row l of every 32; every
+    second four and 32 are this warp's.  Returns the ring's next stage."""
+    config, lane = ctx.config, cute.arch.lane_idx()
+    warps, first_row = config.gather_warps, ctx.source_row(tile)
+    row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW
+    rows = [row + start for start in range(0, config.block_m, warps * ROWS_PER_COPY)]
+    scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
+    sources = [source_of(ctx, first_row + one) for one in rows]
+    scale_sources = [source_of(ctx, first_row + one) for one in scaled]
+    # The swizzle looks at the row among eight, which is the same for all rows of a thread.
+    place = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+    row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
+    for k in cutlass.range(config.problem.k_blocks, unroll=1):
+        stage.wait_empty()
+        tokens = stage.shared("tokens") + place
+        column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
+        for i in cutlass.range_constexpr(len(rows)):
+            if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
+                num_bytes = select(rows[i] < tile.valid_m, Int32(VECTOR), Int32(0))
+                copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
+        if stage.word_in_place == 0:
+            copy_scales(ctx, tile, k, stage, scaled, scale_sources)
+        arrive_when_copied(stage.full)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
+def copy_scales(ctx: GatherContext, tile: GemmTile, k: Int32, stage: ScaledStage, scaled: list[Any], sources: list[Int32]):
+    """A lane's rows' scales from K block `k` on, of as many as lie together."""
+    config = ctx.config
+    for i in cutlass.range_constexpr(len(scaled)):
+        if rows_end(config.block_m, config.gather_warps * 32, i) or scaled[i] < config.block_m:
+            num_bytes = select(scaled[i] < tile.valid_m, Int32(stage.scale_step), Int32(0))
+            source = ctx.args.a_sf + (Int64(sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
+            copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
+
+
+def source_of(ctx: GatherContext, number: Any) -> Int32:
+    """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
+    listed = load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
+    return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))
+
+
+def rows_end(block_m: int, step: int, index: int) -> bool:
+    """Whether a turn of all gathering warps, each as many rows, ends within the tile."""
+    return (index + 1) * step <= block_m

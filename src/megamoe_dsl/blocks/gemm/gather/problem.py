@@ -1,0 +1,104 @@
+"""What is computed: a GEMM over the rows of experts, where those rows come from and where results go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar
+
+from ....activation import ACTIVATIONS, SILU, Activation
+from ....recipe import E2M1, E4M3, UNSCALED, Format
+from ..problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
+
+GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
+SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
+RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
+GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
+MOST_SCALES = 4
+"""In a copy of 16 bytes."""
+GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
+
+
+@dataclass(frozen=True)
+class GatherGemmProblem(GemmProblem):
+    """A `GemmProblem` of `num_groups` experts; how many rows each has, and which, every launch says anew (layouts/expert_rows.py).
+
+    source  where rows of A lie: gathered  at their tokens, in any order; a list says which
+                                 packed    sorted by expert, without padding
+                                 blocked   sorted by expert, each in whole blocks of 128 rows
+    result  where rows of D go: packed or blocked, likewise
+    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
+            SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
+            or of NVFP4 E2M1 with UE4M3 for each row and 16 and a factor of each expert, or BF16, as `output` says.
+            gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
+    activation, fast_math   of gate and up, as a `Problem` says (activation.py)
+    preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
+
+    Raises `ProblemError`, which names field, value and what is allowed.
+    """
+
+    kind: str = PACKED
+    source: str = GATHERED
+    result: str = SORTED_PACKED
+    gate_up: str = ""
+    activation: str = SILU
+    fast_math: bool = True
+    preactivations: bool = False
+
+    outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
+    weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
+        self._require("source", self.source in SOURCES, "one of " + ", ".join(SOURCES))
+        self._require("result", self.result in RESULTS, "one of " + ", ".join(RESULTS))
+        self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
+        self._require("preactivations", stored, "True or False, and False without gate_up")
+        output = self.hidden.element if self.gate_up else BF16
+        self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
+        whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up
+        self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a list says where rows of A lie."""
+        return self.source == GATHERED
+
+    @property
+    def hidden(self) -> Format:
+        """Of activated gate and up: what Linear2 takes; where that has a factor, which somebody must know before, it may be BF16."""
+        return UNSCALED if self.has_factors and self.output == BF16 else self.formats.hidden
+
+    @property
+    def scales_at_once(self) -> int:
+        """Scales of a row of A that follow one another and can be copied together: of 1, 2 or 4 K blocks."""
+        return gcd(self.k_blocks, MOST_SCALES) if self.formats.promoted else 1
+
+    @property
+    def d_columns(self) -> int:
+        """Of D."""
+        return self.n // 2 if self.gate_up else self.n
+
+    @property
+    def output_bytes(self) -> int:
+        """Of an element of D."""
+        return max(self.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
+
+    @property
+    def activates(self) -> Activation:
+        """What becomes of gate and up."""
+        return ACTIVATIONS[self.activation]
+
+    @property
+    def activation_clamp(self) -> float | None:
+        """The activation's own."""
+        return self.activates.clamp
+
+    @property
+    def places_rows(self) -> bool:
+        """Whether an expert's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
+        return SORTED_BLOCKED in (self.source, self.result)

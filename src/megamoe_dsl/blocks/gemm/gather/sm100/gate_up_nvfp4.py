@@ -1,0 +1,104 @@
+"""Epilogue of gate and up whose product becomes E2M1 with a UE4M3 scale for each row and 16 channels, and a factor that somebody knows.
+
+As `epilogue.finish_gate_up`; but the 16 channels of a warp are those of a scale, so that no two warps exchange maxima, and a scale takes
+divisions.  A lane therefore finds that of one row of the 32, and the lanes that have the row's values ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int64
+
+from .....device.cast import abs_max
+from .....device.memory import fence_async_shared, load_f32, store_u8
+from .....device.tcgen05 import load_columns
+from .....device.tma import wait_group_read
+from .....device.warp import shuffle_f32, shuffle_xor_f32
+from .....layouts.arith import select
+from ....quantise import divided, ue4m3_scale
+from ....sm100.activated_rows import OUTPUTS, activate_channels
+from ....sm100.epilogue_tile import FC1_CHANNELS
+from ....sm100.results import ResultPart
+from ...sm100.config import PASS_ROWS
+from ...sm100.factor import load_factor
+from ...tile import WARPS_PER_GROUP
+from ...work_tile import GemmTile
+from ..arguments import HiddenFactorArguments
+from .context import PairGatherContext
+from .gate_up import first_gate
+from .preactivations import store_preactivations
+from .scatter import scatter_pass
+
+COLUMNS = 4
+"""Lanes with other rows; the eight with the same column have other channels of the same rows."""
+
+
+@dataclass(frozen=True)
+class GateUpFactors:
+    """Of a tile's expert: what its sums are multiplied with, and of what becomes of them."""
+
+    gate: Any
+    up: Any
+    hidden: Any
+
+    def of_sums(self, sums: Sequence[Any], gates: int) -> list[Any]:
+        """Each of a thread's, rounded once; `gates` as of `activate_channels`."""
+        return [value * (self.gate if i & 2 == gates else self.up) for i, value in enumerate(sums)]
+
+
+def load_factors(ctx: PairGatherContext, tile: GemmTile) -> GateUpFactors:
+    """Of the tile's expert."""
+    args, place = cast(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
+    return GateUpFactors(load_factor(ctx, tile), load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
+
+
+@cute.jit
+def finish_gate_up_nvfp4(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+    """64 channels, activated and with a scale for each row and 16 of them."""
+    problem, lane, factors = ctx.config.problem, part.lane, load_factors(ctx, tile)
+    form, groups, row_bytes = OUTPUTS[problem.hidden.element], PASS_ROWS // 8, problem.hidden.row_bytes(FC1_CHANNELS)
+    own = row_of_lane(lane)
+    per_row = problem.hidden.scales_of(problem.d_columns)
+    scales = ctx.args.d_sf + Int64(tile.row + own) * per_row + part.n_block * WARPS_PER_GROUP + part.warp
+    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
+        sums = [factors.of_sums(one, first_gate(problem)) for one in load_columns(part.column + first, groups)]
+        if cutlass.const_expr(problem.preactivations):
+            store_preactivations(ctx, tile, part, first, sums)
+        passed = [activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem)) for one in sums]
+        peaks = [abs_max(values[q], values[2 + q]) for values in passed for q in range(2)]
+        code, divisor = ue4m3_scale(largest_of_row(peaks, lane), factors.hidden)
+        if first + own < tile.valid_m:
+            store_u8(scales + Int64(first) * per_row, code)
+        packed = []
+        for g, values in enumerate(passed):
+            divisors = [shuffle_f32(divisor, (2 * g + q) * COLUMNS + (lane & (COLUMNS - 1))) for q in range(2)]
+            packed.append(form.pack([divided(value, divisors[i & 1]) for i, value in enumerate(values)]))
+        wait_group_read(0)
+        part.sync_group()
+        form.store(part.staging, part.warp, lane, packed)
+        fence_async_shared()
+        part.sync_group()
+        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes, 1)
+
+
+def row_of_lane(lane: Any) -> Any:
+    """Of a pass, the row whose scale a lane finds: bits 4 and 3 say which eight, then its column which two of these, bit 2 which of two."""
+    return (lane >> 3) * 8 + (lane & (COLUMNS - 1)) * 2 + ((lane >> 2) & 1)
+
+
+def largest_of_row(peaks: Sequence[Any], lane: Any) -> Any:
+    """The largest magnitude of `row_of_lane`: of its eight rows' maxima a lane sends half to another lane of its column, which keeps those,
+    then half of what is left, until it has one of all."""
+    left, distance = list(peaks), len(peaks) // 2 * COLUMNS
+    while distance >= COLUMNS:
+        half, upper = len(left) // 2, (lane & distance) != 0
+        kept = [select(upper, left[half + i], left[i]) for i in range(half)]
+        sent = [select(upper, left[i], left[half + i]) for i in range(half)]
+        left = [abs_max(mine, shuffle_xor_f32(other, distance)) for mine, other in zip(kept, sent, strict=True)]
+        distance //= 2
+    return left[0]

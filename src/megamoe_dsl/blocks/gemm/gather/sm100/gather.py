@@ -1,0 +1,189 @@
+"""The warps that bring rows of A and their scales: rows by gather4, four at a time, or by one box where they are sorted; scales, if there
+are any, by threads.
+
+waits     work_tile_full and list_full, per tile; empty, per stage
+signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
+
+A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A row's
+scales are words of four, as quantisation leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
+place in the tile, which may so begin at any row of A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, cast
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from .....device.copy_async import arrive_when_copied, copy_word
+from .....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
+from .....device.memory import load_shared_u32, load_shared_v4
+from .....device.ring import Ring
+from .....device.stage import Stage
+from .....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
+from .....device.warp import elect
+from .....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
+from .....layouts.activity import Activity, Role
+from .....layouts.arith import select
+from .....schedule.fused_moe import mma_tokens
+from ...work_tile import GemmTile, next_tile
+from .barriers import LISTS
+from .context import PairGatherContext
+from .stage import CopiedStage
+from .threads import GATHER_WARPS
+
+ROWS = 4  # of a gather4
+WORD = 4  # bytes
+
+
+@dataclass(frozen=True)
+class RowsOfThread:
+    """What a thread brings of every stage of a tile.
+
+    half    rows of the tile that the CTA has
+    first   row of A that the CTA's begin at, where they are sorted
+    places  rows of A of the thread's gather4, where they are gathered
+    quad    which four of the CTA's rows those are
+    scaled  rows of A whose scales are the thread's, one of every 128 of the tile
+    """
+
+    half: Any
+    first: Any
+    places: tuple[Any, ...]
+    quad: Any
+    scaled: tuple[Any, ...]
+
+
+@cute.jit
+def gather_tokens(ctx: PairGatherContext, thread: Int32):
+    """All threads of the warps that gather."""
+    ctx.begin(Role.TOKEN_LOADER)
+    lists = Ring.start(LISTS)
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        ctx.wait_rows(tile)
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
+        if cutlass.const_expr(ctx.config.problem.gathers):
+            stage = bring_tile(ctx, tile, thread, listed_rows(ctx, tile, thread, lists), stage)
+            lists = lists.next()
+        else:
+            stage = bring_tile(ctx, tile, thread, sorted_rows(ctx, tile, thread), stage)
+        ctx.stamp(Activity.LOAD, tile)
+        tile, tiles = next_tile(tiles)
+
+
+def own_half(ctx: PairGatherContext, tile: GemmTile) -> tuple[Any, Any]:
+    """Rows of a tile that a CTA has, and the first of them: halves of what the MMA covers, not of block_m."""
+    half = mma_tokens(tile.valid_m) >> 1
+    return half, ctx.place_in_pair * half
+
+
+def scaled_rows(ctx: PairGatherContext, thread: Any) -> list[Any]:
+    """Rows of a tile whose scales a thread copies."""
+    if not ctx.config.problem.formats.scaled:
+        return []
+    return [thread + start for start in range(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, SF_ATOM_ROWS)]
+
+
+def row_of_a(ctx: PairGatherContext, row: Any) -> Any:
+    """A row beyond A is that of the last one."""
+    return cutlass.max(cutlass.min(row, ctx.args.a_rows - 1), Int32(0))
+
+
+@cute.jit
+def listed_rows(ctx: PairGatherContext, tile: GemmTile, thread: Int32, lists: Ring):
+    """Rows that a list names.  Every thread gives the list's place back on its own: neither `bar.warp.sync` nor, in the machine code, a
+    barrier of the CTA makes one thread's arrival wait for what the others read."""
+    warp, lane = thread // 32, thread % 32
+    half, first = own_half(ctx, tile)
+    quad = lane * GATHER_WARPS + warp
+    if cutlass.const_expr(ctx.config.pairs > 1):
+        quad = quad * ctx.config.pairs + ctx.pair
+    wait(ctx.barrier("list_full", lists.index), lists.phase)
+    own = first + cutlass.min(quad, Int32(ctx.config.block_m // 2 // ROWS - 1)) * ROWS
+    words = load_shared_v4(ctx.shared("rows", lists.index, own))
+    named = [row_of_a(ctx, Int32(word)) for word in words]
+    scaled = [row_of_a(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]
+    release(ctx.barrier("list_empty", lists.index), reduce(cutlass.max, [*named, *scaled]))
+    # TMA makes zeros of rows that are not there, and counts them.
+    places = [select(own + i < tile.valid_m, row, ctx.args.a_rows) for i, row in enumerate(named)]
+    return RowsOfThread(half, Int32(0), tuple(places), quad, tuple(scaled))
+
+
+def sorted_rows(ctx: PairGatherContext, tile: GemmTile, thread: Any) -> RowsOfThread:
+    """Rows that follow one another."""
+    half, first = own_half(ctx, tile)
+    source = ctx.source_row(tile)
+    scaled = [row_of_a(ctx, source + row) for row in scaled_rows(ctx, thread)]
+    return RowsOfThread(half, source + first, (), thread, tuple(scaled))
+
+
+@cute.jit
+def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: RowsOfThread, stage: Stage):
+    """All stages of a tile; returns the one after them."""
+    config = ctx.config
+    row_bytes, words = config.k_block.row_bytes, config.k_block.words
+    scales = [ctx.args.a_sf + Int64(row) * (config.problem.k_words * WORD) for row in rows.scaled]
+    places = [utccp_row(row) * WORD for row in scaled_rows(ctx, thread)]
+    counts = [select(row < tile.valid_m, Int32(WORD), Int32(0)) for row in scaled_rows(ctx, thread)]
+    for k in cutlass.range(config.k_blocks, unroll=1):
+        stage.wait_empty()
+        full = stage.full & LEADER
+        if cutlass.const_expr(config.problem.gathers):
+            if thread == 0:
+                arrive_expect_cluster(full, rows.half * row_bytes)
+            if rows.quad * ROWS < rows.half:
+                gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes, rows.places)
+        elif thread < 32:
+            if elect():
+                arrive_expect_cluster(full, config.block_m // 2 * row_bytes)
+                load_sorted(ctx, stage.shared("tokens"), full, k * row_bytes, rows.first)
+        for i in cutlass.range_constexpr(len(scales)):
+            for word in cutlass.range_constexpr(words):
+                atom = word * config.stage.sfa_atoms * SF_ATOM_BYTES
+                copy_word(stage.shared("sfa") + atom + places[i], scales[i] + Int64((k * words + word) * WORD), counts[i])
+        if cutlass.const_expr(config.problem.formats.scaled):
+            arrive_when_copied(cast(CopiedStage, stage).copied)
+        stage = stage.next()
+    return stage
+
+
+def gather_quad(ctx: PairGatherContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
+    """Four rows, for this CTA and for those of other pairs that have the same."""
+    if ctx.config.pairs == 1:
+        gather_rows(destination, ctx.maps.tokens, full, x, places)
+    else:
+        gather_rows_multicast(destination, ctx.maps.tokens, full, x, places, ctx.same_rows)
+
+
+def load_sorted(ctx: PairGatherContext, destination: Any, full: Any, x: Any, first: Any) -> None:
+    """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
+    if ctx.config.pairs == 1:
+        load_tile(destination, ctx.maps.tokens, full, x, first)
+    else:
+        rows = ctx.config.block_m // ctx.config.cluster
+        own = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
+        load_tile_of_pairs(own, ctx.maps.tokens, full, x, first + ctx.pair * rows, ctx.same_rows)
+
+
+@cute.jit
+def announce_scales(ctx: PairGatherContext):
+    """A warp of the odd CTA, whose barriers its threads' copies arrive at: tells the even CTA, stage by stage, that they are there.
+
+    waits     work_tile_full per tile; copied per stage
+    signals   work_tile_empty per tile; full of the even CTA, per stage
+    """
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        for _ in cutlass.range(ctx.config.k_blocks, unroll=1):
+            cast(CopiedStage, stage).wait_copied()
+            if cute.arch.lane_idx() == 0:
+                arrive_released(stage.full & LEADER)
+            stage = stage.next()
+        tile, tiles = next_tile(tiles)

@@ -1,0 +1,198 @@
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py, accumulate.py) and an epilogue.
+
+The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
+
+waits     work_tile_full, per tile; full, per stage
+signals   work_tile_empty and empty, per warp, per tile and per stage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from ...device.stage import Stage, release_stage
+from ...device.tile_queue import TileQueue
+from ...device.tma import wait_group_read
+from ...layouts.activity import Activity, Role
+from ...layouts.arith import div, select
+from ..sm90.accumulate import accumulate_tile
+from ..sm90.main_loop import Share, multiply_ahead, multiply_tile
+from ..sm90.math_thread import MathThread
+from ..sm90.tokens_as_m import RowShare
+from ..sm90.tokens_as_n import ColumnShare
+from ..sm90.weight_scales import ScaleMatrix, WeightScales
+from . import epilogue_columns, epilogue_rows, exchange
+from .config import GemmConfig
+from .context import GemmContext
+from .problem import SCALE_BLOCK
+from .work_tile import GemmTile, next_tile, read_end
+
+
+@cute.jit
+def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilogue_rows.finish_tile):
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` makes D of the
+    sums of tiles whose rows of A are the wgmma's rows."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    ctx.begin(Role.MATH)
+    tile, tiles = next_tile(ctx.first_tile)
+    scales = load_scales(ctx, tile, me)
+    stage = ctx.first_read_stage
+    if cutlass.const_expr(ctx.config.in_turn):
+        if me.group == ctx.config.warpgroups - 1:
+            stage.pass_turn(me.group)  # to the first
+    while tile.valid():
+        stage = ctx.of_tile(stage, tile)
+        if cutlass.const_expr(ctx.config.halves):
+            if ctx.is_half(tile):
+                stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)
+            else:
+                stage = compute_rows(ctx, tile, scales, me, stage, False, finish_rows)
+            # Read after the branches: where these have the next tile too, the place in the ring is not in uniform registers, and every
+            # wgmma needs its descriptors moved there.
+            tile, tiles = next_tile(tiles)
+            scales = load_scales(ctx, tile, me)
+        else:
+            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, finish_rows)
+    read_end(tile, tiles, ctx.config.blocks_per_fetch)
+    # What TMA still reads is this CTA's.
+    wait_group_read(0)
+
+
+@cute.jit
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
+    """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
+    if cutlass.const_expr(ctx.config.swap_ab):
+        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
+        sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        ctx.stamp(Activity.MULTIPLY, tile)
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        epilogue_columns.finish_tile(ctx, tile, columns, sums)
+    else:
+        rows = rows_of(ctx.config, me, False)
+        if cutlass.const_expr(ctx.config.idles):
+            sums = rows.zero().parts
+            if rows.first_token < tile.valid_m:
+                sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+            else:
+                stage = leave_out(ctx, stage, me)
+        else:
+            sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        ctx.stamp(Activity.MULTIPLY, tile)
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        if cutlass.const_expr(ctx.config.split_k):
+            exchange.finish_tile(ctx, tile, rows, sums, tiles)
+        elif cutlass.const_expr(ctx.config.idles):
+            if rows.first_token < tile.valid_m:
+                finish_rows(ctx, tile, rows, sums)
+        else:
+            finish_rows(ctx, tile, rows, sums)
+    ctx.stamp(Activity.EPILOGUE, tile)
+    return stage, following, tiles, scales
+
+
+@cute.jit
+def compute_rows(
+    ctx: GemmContext,
+    tile: GemmTile,
+    scales: Any,
+    me: MathThread,
+    stage: Stage,
+    half: cutlass.Constexpr[bool],
+    finish_rows: Callable[..., Any],
+):
+    """The same of a tile that may be a half one.  The ring's next stage."""
+    rows = rows_of(ctx.config, me, half)
+    sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+    ctx.stamp(Activity.MULTIPLY, tile)
+    finish_rows(ctx, tile, rows, sums)
+    ctx.stamp(Activity.EPILOGUE, tile)
+    return stage
+
+
+@cute.jit
+def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
+    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
+    for _ in cutlass.range(ctx.k_blocks, unroll=1):
+        stage.wait_full()
+        release_stage(stage, me.lane)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
+def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, stage: Stage):
+    """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
+    splits = ctx.config.tile.splits(me.half)
+    if cutlass.const_expr(len(splits) == 1):
+        return multiply_all(ctx, tile, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+    columns = me.chunks * me.chunk_rows
+    before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
+    sums = me.zero().parts
+    for split in cutlass.range_constexpr(len(splits)):
+        if before == splits[split]:
+            sums, stage = multiply_all(ctx, tile, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+    return sums, stage
+
+
+@cute.jit
+def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
+    """All K blocks of a tile that this CTA has."""
+    if cutlass.const_expr(not ctx.config.tile.scaled):
+        return accumulate_tile(stage, me, ctx.k_blocks, ctx.config.problem.formats.activations.element)
+    if cutlass.const_expr(ctx.config.ahead > 1):
+        return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
+    stage.wait_full()
+    ctx.stamp(Activity.WAIT_STAGE, tile)
+    return multiply_tile(stage, me, scales, ctx.k_blocks)
+
+
+def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:
+    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
+    tile = config.tile
+    chunks = tile.chunks(half)
+    return RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0)
+
+
+def with_split(me: RowShare, split: int) -> RowShare:
+    """The share where so many of its columns lie before the next row of scales."""
+    return replace(me, split=split)
+
+
+def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
+    """One row of scales, where all columns lie before the next, or two."""
+    return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
+
+
+def first_column(config: GemmConfig, tile: GemmTile, me: MathThread, half: bool) -> Any:
+    """Of a warpgroup's share, within the rows of one B."""
+    own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
+    return tile.n_block * config.block_n + own
+
+
+@cute.jit
+def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
+    """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
+    config, problem = ctx.config, ctx.config.problem
+    first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
+    matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
+    lane = me.lane + ctx.first_k_block if config.split_k else me.lane
+    base = tile.group * problem.scale_rows
+    rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
+    return tuple(matrix.load(base + ctx.scale_row(first, i), lane) for i in range(rows))
+
+
+def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:
+    """`first_column` of a tile that may be half, or past the last one."""
+    config = ctx.config
+    n_block = cutlass.max(tile.n_block, Int32(0))
+    inside = replace(tile, n_block=n_block)
+    whole = first_column(config, inside, me, False)
+    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.halves else whole

@@ -1,0 +1,102 @@
+"""A MoE layer on one GPU as four launches: tokens routed, and quantised unless they stay BF16, two GEMMs over the rows of experts, and the
+sum of each token's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..activation import SILU
+from ..blocks.gemm.base_config import BaseGemmConfig
+from ..blocks.gemm.gather.problem import GATE_FIRST, GATE_UP, SORTED_PACKED, GatherGemmProblem
+from ..blocks.gemm.problem import GEMM_RECIPES, PACKED, GemmProblem
+from ..problem import ProblemError
+from ..recipe import Recipe
+from ..target import Target
+from .expert_routing.config import TokensConfig
+from .expert_routing.family import RouteKernel, SumKernel
+from .expert_routing.problem import RoutingProblem
+from .gemm.family import GemmKernel
+from .gemm.gather_family import GatherGemmKernel
+from .uneven import uneven_config
+
+
+class LayerConfigs(NamedTuple):
+    """Of the four launches, in order."""
+
+    route: TokensConfig
+    fc1: BaseGemmConfig
+    fc2: BaseGemmConfig
+    total: TokensConfig
+
+
+def family_of(problem: GemmProblem) -> GemmKernel:
+    """Whose problem it is."""
+    return GatherGemmKernel() if isinstance(problem, GatherGemmProblem) else GemmKernel()
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).
+
+    hidden        channels of a token, a multiple of 128
+    intermediate  channels between the two linears, a multiple of 128
+    num_experts   at most 1024, all on this GPU
+    topk          experts of a token
+    gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
+    activation    of gate and up (activation.py)
+    recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both
+    preactivations  whether gate and up of every row are stored, too
+
+    Raises `ProblemError`, which names field, value and what is allowed.
+    """
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    gate_up: str = GATE_FIRST
+    activation: str = SILU
+    recipe: str = GEMM_RECIPES[0]
+    preactivations: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gate_up not in GATE_UP[1:]:
+            raise ProblemError("gate_up", self.gate_up, "one of " + ", ".join(GATE_UP[1:]))
+        _ = self.routing, self.fc1, self.fc2  # each checks what it is of
+
+    @property
+    def routing(self) -> RoutingProblem:
+        """Of the first launch and of the last."""
+        return RoutingProblem(self.hidden, self.num_experts, self.topk, self.recipe)
+
+    @property
+    def fc1(self) -> GatherGemmProblem:
+        """Rows gathered from the tokens; gate and up activated, sorted and packed."""
+        n, experts = 2 * self.intermediate, self.num_experts
+        activates: dict[str, Any] = {name: getattr(self, name) for name in ("gate_up", "activation", "preactivations")}
+        activates["output"] = self.formats.hidden.element
+        return GatherGemmProblem(n, self.hidden, num_groups=experts, recipe=self.recipe, **activates)
+
+    @property
+    def fc2(self) -> GemmProblem:
+        """Rows as Linear1 leaves them.  Where the tensor core applies scales, a packed GEMM is one of the family that gathers."""
+        groups: dict[str, Any] = {"num_groups": self.num_experts, "recipe": self.recipe}
+        if not self.formats.scales_in_mma:
+            return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
+        return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
+
+    @property
+    def formats(self) -> Recipe:
+        """Of tokens, weights, and what Linear2 takes."""
+        return self.routing.formats
+
+    def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
+        """For so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
+        rows = self.routing.check_tokens(tokens) * self.topk
+        return LayerConfigs(
+            RouteKernel().choose(self.routing, target, tokens),
+            GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
+            family_of(self.fc2).choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
+            SumKernel().choose(self.routing, target, tokens),
+        )

@@ -1,0 +1,104 @@
+"""What every role needs: the configuration, this CTA's place, and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import cutlass
+from cutlass import Int32, Int64
+
+from ...blocks.rank_place import RankPlace
+from ...device.cluster import ClusterPlace
+from ...device.stage import Stage
+from ...device.tile_queue import TileQueue
+from ...hardware.tensor_map import DESCRIPTOR_BYTES
+from ...layouts.arith import select
+from ...layouts.region import Region
+from ...schedule import FC1, FC2
+from .arguments import Arguments
+from .layouts.combine_row import CombineRow
+from .layouts.symmetric import symmetric_buffer
+from .layouts.watchdog import Wait
+from .results_bf16 import Bf16Results
+from .results_e4m3 import E4m3Results
+
+
+@dataclass(frozen=True)
+class Context(RankPlace):
+    """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
+    place in the pair.  An architecture's context says how far a tensor map of Linear2 is from that of Linear1, in bytes."""
+
+    phase_stride: ClassVar[int]
+    waits = Wait
+
+    operands_arrive: ClassVar[bool] = True
+    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
+
+    config: cutlass.Constexpr[Any]
+    args: Arguments
+    smem: Int32
+    sm: Int32
+    cta_rank: Int32
+
+    @property
+    def region(self) -> Region:
+        """The layout of a rank's symmetric buffer."""
+        return symmetric_buffer(self.config.problem, self.config.arch)
+
+    @property
+    def results(self) -> Bf16Results | E4m3Results:
+        """How results travel."""
+        row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
+        return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
+
+    @property
+    def outputs(self) -> Bf16Results | E4m3Results:
+        """In which format the Linear2 epilogue gives its results."""
+        return self.results
+
+    @property
+    def result_phase(self) -> int:
+        """The linear whose results leave through `outputs`."""
+        return FC2
+
+    @property
+    def place(self) -> ClusterPlace:
+        """This CTA in its cluster."""
+        return ClusterPlace(self.cta_rank, self.config.cluster)
+
+    @property
+    def first_stage(self) -> Stage:
+        """Of the ring of operands."""
+        return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
+
+    @property
+    def first_tile(self) -> TileQueue:
+        """Of the queue of work tiles."""
+        return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
+
+    def k_blocks(self, tile: Any) -> Int32:
+        """Blocks of K of a tile."""
+        return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
+
+    def at(self, name: str, *index: Any) -> Any:
+        """Address in this rank's symmetric buffer."""
+        return self.region.address(self.args.sym, name, *index)
+
+    def at_peer(self, base: Any, name: str, *index: Any) -> Any:
+        """Address in the symmetric buffer that starts at `base`."""
+        return self.region.address(base, name, *index)
+
+    def map(self, which: Any, phase: Any = 0) -> Any:
+        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        if isinstance(phase, int):
+            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * self.phase_stride)
+        return self.args.maps + Int64(phase * self.phase_stride) + which * DESCRIPTOR_BYTES
+
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the SMEM plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        """Shared address of an mbarrier (kernels/moe/sm100/barriers.py)."""
+        return self.shared(f"{name}_barrier", index)

@@ -1,0 +1,15 @@
+"""The mbarriers that an expert-parallel kernel adds to those of its GEMM (blocks/gemm/barriers.py)."""
+
+from __future__ import annotations
+
+from ....layouts.mbarrier import MBarrier
+
+
+def pull_barrier(chunks: int) -> MBarrier:
+    """Of so many chunks that all communication warps together have on their way."""
+    return MBarrier("pull", chunks, 1, "the communication warp", "one chunk of a token row", "the communication warp")
+
+
+def combine_barrier(sets: int) -> MBarrier:
+    """Of so many sets of slots that all communication warps together have."""
+    return MBarrier("combine", sets, 1, "the communication warp", "one piece of a token's top-k results", "the communication warp")

@@ -1,0 +1,115 @@
+"""What every role of an expert-parallel kernel needs: the configuration, this CTA's place, and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....blocks.gemm.context import GemmContext
+from ....blocks.gemm.gather.context import GatherContext
+from ....blocks.gemm.work_tile import GemmTile
+from ....blocks.rank_place import RankPlace
+from ....blocks.trace import begin, stamp
+from ....device.memory import fence_async_global, load_shared_u32, load_u32
+from ....device.sync import Equals32, spin
+from ....layouts.activity import Activity, Role, tile_detail
+from ....layouts.arith import div
+from ....layouts.region import Region
+from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
+from .layouts.watchdog import EpWait
+
+
+@dataclass(frozen=True)
+class EpContext(RankPlace):
+    """`smem` is the shared address of the plan, `kernel` which of the two it is.  What is read where it is used takes no register of roles
+    that do not use it."""
+
+    waits = EpWait
+
+    config: cutlass.Constexpr[Any]
+    args: Any
+    smem: Int32
+    kernel: cutlass.Constexpr[EpLaunch]
+
+    @property
+    def sm(self) -> Any:
+        """The CTA's index in the grid."""
+        return cute.arch.block_idx()[0]
+
+    @property
+    def epoch(self) -> Any:
+        """Launches of this kernel before this one, as they were when this CTA began."""
+        return load_shared_u32(self.shared("epoch"))
+
+    @property
+    def region(self) -> Region:
+        """The layout of a rank's symmetric buffer."""
+        return symmetric_buffer(self.config.problem, self.config.keeps_rows)
+
+    def at(self, name: str, *index: Any) -> Any:
+        """Address in this rank's symmetric buffer."""
+        return self.at_peer(self.args.sym, name, *index)
+
+    def at_peer(self, base: Any, name: str, *index: Any) -> Any:
+        """Address in the symmetric buffer that starts at `base`; of the fields that kernels have for themselves, this one's."""
+        own = (int(self.kernel),) if name in PER_LAUNCH else ()
+        return self.region.address(base, name, *own, *index)
+
+    # --- shared memory
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the SMEM plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        """Shared address of an mbarrier (barriers.py)."""
+        return self.shared(f"{name}_barrier", index)
+
+
+@dataclass(frozen=True)
+class EpGemm(GemmContext):
+    """The GEMM of the kernel `ep`."""
+
+    ep: EpContext
+
+    def begin(self, role: Role) -> None:
+        """Of the kernel's warps."""
+        begin(self.ep, role)
+
+    def stamp(self, activity: Activity, tile: GemmTile) -> None:
+        """With the tile and which linear it is of."""
+        stamp(self.ep, activity, tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.kernel)))
+
+
+@dataclass(frozen=True)
+class ArrivingGemm(EpGemm):
+    """That whose rows of A dispatch brings in the same launch, to the symmetric buffer."""
+
+    def wait_rows(self, tile: GemmTile) -> None:
+        """Until all rows of the tile's block are there."""
+        wait_rows(self.ep, tile)
+
+
+@dataclass(frozen=True)
+class GatheringGemm(ArrivingGemm, GatherContext):
+    """The same where a token lies once, and the loaders gather the rows of a tile."""
+
+
+def counter_of(ctx: EpContext, expert: Any, row: Any) -> Any:
+    """Where rows are counted: those of the row's block, or of all of its local expert's."""
+    return div(row, ctx.config.block_m) if ctx.config.block_wise else expert
+
+
+@cute.jit
+def wait_rows(ctx: EpContext, tile: GemmTile):
+    """An acquire: what was written before the counter reached its value is visible after the wait, to TMA too."""
+    index, rows = counter_of(ctx, tile.group, tile.row), tile.valid_m
+    if cutlass.const_expr(not ctx.config.block_wise):
+        rows = load_u32(ctx.at("expert_rows", tile.group))
+    spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, index), rows, "gpu"), ctx.watchdog, EpWait.ROWS, index)
+    if cutlass.const_expr(not ctx.config.gathers):
+        # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
+        fence_async_global()

@@ -1,0 +1,203 @@
+"""The communication warps of dispatch: every rank fetches the tokens of its experts, and writes each to the rows of all its experts here.
+
+waits     INPUTS: every rank's tokens and tables are there; pull, per chunk
+signals   arrivals of a row's block, per row (release, after row and scales), or stored, where tail warps count rows (tail.py); READ, when
+          nothing of other ranks is read any more
+
+A task, of one warp, is some of the pairs that one rank has for this one; ranks take turns, each begins with itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ....blocks.rank_barrier import Group, await_ranks, signal
+from ....blocks.trace import begin, stamp
+from ....device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
+from ....device.tma import store_bytes, wait_group, wait_group_read
+from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
+from ....hardware.scale_factors import CHANNELS_PER_WORD
+from ....layouts.activity import Activity, Role
+from ....layouts.arith import ceil_div, div, minimum, select
+from ..pull import load_chunk, move_row
+from .context import EpContext, counter_of
+from .counters import clear_counters
+from .end import end_launch
+from .layouts.symmetric import EpBarrier
+from .scheduler import next_task
+from .tail import copy_rows
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True)
+class Places:
+    """Rows that a token goes to, and their counters, or the rows again where tail warps count: lane s has those of slot s, which bit s of
+    `mask` says."""
+
+    rows: Int32
+    counter: Int32
+    mask: Int32
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a warp has moved: `uses` rows, of which the last is not counted yet, for which each lane that has stored it has a `counter`."""
+
+    uses: Int32
+    counter: Int32
+
+
+@cute.jit
+def count_tasks(ctx: EpContext):
+    """How many tasks dispatch has, the same number for each rank."""
+    pairs, lane = Int32(0), cute.arch.lane_idx()
+    if lane < ctx.num_ranks:
+        pairs = load_u32(ctx.at("recv_pairs", lane))
+    return ceil_div(warp_max_u32(pairs), ctx.config.task_tokens) * ctx.num_ranks
+
+
+@cute.jit
+def dispatch(ctx: EpContext, group: Group):
+    """All communication warps of a CTA."""
+    begin(ctx, Role.DISPATCH)
+    if ctx.sm == 0:
+        # What peers read was written before this launch.
+        signal(ctx, group, EpBarrier.INPUTS)
+    clear_counters(ctx, group, "arrivals", ctx.config.num_arrivals)
+    await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)
+    stamp(ctx, Activity.WAIT_RANKS)
+    if cutlass.const_expr(ctx.config.tail_sms > 0):
+        if ctx.sm < ctx.config.fetching_sms:
+            fetch_all(ctx, group.thread >> 5)
+        else:
+            copy_rows(ctx, group.thread >> 5)
+    else:
+        fetch_all(ctx, group.thread >> 5)
+    end_launch(ctx, group)
+    stamp(ctx, Activity.WAIT_RANKS)
+
+
+@cute.jit
+def fetch_all(ctx: EpContext, warp: Int32):
+    """Tasks, by one warp, until there are none."""
+    total = count_tasks(ctx)
+    moved, task = Moved(Int32(0), Int32(NOWHERE)), next_task(ctx)
+    while task < total:
+        moved = fetch_tokens(ctx, task, warp, moved)
+        stamp(ctx, Activity.PULL, task)
+        task = next_task(ctx)
+    count_row(ctx, moved)
+
+
+@cute.jit
+def fetch_tokens(ctx: EpContext, task: Int32, warp: Int32, moved: Moved):
+    """A task, by one warp."""
+    config, ranks, lane = ctx.config, ctx.num_ranks, cute.arch.lane_idx()
+    turn = div(task, ranks)
+    source = ctx.args.rank + (task - turn * ranks)
+    source = select(source >= ranks, source - ranks, source)
+    first = turn * config.task_tokens
+    count = minimum(load_u32(ctx.at("recv_pairs", source)) - first, config.task_tokens)
+    peer, pairs = ctx.peer(source), Int32(0)
+    if lane < count:
+        pairs = load_u32(ctx.at_peer(peer, "send_pairs", ctx.args.rank, first + lane))
+    for index in cutlass.range(count, unroll=1):
+        moved = fetch_token(ctx, peer, shuffle(pairs, index), warp, moved)
+    return moved
+
+
+@cute.jit
+def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Moved):
+    """Moves one token: TMA copies its row through SMEM, while the lanes copy its scales.  The row before it is counted meanwhile."""
+    config, problem, lane = ctx.config, ctx.config.problem, cute.arch.lane_idx()
+    token = div(pair, problem.topk)
+    x = ctx.at_peer(peer, "x", token)
+    if moved.counter >= 0:
+        wait_group_read(0)  # the stores of the row before have read the slots
+    sync_warp()
+    load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
+    # All remote loads are issued before the first is used, so that their latencies overlap.
+    scales = load_scales(ctx, peer, token)
+    places = places_of(ctx, peer, token, pair - token * problem.topk)
+    count_row(ctx, moved)
+    if cutlass.const_expr(problem.formats.scaled):
+        store_scales(ctx, places, scales)
+    # Each lane that has a place stores the row there, or the first one alone, and says where its result is to go.
+    here = places.rows >= 0
+    first = shuffle(places.rows, lowest_bit(places.mask)) if config.stores_once else places.rows
+    if here:
+        store_u64(ctx.at("destinations", places.rows), ctx.at_peer(peer, "results", token * problem.topk + lane))
+        if cutlass.const_expr(config.stores_once):
+            store_u32(ctx.at("sources", places.rows), first)
+    sync_warp()
+    stores_row = places.rows == first if config.stores_once else here
+    destination, stores = ctx.at("fc1_acts", places.rows), select(stores_row, Int32(0), Int32(1))
+    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, stores, moved.uses)
+    return Moved(moved.uses + 1, places.counter)
+
+
+def load_scales(ctx: EpContext, peer: Int64, token: Int32) -> list[tuple[Any, Any]]:
+    """Of a token, where it has any, 32 words at a time: which of them the lane has, and its value."""
+    if not ctx.config.problem.formats.scaled:
+        return []
+    words, lane = ctx.config.problem.hidden // CHANNELS_PER_WORD, cute.arch.lane_idx()
+    own = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
+    source = ctx.at_peer(peer, "x_sf", token)
+    return [(word, load_u32(source + Int64(word) * 4)) for word in own]
+
+
+@cute.jit
+def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
+    """Of a token, for all of its rows, or beside the row where it lies."""
+    lane, count = cute.arch.lane_idx(), ctx.config.problem.hidden // CHANNELS_PER_WORD
+    mask = places.mask
+    while mask != 0:
+        row = shuffle(places.rows, lowest_bit(mask))
+        scale_row = ctx.config.scale_row(row)
+        for i, (word, scale) in enumerate(scales):
+            if lane + 32 * i < count:
+                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scale)
+        mask = Int32(0) if ctx.config.gathers else mask & (mask - 1)
+
+
+@cute.jit
+def count_row(ctx: EpContext, moved: Moved):
+    """The lanes that have a place of a row, once it is in memory."""
+    if cutlass.const_expr(ctx.config.stores_once):
+        wait_group(0)  # of the lane that has stored it for all
+        sync_warp()
+    if moved.counter >= 0:
+        if cutlass.const_expr(not ctx.config.stores_once):
+            wait_group(0)
+        if cutlass.const_expr(ctx.config.tail_sms > 0):
+            store_release_u32(ctx.at("stored", moved.counter), ctx.epoch + 1, "gpu")
+        else:
+            reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
+    sync_warp()
+
+
+@cute.jit
+def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
+    """The rows of a token's experts on this rank, of those that the pair stands for; without token saving, of its slot alone."""
+    problem, lane = ctx.config.problem, cute.arch.lane_idx()
+    row, counter = Int32(NOWHERE), Int32(NOWHERE)
+    if lane < problem.topk:
+        expert = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, lane)))
+        to = load_u32(ctx.at_peer(peer, "pair_rows", token, lane))
+        here = (to >= 0) & (div(expert, problem.experts_per_rank) == ctx.args.rank)
+        if cutlass.const_expr(ctx.config.fetched_for == 1):
+            here = here & (lane == slot)
+        elif cutlass.const_expr(ctx.config.fetched_for < problem.experts_per_rank):
+            leading = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, slot)))
+            first, size = ctx.args.rank * problem.experts_per_rank, ctx.config.fetched_for
+            here = here & (div(expert - first, size) == div(leading - first, size))
+        row = select(here, to, Int32(NOWHERE))
+        own = to if ctx.config.tail_sms else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
+        counter = select(here, own, Int32(NOWHERE))
+    return Places(row, counter, ballot(Int32(row >= 0)))

@@ -1,0 +1,28 @@
+"""The end of a launch: nobody reads this rank's memory any more, or writes it, so its owner may write it.
+
+waits     READ
+signals   READ, when the CTAs of this rank have read what they need of others
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+
+from ....blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
+from ....device.memory import store_u32
+from .context import EpContext
+from .layouts.symmetric import EpBarrier
+
+
+@cute.jit
+def end_launch(ctx: EpContext, group: Group):
+    """All communication warps.  SM 0 alone waits for the other ranks, and counts the launch."""
+    arrive(ctx, group, EpBarrier.READ)
+    if ctx.sm == 0:
+        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)
+        if group.thread == 0:
+            store_u32(ctx.at("task_counter"), 0)
+        signal(ctx, group, EpBarrier.READ)
+        await_ranks(ctx, group, EpBarrier.READ, ctx.epoch + 1)
+        if group.thread == 0:
+            store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)

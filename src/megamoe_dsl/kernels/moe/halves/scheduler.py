@@ -1,0 +1,56 @@
+"""Who does what when it is done with what it has: tiles from one counter, for the loaders and math warps of a CTA or of a pair of them, and
+tasks from another, for each communication warp.  Neither waits for the other, so that a CTA has a tile and tasks at the same time.
+
+| role             | waits           | signals        |
+|---|---|---|
+| schedule_tiles   | work_tile_empty | work_tile_full |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....blocks.gemm.context import GemmContext
+from ....blocks.gemm.tile_scheduler import walk_tiles
+from ....device.memory import load_u32, store_shared_v2
+from ....device.tile_queue import fetch_numbers
+from ....device.warp import inclusive_sum, shuffle, sync_warp
+from .context import EpContext
+from .layouts.pool import padded_rows
+
+
+@cute.jit
+def schedule_tiles(ctx: EpContext, gemm: GemmContext):
+    """The scheduler warp."""
+    if gemm.cta_rank == 0:
+        fill_table(ctx, gemm)
+        # Read here: kept from the start of the kernel it would take a register of every role.
+        walk_tiles(replace(gemm, sm=ctx.sm))
+
+
+@cute.jit
+def fill_table(ctx: EpContext, gemm: GemmContext):
+    """(rows, first row) of each local expert, and an entry without rows; lane l for experts l, l + 32, ..."""
+    local, lane = ctx.config.problem.experts_per_rank, cute.arch.lane_idx()
+    before = Int32(0)  # rows of all experts of earlier rounds
+    for base in cutlass.range_constexpr(0, local + 1, 32):
+        expert = lane + base
+        rows = Int32(0)
+        if expert < local:
+            rows = load_u32(ctx.at("expert_rows", expert))
+        padded = padded_rows(rows)
+        upto = inclusive_sum(padded)
+        if expert <= local:
+            store_shared_v2(gemm.shared("group_table", expert), rows, before + upto - padded)
+        before = before + shuffle(upto, 31)
+    sync_warp()
+
+
+def next_task(ctx: EpContext) -> Any:
+    """A communication warp: the number of its next task, which nobody else gets.  The end of the launch sets the counter back (end.py)."""
+    return fetch_numbers(ctx.at("task_counter"), 1)

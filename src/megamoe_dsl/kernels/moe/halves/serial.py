@@ -1,0 +1,98 @@
+"""Scatter that is not the epilogue's: a tile's results stay in this rank, and communication warps send them to the ranks of their tokens.
+
+| role         | waits              | signals |
+|---|---|---|
+| finish_tile  |                    | finished, of a part of a block's rows, per warp (release, after its results) |
+| send_results | finished, per task | nothing: the rank barrier RESULTS follows |
+
+A task is a part of 32 rows; tasks of sending come before those of summing, from the same counter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ....blocks.gemm import epilogue_rows
+from ....blocks.gemm.work_tile import GemmTile
+from ....blocks.rank_barrier import Group
+from ....blocks.sm90.tokens_as_m import RowShare
+from ....blocks.trace import stamp
+from ....device.memory import load_u64, load_v4, reduce_add_u32, store_v4
+from ....device.sync import Equals32, spin
+from ....device.tma import wait_group
+from ....device.warp import sync_warp
+from ....layouts.activity import Activity
+from ....layouts.arith import div, minimum
+from .context import EpContext, EpGemm
+from .counters import clear_counters
+from .layouts.watchdog import EpWait
+from .row_groups import LANES, RowGroups, advance_to, first_groups
+from .scheduler import next_task
+
+VECTOR_BYTES = 16
+IN_FLIGHT = 4
+"""Vectors of a lane that are on their way at a time."""
+
+
+def part_of_rows(ctx: EpContext, row: Any, part: Any) -> Any:
+    """Number of a part of the block's rows that has this row."""
+    return div(row, ctx.config.block_m) * ctx.config.token_blocks + part
+
+
+@cute.jit
+def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's part of a tile to this rank's memory, where it is counted."""
+    epilogue_rows.finish_tile(ctx, tile, me, sums)
+    if me.lane == 0:
+        wait_group(0)
+    count_tile(ctx, tile, me.lane)
+
+
+@cute.jit
+def count_tile(ctx: EpGemm, tile: GemmTile, lane: Int32):
+    """A warp whose part of a tile is in memory."""
+    sync_warp()
+    if lane == 0:
+        counter = part_of_rows(ctx.ep, tile.row, div(tile.n_block, ctx.ep.config.tiles_of_part))
+        reduce_add_u32(ctx.ep.at("finished", ctx.ep.epoch & 1, counter), 1, "release", "gpu")
+
+
+@cute.jit
+def send_results(ctx: EpContext, group: Group) -> tuple[Int32, Int32]:
+    """A communication warp: tasks of sending, until there are none.  How many there are, and the number of the task that the warp has next,
+    which is one of summing."""
+    clear_counters(ctx, group, "finished", ctx.config.num_finished)
+    parts, task = ctx.config.token_blocks, next_task(ctx)
+    groups = advance_to(ctx, first_groups(ctx), div(task, parts))
+    while groups.expert < ctx.config.problem.experts_per_rank:
+        send_part(ctx, groups, task)
+        stamp(ctx, Activity.COMBINE, task)
+        task = next_task(ctx)
+        groups = advance_to(ctx, groups, div(task, parts))
+    return groups.number * parts, task
+
+
+@cute.jit
+def send_part(ctx: EpContext, groups: RowGroups, task: Int32):
+    """A task: vectors of 16 bytes, row by row."""
+    config, lane = ctx.config, cute.arch.lane_idx()
+    number = div(task, config.token_blocks)
+    part, first = task - number * config.token_blocks, groups.row(number)
+    counter, tiles = part_of_rows(ctx, first, part), Int32(config.tiles_of_part * config.tile_warps)
+    spin(Equals32(ctx.at("finished", ctx.epoch & 1, counter), tiles, "gpu"), ctx.watchdog, EpWait.TILES, counter)
+    vectors, offset = config.part_bytes // VECTOR_BYTES, part * config.part_bytes
+    total = groups.count(number) * vectors
+    for start in cutlass.range(0, total, IN_FLIGHT * LANES, unroll=1):
+        places = [start + LANES * i + lane for i in range(IN_FLIGHT)]
+        rows = [div(minimum(one, total - 1), vectors) for one in places]
+        offsets = [Int64(offset + (minimum(one, total - 1) - row * vectors) * VECTOR_BYTES) for one, row in zip(places, rows, strict=True)]
+        # All are on their way before the first leaves.
+        destinations = [load_u64(ctx.at("destinations", first + row)) for row in rows]
+        values = [load_v4(ctx.at("kept", first + row) + within) for row, within in zip(rows, offsets, strict=True)]
+        for i in cutlass.range_constexpr(IN_FLIGHT):
+            if places[i] < total:
+                store_v4(destinations[i] + offsets[i], values[i])

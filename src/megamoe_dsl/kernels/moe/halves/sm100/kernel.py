@@ -1,0 +1,191 @@
+"""The expert-parallel kernels of SM100: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices.
+
+| warps  | role |
+|---|---|
+| 0      | token loader; where rows are gathered index warp |
+| 1      | weight loader       |
+| 2      | MMA (even CTA); where rows are gathered the odd CTA announces scales |
+| 3      | scheduler: tiles (even CTA); TMEM |
+| 4-     | epilogue            |
+| next 4 | communication: dispatch, or combine |
+| last 4 | where rows are gathered: gather |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.experimental.cuda as cuda
+from cutlass import GridConstant
+
+from .....blocks.gemm.context import GemmContext
+from .....blocks.gemm.gather.sm100.context import PairGatherMaps
+from .....blocks.gemm.gather.sm100.gather import gather_tokens
+from .....blocks.gemm.gather.sm100.maps import pair_gather_map_fields
+from .....blocks.gemm.launch_maps import address, make_map
+from .....blocks.gemm.setup import prefetch_maps
+from .....blocks.gemm.sm100.config import LOADER_WARPS
+from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
+from .....blocks.gemm.sm100.maps import pair_map_fields
+from .....blocks.rank_barrier import Group, arrive
+from .....blocks.setup import init_barriers, shared_memory
+from .....blocks.sm100 import tensor_memory
+from .....device.cluster import sync_cluster
+from .....device.launch import launch
+from .....device.memory import load_u32, store_shared_u32
+from ....gemm.sm100.gather_kernel import run_loader_warp as run_gathering_warp
+from ....gemm.sm100.kernel import PairGemmMaps, run_loader_warp
+from ..arguments import DispatchGemmArguments, GemmCombineArguments
+from ..combine import combine
+from ..context import ArrivingGemm, EpContext, EpGemm
+from ..dispatch import dispatch
+from ..gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
+from ..kernel import MATH_BARRIER, communication_group, first_communication_warp
+from ..layouts.symmetric import EpBarrier, EpLaunch
+from ..scheduler import schedule_tiles
+from .config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
+from .context import GatheringPairGemm
+from .scatter import keep_tile, send_tile
+
+MAPS = ("tokens", "sfa", "weights", "sfb")
+TOKENS_WARP, WEIGHTS_WARP, _, SCHEDULER_WARP = range(LOADER_WARPS)
+
+
+@cute.jit
+def initialise(ctx: EpContext, gemm: GemmContext, warp: Any, names: cutlass.Constexpr[tuple[str, ...]] = MAPS):
+    """mbarriers and TMEM, visible to the pair; `names` are those of the tensor maps."""
+    if warp == WEIGHTS_WARP:
+        init_barriers(ctx)
+    if warp == TOKENS_WARP:
+        prefetch_maps(gemm, names)
+    if warp == SCHEDULER_WARP:
+        tensor_memory.allocate(gemm)
+        if cute.arch.lane_idx() == 0:
+            # SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks.
+            store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
+    sync_cluster()
+
+
+def schedule(gemm: Any) -> None:
+    """The scheduler warp."""
+    schedule_tiles(gemm.ep, gemm)
+
+
+@cute.jit
+def finalise(gemm: GemmContext, warp: Any):
+    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
+    sync_cluster()
+    if warp == SCHEDULER_WARP:
+        tensor_memory.free(gemm)
+
+
+@cute.kernel
+def dispatch_pair_gemm_kernel(
+    config: cutlass.Constexpr[Sm100DispatchGemmConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    sfb: GridConstant[cuda.TensorMap],
+    args: DispatchGemmArguments,
+):
+    """One CTA, from set-up to tear-down."""
+    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
+    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
+    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
+    initialise(ctx, gemm, warp)
+    if warp < LOADER_WARPS:
+        run_loader_warp(gemm, warp, schedule)
+    elif warp < first_communication_warp(config):
+        epilogue(gemm, thread - 32 * LOADER_WARPS)
+    else:
+        dispatch(ctx, communication_group(config))
+    finalise(gemm, warp)
+
+
+@cute.kernel
+def dispatch_gathering_pair_kernel(
+    config: cutlass.Constexpr[Sm100DispatchGemmConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    sfb: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: DispatchGemmArguments,
+):
+    """One CTA, from set-up to tear-down, where a token lies in one row."""
+    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    maps = PairGatherMaps(*(address(one) for one in (tokens, weights, sfb, d)))
+    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
+    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    gemm = GatheringPairGemm(config.gemm, gathering_arguments(config, args), maps, ctx.smem, *place, ctx)
+    initialise(ctx, gemm, warp, ("tokens", "weights", "sfb"))
+    first_gathering_warp = config.num_threads // 32 - config.gathering_warps
+    if warp < LOADER_WARPS:
+        run_gathering_warp(gemm, warp, schedule)
+    elif warp < first_communication_warp(config):
+        epilogue(gemm, thread - 32 * LOADER_WARPS)
+    elif warp < first_gathering_warp:
+        dispatch(ctx, communication_group(config))
+    else:
+        gather_tokens(gemm, thread - 32 * first_gathering_warp)
+    finalise(gemm, warp)
+
+
+def finish_results(config: Sm100GemmCombineConfig) -> Callable[..., Any]:
+    """What becomes of a tile's results."""
+    if config.serial:
+        return keep_tile
+    return send_tile if config.scatter else store_tile_of
+
+
+@cute.kernel
+def pair_gemm_combine_kernel(
+    config: cutlass.Constexpr[Sm100GemmCombineConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    sfb: GridConstant[cuda.TensorMap],
+    args: GemmCombineArguments,
+):
+    """One CTA, from set-up to tear-down."""
+    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
+    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
+    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
+    initialise(ctx, gemm, warp)
+    if warp < LOADER_WARPS:
+        run_loader_warp(gemm, warp, schedule)
+    elif warp < first_communication_warp(config):
+        group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
+        epilogue(gemm, group.thread, finish_results(config))
+        if cutlass.const_expr(not config.serial):
+            arrive(ctx, group, EpBarrier.RESULTS)
+    else:
+        combine(ctx, communication_group(config))
+    finalise(gemm, warp)
+
+
+@cute.jit
+def dispatch_grouped_pair_gemm(config: cutlass.Constexpr[Sm100DispatchGemmConfig], args: DispatchGemmArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel on one rank."""
+    maps = [make_map(fields) for fields in pair_map_fields(config.gemm, dispatch_gemm_arguments(config, args))]
+    launch(dispatch_pair_gemm_kernel(config, *maps, args), config, stream)
+
+
+@cute.jit
+def dispatch_gathering_pair_gemm(config: cutlass.Constexpr[Sm100DispatchGemmConfig], args: DispatchGemmArguments, stream: Any):
+    """The same where a token lies in one row."""
+    maps = [make_map(fields) for fields in pair_gather_map_fields(config.gemm, gathering_arguments(config, args))]
+    launch(dispatch_gathering_pair_kernel(config, *maps, args), config, stream)
+
+
+@cute.jit
+def grouped_pair_gemm_combine(config: cutlass.Constexpr[Sm100GemmCombineConfig], args: GemmCombineArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel on one rank."""
+    maps = [make_map(fields) for fields in pair_map_fields(config.gemm, combine_gemm_arguments(config, args))]
+    launch(pair_gemm_combine_kernel(config, *maps, args), config, stream)

@@ -1,0 +1,87 @@
+"""How the routing tables of a rank are made: one CTA, whatever the number of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from ....arch import SM90, Arch
+from ....config_error import require, require_integers
+from ....layouts.mbarrier import MBarrier
+from ....layouts.region import U32, Field, Region
+from ....problem import Problem
+from ....target import Target
+from .config import DispatchGemmConfig
+
+WARPS = 32
+LANES = 32
+
+
+@dataclass(frozen=True)
+class TablesPlan:
+    """Shared memory.  rows, pulls: of each warp and expert, or list, how many, then where the next one goes; sums: of the warps; starts: of
+    each expert."""
+
+    experts: int
+    barriers: ClassVar[tuple[MBarrier, ...]] = ()
+
+    @cached_property
+    def region(self) -> Region:
+        """Everything."""
+        counts = (WARPS, self.experts)
+        words = {"rows": counts, "pulls": counts, "sums": (WARPS,), "starts": (self.experts,)}
+        return Region.stack("smem", *(Field(name, shape, U32, 16) for name, shape in words.items()))
+
+
+@dataclass(frozen=True)
+class RoutingTablesConfig:
+    """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range.
+
+    fetched_for    neighbouring experts for which a rank fetches a token once
+    token_sorting  that of the dispatch that reads the tables (`DispatchGemmConfig`)
+    """
+
+    arch: ClassVar[Arch] = SM90
+    cluster: ClassVar[int] = 1
+    num_sms: ClassVar[int] = 1
+    keeps_rows: ClassVar[bool] = False
+    num_threads: ClassVar[int] = LANES * WARPS
+
+    problem: Problem
+    fetched_for: int
+    token_sorting: bool = True
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        require(isinstance(self.token_sorting, bool), "token_sorting", self.token_sorting, "True or False")
+        require_integers(self, "fetched_for")
+        p = self.problem
+        require(1 <= self.fetched_for <= p.experts_per_rank, "fetched_for", self.fetched_for, f"between 1 and {p.experts_per_rank}")
+        most = self.num_threads
+        while TablesPlan(most).region.size > self.arch.smem_bytes:
+            most -= 1
+        require(
+            p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
+        )
+
+    @classmethod
+    def of(cls, dispatch: DispatchGemmConfig) -> Self:
+        """What makes the tables that such a dispatch reads."""
+        return cls(dispatch.problem, dispatch.fetched_for, dispatch.token_sorting)
+
+    @classmethod
+    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
+        """The same for every number of tokens; `fields` replace what is chosen."""
+        problem.check_num_tokens(num_tokens)
+        return cls(problem, **{"fetched_for": problem.experts_per_rank, **fields})
+
+    @property
+    def tokens_at_a_time(self) -> int:
+        """Of a warp: a lane for each of their slots."""
+        return LANES // self.problem.topk
+
+    @property
+    def smem(self) -> TablesPlan:
+        """Of the CTA."""
+        return TablesPlan(self.problem.num_experts)

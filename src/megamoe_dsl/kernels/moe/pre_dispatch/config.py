@@ -1,0 +1,78 @@
+"""How the inputs stage is computed: one kernel for all shapes, whose grid strides over the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ....arch import ARCHES, Arch
+from ....config_error import require, require_integers
+from ....problem import Problem
+from ....shared_experts import SharedExperts
+from ....target import Target
+from ..layouts.symmetric import scale_row
+
+THREADS = 512
+CTAS_PER_SM = 4
+CHUNK = 256  # channels that a warp quantises at a time
+PER_LANE = CHUNK // 32
+
+
+@dataclass(frozen=True)
+class PreDispatchConfig:
+    """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
+
+    num_sms    CTAs of the grid
+    arch_name  name of the architecture, which decides the layout of the symmetric buffer
+    quantised  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantised
+    shared     how many of each rank's experts, and of each token's slots, are shared ones (shared_experts.py): routing is given without
+    """
+
+    cluster: ClassVar[int] = 1
+    num_threads: ClassVar[int] = THREADS
+
+    problem: Problem
+    num_sms: int
+    arch_name: str
+    quantised: bool = False
+    shared: int = 0
+
+    def __post_init__(self) -> None:
+        require_integers(self, "num_sms", "shared")
+        most = min(self.problem.topk, self.problem.experts_per_rank) - 1
+        require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
+        recipe = self.problem.recipe
+        require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantised")
+        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
+        require(isinstance(self.quantised, bool), "quantised", self.quantised, "True or False")
+
+    @classmethod
+    def choose(cls, problem: Problem, target: Target, quantised: bool = False, shared: int = 0) -> PreDispatchConfig:
+        """A grid that fills the target's SMs, whatever the number of tokens."""
+        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantised, shared)
+
+    @property
+    def shared_experts(self) -> SharedExperts:
+        """Which of the problem's experts are shared."""
+        return SharedExperts.within(self.problem, self.shared)
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture that `arch_name` names."""
+        return ARCHES[self.arch_name]
+
+    @property
+    def packed(self) -> bool:
+        """Tokens become E2M1, two in a byte."""
+        return self.problem.formats.packs_activations
+
+    @property
+    def whole_words(self) -> bool:
+        """Whether a token's scales are whole words of 32 bits, as they are given."""
+        return self.problem.formats.activations.scales_of(self.problem.hidden) == scale_row(self.problem)
+
+    @property
+    def lanes_per_scale(self) -> int:
+        """Lanes whose channels share a scale."""
+        return self.problem.formats.activations.channels // PER_LANE

@@ -1,0 +1,58 @@
+"""The inputs stage, as the registry knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ....layouts.region import Region
+from ....problem import Problem
+from ....target import Target
+from ...kernel import Kernel
+from ..family import MegaMoeKernel
+from ..layouts.symmetric import symmetric_buffer
+from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments, SharedQuantisedArguments
+from .config import PreDispatchConfig
+
+
+class PreDispatchKernel(Kernel):
+    """Tokens, BF16 ones quantised with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
+
+    name = "pre_dispatch"
+    problem = Problem
+    configs: ClassVar[Mapping[str, type[PreDispatchConfig]]] = dict.fromkeys(MegaMoeKernel.configs, PreDispatchConfig)
+    recipes = MegaMoeKernel.recipes
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> PreDispatchConfig:
+        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        problem.check_num_tokens(num_tokens)
+        return replace(PreDispatchConfig.choose(problem, target), **fields)
+
+    def launcher(self, config: PreDispatchConfig) -> Callable[..., Any]:
+        """`pre_dispatch`.  Imports the DSL."""
+
+        from .kernel import pre_dispatch
+
+        return pre_dispatch
+
+    def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
+        """With scales where tokens have them, and the rank's first shared expert where there are such."""
+        if config.shared:
+            return SharedQuantisedArguments if config.quantised else SharedArguments
+        return QuantisedArguments if config.quantised else PreDispatchArguments
+
+    def label(self, config: PreDispatchConfig) -> str:
+        """Shape, experts, top-k, ranks and most tokens of a rank."""
+        given = ("-quantised" if config.quantised else "") + (f"-shared{config.shared}" if config.shared else "")
+        return f"{config.problem.label}-pre{given}"
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The symmetric buffer is the mega kernel's."""
+        return (*super().sources, *MegaMoeKernel().sources)
+
+    def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
+        """sym: the symmetric buffer of a rank."""
+        return {"sym": symmetric_buffer(config.problem, config.arch)}

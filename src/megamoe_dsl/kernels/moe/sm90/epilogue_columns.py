@@ -1,0 +1,112 @@
+"""Epilogues of tiles whose tokens are the wgmma's columns (blocks/sm90/tokens_as_n.py).
+
+A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
+stmatrix puts them: 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block (quant.order_rows_sm90).
+
+Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear2 pool.  Linear2 signals nothing per tile.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int64
+
+from ....blocks.sm90.tokens_as_n import ColumnShare
+from ....blocks.swiglu import activate
+from ....device import cast
+from ....device.matrix import store_transposed_b16
+from ....device.mbarrier import arrive
+from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
+from ....device.ptx import emit, emit_to
+from ....device.warp import named_barrier, sync_warp
+from ..bias import weights_of_pair
+from ..layouts.named_barrier import NamedBarrier
+from ..ring import free_rows
+from ..tile_scheduler import WorkTile
+from .context import Sm90Context, begin_exchange, sync_math_warps
+from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
+
+WARPS = 4 * MATH_WARPGROUPS
+ROW_BYTES = 128
+ROWS_PER_STEP = 8  # tokens that the four warps of a group write at a time, two per warp
+HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
+
+
+@cute.jit
+def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
+    config = ctx.config
+    groups = config.block_m // 8
+    row = config.first_row(tile.pool_block)
+    weights = ctx.at("fc1_topk_weights", row + me.pair)
+    outputs, peaks = [], []
+    for g in cutlass.range_constexpr(groups):
+        w = weights_of_pair(ctx, weights + g * 32)
+        values = [activate(ctx, b[4 * g : 4 * g + 2], b[4 * g + 2 : 4 * g + 4], w) for b in acc]
+        outputs.append(values)
+        peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
+    warp = me.group * 4 + me.warp
+    begin_exchange()
+    if me.lane < 4:
+        for g in cutlass.range_constexpr(groups):
+            emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
+    sync_math_warps()
+    scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
+    words = []
+    for g in cutlass.range_constexpr(groups):
+        theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
+        amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
+        exponents = [cast.scale_exponent(a) for a in amax]
+        if (warp == 0) & (me.lane < 4):
+            for q in cutlass.range_constexpr(2):
+                store_f32(scales + g * 32 + q * 4, emit_to(cutlass.Float32, "mov.b32 {}, {};", exponents[q] << 23))
+        inverse = [cast.inverse_scale(e) for e in exponents]
+        # Bytes: token 0 of both blocks, token 1 of both blocks.
+        words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
+    cd = ctx.shared("cd")
+    for first in cutlass.range_constexpr(0, groups, 4):
+        some = words[first : first + 4]
+        token = (me.lane & (8 * len(some) - 1)) + 8 * first
+        # SW128: the 16-byte chunk, XORed with the row's position among eight.
+        store_transposed_b16(cd + token * ROW_BYTES + (((warp ^ token) & 7) << 4), some)
+    fence_async_shared()
+    sync_warp()
+    if me.lane == 0:
+        arrive(ctx.barrier("store_full"))
+
+
+@cute.jit
+def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
+    form = ctx.outputs
+    value_bytes = form.row.value_bytes
+    rows = min(ctx.config.block_m, MOST_COLUMNS)
+    row = ctx.config.first_row(tile.pool_block)
+    cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
+    # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
+    matrix = me.lane >> 3
+    chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
+    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + (((chunk ^ me.lane) & 7) << 4)
+    # Reading: 16 lanes per token.
+    own_row = me.warp * 2 + (me.lane >> 4)
+    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
+    channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.group * (value_bytes * 128) + (me.lane & 15) * (value_bytes * 8))
+    for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
+        # What was there last has been read by the warpgroup.
+        named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+        for g in cutlass.range_constexpr(rows // 8):
+            at = first // 2 + 4 * g
+            words = [cast.pack_bf16(b[at + 2 * h], b[at + 2 * h + 1]) for b in acc for h in range(2)]
+            store_transposed_b16(write + g * (8 * HALF), words)
+        destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
+        named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+        if cutlass.const_expr(first + rows == ctx.config.block_m):
+            free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])
+        for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
+            if own_row + step + first < tile.valid_m:
+                form.send(destinations[i] + channel_bytes, channel_bytes, me.lane, load_shared_v4(read + step * HALF))

@@ -1,0 +1,128 @@
+"""Epilogues of tiles whose tokens are the wgmma's rows (blocks/sm90/tokens_as_m.py).
+
+The 128 outputs of a token lie in the four threads of one quad, so that warps need not exchange maxima.  In a half tile they lie in two
+warps, one of each warpgroup, and these two exchange their maxima.
+
+Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier BEFORE_COMBINE covers all remote writes).
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int64
+
+from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
+from ....blocks.swiglu import activate
+from ....device import cast
+from ....device.matrix import store_b16
+from ....device.mbarrier import arrive
+from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
+from ....device.ptx import emit_to
+from ....device.warp import shuffle, sync_warp
+from ....device.where import store_where
+from ..bias import weight_of
+from ..results_e4m3 import joined, send_scales
+from ..ring import free_rows
+from ..tile_scheduler import WorkTile
+from .context import Sm90Context, begin_exchange, sync_math_warps
+from .row_pass import channels_of, pass_of
+from .smem_plan import TILE_ROWS
+
+ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
+
+
+@cute.jit
+def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
+    pool_row = ctx.config.first_row(tile.pool_block) + me.token
+    outputs, peaks = [], []
+    for h in cutlass.range_constexpr(2):
+        weight = weight_of(ctx, pool_row + 8 * h)
+        values_of_row = []
+        for c in cutlass.range_constexpr(me.chunks):
+            for w in cutlass.range_constexpr(4):
+                # Weight row 64 b + 16 w + 8 (gate, up) + 2 (lane % 4) + e is channel 16 w + 4 (lane % 4) + 2 e + b of the chunk's 64.
+                starts = [4 * (8 * b + 2 * w) + 2 * h for b in range(2)]
+                gates, ups = ([acc[c][s + off : s + off + 2] for s in starts] for off in (0, 4))
+                values = [activate(ctx, g, u, (weight, weight)) for g, u in zip(gates, ups, strict=True)]
+                values_of_row.append([values[b][e] for e in range(2) for b in range(2)])
+        outputs.append(values_of_row)
+        peaks.append(cast.max_over_quad(reduce(cast.abs_max, [v for four in values_of_row for v in four])))
+    if cutlass.const_expr(me.half):
+        peaks = peaks_of_row(ctx, me, peaks)
+    words = []
+    for h in cutlass.range_constexpr(2):
+        exponent = cast.scale_exponent(peaks[h])
+        inverse = cast.inverse_scale(exponent)
+        if ((me.lane & 3) == 0) & (me.first_chunk == 0):
+            store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+        words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
+    # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
+    token = me.warp_token + (me.lane & 15)
+    address = ctx.shared("cd") + token * ROW_BYTES
+    for i in cutlass.range_constexpr(2 * me.chunks):
+        chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
+        # SW128: the 16-byte chunk, XORed with the row's position among eight.
+        store_b16(address + (((chunk ^ token) & 7) << 4), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+    fence_async_shared()
+    sync_warp()
+    if me.lane == 0:
+        arrive(ctx.barrier("store_full"))
+
+
+@cute.jit
+def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
+    """Maxima over both chunks, by way of SMEM: this warp has those of one chunk, and a warp of the other warpgroup, with the same tokens,
+    has those of the other."""
+    mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
+    begin_exchange()
+    if (me.lane & 3) == 0:
+        for h in cutlass.range_constexpr(2):
+            store_shared_f32(mine + 32 * h, peaks[h])
+    sync_math_warps()
+    return [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]
+
+
+@cute.jit
+def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
+    form = ctx.outputs
+    valid = tile.valid_m - me.warp_token
+    staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
+    write_row = me.lane & 15
+    read_row = me.lane >> 3
+    first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
+    steps = range(0, WARP_ROWS, ROWS_PER_STEP)
+    destinations = ctx.result_rows(first, steps)
+    value_bytes = form.row.value_bytes
+    channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
+    exponents = []
+    for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // channels_of(form)):
+        passing = pass_of(form, acc, part)
+        for i in cutlass.range_constexpr(4):
+            chunk = (me.lane >> 4) + 2 * i
+            words = passing.words(i)
+            store_b16(staging + write_row * ROW_BYTES + (((chunk ^ write_row) & 7) << 4), words)
+        sync_warp()
+        if cutlass.const_expr(part == 0):
+            free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in steps])
+        for i, step in enumerate(steps):
+            row = read_row + step
+            if row < valid:
+                value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
+                byte = channel_bytes + part * ROW_BYTES
+                store_where(form.row.holds(byte), partial(store_v4, destinations[i] + byte, passing.ordered(value)))
+        sync_warp()
+        exponents.append(passing.exponents)
+    if cutlass.const_expr(form.row.scaled):
+        for i, step in enumerate(steps):
+            # The quad of lanes 4 r to 4 r + 3 has rows r and r + 8.
+            scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (read_row + step % 8) * 4)
+            if (read_row + step < valid) & ((me.lane & 7) == 0):
+                send = partial(send_scales, form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
+                store_where(form.row.holds(channel_bytes), send)

@@ -1,0 +1,184 @@
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts, and
+of the linear stages of SM100 theirs (sm100/kernel.py).
+
+| stage            | warps | role | registers |
+|---|---|---|---|
+| dispatch         | 0-3   | counts, pull              | |
+|                  | 4     | table of experts          | |
+| Linear1, Linear2 | 0     | token loader              | loader |
+|                  | 1     | weight loader             | loader |
+|                  | 2     | tile scheduler            | loader |
+|                  | 3     | decoded values, if packed | loader |
+|                  | 4-11  | math, epilogue            | epilogue |
+| SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
+| combine          | 0-3   | clean; 0 table of experts | |
+|                  | 4-    | push, combine             | |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....arch import SM90, SM100
+from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.setup import init_barriers
+from ....blocks.sm90.math_thread import MathThread
+from ....device.cluster import sync_cluster
+from ....device.e2m1 import store_table
+from ....device.launch import launch
+from ....device.mbarrier import wait
+from ....device.memory import store_u32
+from ....device.warp import named_barrier, set_max_registers
+from ..arguments import Arguments
+from ..clean import clean_workspace
+from ..combine import combine_tokens
+from ..exchange_counts import THREADS, exchange_counts
+from ..layouts.named_barrier import NamedBarrier
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.workspace import RankBarrier
+from ..pull import pull_tokens
+from ..setup import acquire_maps
+from ..sm90.load import load_tokens, load_weights
+from ..sm90.maps import NUM_MAPS
+from ..sm90.math import compute_tiles
+from ..table import fill_table
+from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
+from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
+from .context import StageContext, stage_context
+from .linear import finish_tile, schedule_tiles
+from .push import push_results
+from .sm100.swiglu import activate_scaled
+from .swiglu import activate_part, activate_tokens
+
+TABLE_WARP = DISPATCH_WARPS  # of dispatch
+TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
+LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
+ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
+
+
+@cute.jit
+def initialise(ctx: StageContext, warp: Any):
+    """mbarriers, visible to the cluster and to TMA; what linear stages need besides."""
+    config = ctx.config
+    if warp == WEIGHTS_WARP:
+        init_barriers(ctx)
+    if cutlass.const_expr(isinstance(config, LinearConfig)):
+        if warp == TOKENS_WARP:
+            acquire_maps(ctx, NUM_MAPS)
+        if cutlass.const_expr(config.packed):
+            if warp == DECODED_WARP:
+                store_table(ctx.shared("decoded"))
+    sync_all(ctx)
+
+
+@cute.jit
+def sync_all(ctx: StageContext):
+    """All threads of the cluster."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+    else:
+        cute.arch.sync_threads()
+
+
+@cute.kernel
+def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArguments):
+    """One CTA of dispatch: the counts of the ranks, then the tokens."""
+    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    initialise(ctx, warp)
+    if warp == TABLE_WARP:
+        fill_table(ctx)
+    else:
+        exchange_counts(ctx, Group(NamedBarrier.DISPATCH, THREADS, thread))
+        wait(ctx.barrier("counts"), Int32(0))
+        pull_tokens(ctx, warp)
+
+
+@cute.kernel
+def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
+    """One CTA of a grouped GEMM on SM90."""
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
+    initialise(ctx, warp)
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        for index in cutlass.range_constexpr(len(LOADERS)):
+            if warp == index:
+                LOADERS[index](ctx)
+    else:
+        set_max_registers(config.registers.epilogue, grow=True)
+        index = warp - LOADER_WARPS
+        compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+    if cutlass.const_expr(config.cluster > 1):
+        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+
+
+@cute.kernel
+def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments):
+    """One CTA of SwiGLU."""
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
+    initialise(ctx, warp)
+    if warp == 0:
+        fill_table(ctx)
+        if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
+            # Linear1 is over: Linear2 counts its tiles anew.
+            store_u32(ctx.at("tile_counter"), 0)
+    activate_tokens(ctx, warp, ACTIVATE[config.arch.name])
+
+
+@cute.kernel
+def combine_kernel(config: cutlass.Constexpr[CombineConfig], args: StageArguments):
+    """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
+    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    initialise(ctx, warp)
+    if warp < DISPATCH_WARPS:
+        if warp == 0:
+            fill_table(ctx)
+        named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
+        clean_workspace(ctx, Group(NamedBarrier.DISPATCH, THREADS, thread))
+    else:
+        index = warp - DISPATCH_WARPS
+        push_results(ctx, index, cute.arch.lane_idx())
+        # A rank past the barrier may begin its next call and change the counts: the table was made of them before.
+        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), RankBarrier.BEFORE_COMBINE)
+        named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
+        combine_tokens(ctx, index, cute.arch.lane_idx())
+
+
+@cute.jit
+def moe_dispatch(config: cutlass.Constexpr[DispatchConfig], args: StageArguments, stream: Any):
+    """Launches dispatch on one rank."""
+    launch(dispatch_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear(config: cutlass.Constexpr[LinearConfig], args: ScaledStageArguments, stream: Any):
+    """Launches Linear1 or Linear2 on one rank."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear_packed(config: cutlass.Constexpr[LinearConfig], args: StageArguments, stream: Any):
+    """The same with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
+    signature."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear_biased(config: cutlass.Constexpr[LinearConfig], args: BiasedStageArguments, stream: Any):
+    """The same of a layer with biases, however its weights are stored."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_swiglu(config: cutlass.Constexpr[SwigluConfig], args: StageArguments, stream: Any):
+    """Launches SwiGLU on one rank."""
+    launch(swiglu_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_combine(config: cutlass.Constexpr[CombineConfig], args: StageArguments, stream: Any):
+    """Launches combine on one rank."""
+    launch(combine_kernel(config, args), config, stream)

@@ -1,0 +1,67 @@
+"""SwiGLU times the top-k weight from Linear1's BF16 to E4M3 with one power-of-two scale per token and 128 channels, in the pool.
+
+waits     counts, once
+signals   nothing: Linear2 is the next launch
+
+Of 128 channels, eight lanes have 16 each: in fc1_out four runs of eight columns, gate and up of one run's channels, then of the other's,
+which lie between them (kernels/moe/sm90/epilogue_rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from ....blocks.swiglu import activate_bf16
+from ....device import cast
+from ....device.memory import load_constant_v4, store_f32, store_v4
+from ....device.ptx import emit_to
+from ....device.warp import shuffle_xor_f32
+from ....layouts.arith import minimum
+from ..bias import weight_of
+from .config import BLOCKS_PER_PART, SWIGLU_WARPS
+from .context import StageContext
+from .pool_rows import first_part, next_part, place
+
+RUN_BYTES = 16  # eight columns of fc1_out
+
+
+@cute.jit
+def activate_tokens(ctx: StageContext, warp: Int32, activate: Callable[..., None]):
+    """One warp; `activate` does a part of a token, as its architecture has it."""
+    parts = ctx.config.token_parts
+    cursor = first_part(ctx, warp, parts)
+    while cursor.expert < ctx.config.problem.experts_per_rank:
+        row, part = place(ctx, cursor, parts)
+        activate(ctx, row, part)
+        cursor = next_part(ctx, cursor, SWIGLU_WARPS)
+
+
+@cute.jit
+def activate_part(ctx: StageContext, row: Int32, part: Int32):
+    """Up to four blocks of 128 channels of a token."""
+    blocks = ctx.config.fc1_n_blocks
+    lane = cute.arch.lane_idx()
+    block, sixteen = part * BLOCKS_PER_PART + (lane >> 3), lane & 7
+    # Lanes past the last block take part in the shuffles, with the last block's values.
+    column = minimum(block, blocks - 1) * 256 + (sixteen >> 2) * 128 + (sixteen & 3) * 16
+    weight = weight_of(ctx, row)
+    values = []
+    for run in cutlass.range_constexpr(2):
+        first = ctx.result("fc1_out", row, column + 64 * run)
+        gates, ups = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)
+        pairs = [activate_bf16(ctx, gate, up, (weight, weight)) for gate, up in zip(gates, ups, strict=True)]
+        values.append([value for pair in pairs for value in pair])
+    peak = cast.max_over_quad(reduce(cast.abs_max, [value for eight in values for value in eight]))
+    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))
+    exponent = cast.scale_exponent(peak)
+    inverse = cast.inverse_scale(exponent)
+    words = [cast.pack_e4m3(*(values[run][i + e] * inverse for e in range(2) for run in range(2))) for i in range(0, 8, 2)]
+    if block < blocks:
+        store_v4(ctx.at("fc2_acts", row, block * 128 + sixteen * 16), tuple(words))
+        if sixteen == 0:
+            store_f32(ctx.at("fc2_sf", block, row), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
