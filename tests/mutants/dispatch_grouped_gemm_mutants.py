@@ -153,7 +153,13 @@ MUTANTS = (
         (f"{RUNS}::test_two_ranks",),
     ),
     of_pairs("scales of rows lie in the order of rows", "wrong base", "Sm100EpConfig.scale_row", "utccp_row(row)", "row"),
-    of_pairs("a pair's rows are not waited for", "missing order", "sm100.load:load_tokens", "ctx.wait_rows(tile)", ""),
+    of_pairs(
+        "a pair's rows are not waited for",
+        "missing order",
+        "load_tokens",
+        "ctx.wait_rows(tile); ctx.stamp(Activity.WAIT_TOKENS, tile); row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)",
+        "ctx.stamp(Activity.WAIT_TOKENS, tile); row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)",
+    ),
     of_pairs(
         "a tile of few rows waits for them alone",
         "missing order",

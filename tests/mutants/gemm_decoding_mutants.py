@@ -30,9 +30,9 @@ DECODING_MUTANTS = (
     mutant(
         "both CTAs of a pair fetch weights of the first half of K",
         "wrong base",
-        "decoding.load:load_weights",
-        "load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)",
-        "load.load_weights(stage, rows, ctx.k_blocks, Int32(0))",
+        "load_weights",
+        "stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block); tile, tiles = next_tile(tiles)",
+        "stage = load.load_weights(stage, rows, ctx.k_blocks, Int32(0)); tile, tiles = next_tile(tiles)",
         "fp4-split-k",
     ),
     mutant(
@@ -105,9 +105,9 @@ DECODING_MUTANTS = (
     mutant(
         "nobody writes the table of decoded values",
         "missing order",
-        "decoding.kernel:initialise",
-        'store_table(ctx.shared("decoded"))',
-        "",
+        "initialise",
+        'if warp == SCHEDULER_WARP: store_table(ctx.shared("decoded"))',
+        "if warp == SCHEDULER_WARP: pass",
         "fp4-quarter",
     ),
     mutant(

@@ -46,9 +46,10 @@ MUTANTS = (
     mutant(
         "every piece is the token's first",
         "wrong base",
-        "ep_moe.combine:start_loads",
-        "index - token * plan.pieces",
-        "0",
+        "start_loads",
+        "start = Int64(index - token * plan.pieces) * plan.part_bytes\n"
+        'place = ctx.shared("combine_slots", warp, loads.index * problem.topk + lane)',
+        'start = Int64(0) * plan.part_bytes\nplace = ctx.shared("combine_slots", warp, loads.index * problem.topk + lane)',
         (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
     ),
     mutant("a launch is not counted", "missing clean-up", "end_launch", 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', ""),

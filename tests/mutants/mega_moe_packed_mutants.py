@@ -147,7 +147,12 @@ PACKED_MUTANTS = (
     ),
     # --- order
     mutant(
-        "the next stage is decoded before it is full", "missing order", "packed_share:multiply_stage", "following.wait_full()", "", UP_TO_64
+        "the next stage is decoded before it is full",
+        "missing order",
+        "multiply_stage",
+        "following.wait_full(); ahead = Ahead.of(me, following)",
+        "ahead = Ahead.of(me, following)",
+        UP_TO_64,
     ),
     mutant(
         "what is decoded ahead is the same stage again",

@@ -37,9 +37,9 @@ SM100_ROLES = (
     Mutant(
         "the MMA warp waits for the accumulator's other phase",
         "wrong phase",
-        "mega_moe.sm100.mma:issue_mma",
-        "acc.phase ^ 1",
-        "acc.phase",
+        "issue_mma",
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
         archs=ON_SM100,
     ),
     Mutant(
@@ -63,9 +63,9 @@ SM100_ROLES = (
     Mutant(
         "the Linear1 store is not fenced for the TMA that reads it",
         "missing order",
-        "epilogue_fc1:finish_fc1",
-        "fence_async_shared()",
-        "",
+        "finish_fc1",
+        "fence_async_shared(); tile.sync_group()",
+        "tile.sync_group()",
         archs=ON_SM100,
     ),
     Mutant(

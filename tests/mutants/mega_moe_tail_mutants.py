@@ -47,9 +47,9 @@ TAIL = (
     Mutant(
         "a piece of a token begins at the token",
         "wrong base",
-        "mega_moe.combine:start_loads",
-        "index - token * plan.pieces",
-        "0",
+        "start_loads",
+        "start = Int64(index - token * plan.pieces) * plan.part_bytes\nfor slot in cutlass.range_constexpr(problem.topk): ...",
+        "start = Int64(0) * plan.part_bytes\nfor slot in cutlass.range_constexpr(problem.topk): ...",
         ("tests/kernels/test_sm90_end_to_end.py::test_more_k_blocks_than_lanes[8-4352-128]",),
     ),
     # --- clean-up

@@ -15,7 +15,7 @@ ARCHS = ("sm_90a", "sm_100a")
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` becomes `new` within `where`.  Both are Python: an expression, `name=value` of a call, or statements; an empty `new` drops them.
+    """`old` becomes `new` within `where`.  Both are Python: an expression, `name=value` of a call, or statements; empty `new` drops them.
 
     Only syntax trees count: the file, line breaks and comments do not. An `if lane == 0: ...` before or behind other statements stands for
     one of any body, which stays.
