@@ -5,25 +5,24 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-FOLDER = "kernels/gemm/decoding"
-LOAD, MATH, ROWS, PLAN = (f"{FOLDER}/{file}.py" for file in ("load", "math", "math_rows", "decoded_plan"))
-PART, SHARE, TALL = "hardware/packed_part.py", "blocks/sm90/packed_share.py", "blocks/sm90/decoded_rows.py"
 CONFIG = "tests/kernels/test_gemm_config.py"
 
 
-def mutant(name: str, kind: str, file: str, old: str, new: str, *runs: str) -> Mutant:
+def mutant(name: str, kind: str, where: str, old: str, new: str, *runs: str) -> Mutant:
     """One that GEMMs of 4-bit weights alone run into: `runs` are their cases (gemm_runs.py), or tests."""
     cases = (run if "::" in run else f"tests/kernels/test_gemm_end_to_end.py::test_every_element_is_exact[{run}]" for run in runs)
-    return Mutant(name, kind, file, old, new, tuple(cases), ())
+    return Mutant(name, kind, where, old, new, tuple(cases), ())
 
 
 DECODING_MUTANTS = (
     # --- parts of packed tiles
-    mutant("every group's packed B is the first one's", "wrong base", LOAD, "tile.group * lines_of_b", "tile.group * 0", "fp4-packed"),
+    mutant(
+        "every group's packed B is the first one's", "wrong base", "load_weights", "tile.group * lines_of_b", "tile.group * 0", "fp4-packed"
+    ),
     mutant(
         "records of every K block are the first one's",
         "wrong base",
-        LOAD,
+        "PackedLines.load",
         "self.record_row + k * self.tile_rows",
         "self.record_row",
         "fp4-half",
@@ -31,38 +30,50 @@ DECODING_MUTANTS = (
     mutant(
         "both CTAs of a pair fetch weights of the first half of K",
         "wrong base",
-        LOAD,
-        "ctx.k_blocks, ctx.first_k_block)",
-        "ctx.k_blocks, Int32(0))",
+        "load_weights",
+        "stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block); tile, tiles = next_tile(tiles)",
+        "stage = load.load_weights(stage, rows, ctx.k_blocks, Int32(0)); tile, tiles = next_tile(tiles)",
         "fp4-split-k",
     ),
     mutant(
         "a map of packed tiles ends with the first group",
         "too narrow",
-        f"{FOLDER}/maps.py",
-        "problem.num_groups * tiles_of",
-        "tiles_of",
+        "decoding_map_fields",
+        "problem.num_groups * tiles_of(problem.n)",
+        "tiles_of(problem.n)",
         "fp4-packed",
     ),
-    mutant("packed tiles of B are one K block apart", "wrong base", PART, "(k_blocks * TILE_LINES)", "TILE_LINES", "fp4-half"),
     mutant(
-        "every part of a packed tile has the first one's codes", "wrong base", PART, "tile + place * self.code_lines", "tile", "fp4-half"
+        "packed tiles of B are one K block apart", "wrong base", "PackedPart.first_lines", "k_blocks * TILE_LINES", "TILE_LINES", "fp4-half"
     ),
     mutant(
-        "records of a block of 64 rows are counted by blocks", "wrong base", PART, "group * PackedPart", "place * PackedPart", "fp4-quarter"
+        "every part of a packed tile has the first one's codes",
+        "wrong base",
+        "PackedPart.first_lines",
+        "tile + place * self.code_lines",
+        "tile",
+        "fp4-half",
+    ),
+    mutant(
+        "records of a block of 64 rows are counted by blocks",
+        "wrong base",
+        "PackedPart.first_lines",
+        "group * PackedPart(GROUP_ROWS).record_lines",
+        "place * PackedPart(GROUP_ROWS).record_lines",
+        "fp4-quarter",
     ),
     mutant(
         "every block of 64 rows has the shifts of its group's first",
         "wrong base",
-        PART,
-        "number & (GROUP_ROWS // BLOCK_ROWS - 1)",
-        "number & 0",
+        "PackedPart.block_of_group",
+        "GROUP_ROWS // BLOCK_ROWS - 1",
+        "0",
         "fp4-quarter",
     ),
     mutant(
         "a group's second block has the first one's powers of two",
         "wrong base",
-        SHARE,
+        "PackedBlock.record",
         "select(self.second, exponents >> 16, exponents)",
         "exponents",
         "fp4-quarter",
@@ -70,7 +81,7 @@ DECODING_MUTANTS = (
     mutant(
         "the second warpgroup of half a tile reads records behind its own",
         "wrong base",
-        SHARE,
+        "PackedShare.record",
         "self.group if self.part.per_tile == 1 else 0",
         "self.group",
         "fp4-half",
@@ -78,15 +89,15 @@ DECODING_MUTANTS = (
     mutant(
         "both warpgroups of half a tile have the same block",
         "wrong base",
-        MATH,
-        "block = me.group if config.warpgroups > 1 else part",
-        "block = part",
+        "share_of",
+        "me.group if config.warpgroups > 1 else part.block_of_group(tile.n_block)",
+        "part.block_of_group(tile.n_block)",
         "fp4-half",
     ),
     mutant(
         "a stage has room for codes and none for records",
         "too narrow",
-        f"{FOLDER}/smem_plan.py",
+        "DecodingSmemPlan.weight_bytes",
         "return self.part.num_bytes",
         "return self.part.code_bytes",
         "fp4-quarter",
@@ -94,16 +105,16 @@ DECODING_MUTANTS = (
     mutant(
         "nobody writes the table of decoded values",
         "missing order",
-        f"{FOLDER}/kernel.py",
-        'store_table(ctx.shared("decoded"))',
-        "pass",
+        "initialise",
+        'if warp == SCHEDULER_WARP: store_table(ctx.shared("decoded"))',
+        "if warp == SCHEDULER_WARP: pass",
         "fp4-quarter",
     ),
     mutant(
         "a CTA that decodes ends while TMA reads its last box",
         "stale buffer",
-        MATH,
-        "    wait_group_read(0)\n",
+        "decoding.math:math",
+        "wait_group_read(0)",
         "",
         "fp4-quarter",
         "fp4-half",
@@ -112,7 +123,7 @@ DECODING_MUTANTS = (
     mutant(
         "codes are fetched to where decoded weights lie",
         "wrong base",
-        LOAD,
+        "load_weights",
         "CodeStage.of(ctx.first_stage) if ctx.config.decode_warps else ctx.first_stage",
         "ctx.first_stage",
         "fp4-rows-256",
@@ -120,31 +131,31 @@ DECODING_MUTANTS = (
     mutant(
         "a decoded stage is full without one of those that fill it",
         "off by one",
-        PLAN,
-        "return 1 + self.decode_warps",
-        "return self.decode_warps",
+        "DecodedSmemPlan.loaded",
+        "1 + self.decode_warps",
+        "self.decode_warps",
         "fp4-rows-256",
     ),
     mutant(
         "codes are given back when all but one of the decode warps have read them",
         "off by one",
-        PLAN,
-        '"codes_empty", self.num_stages, self.decode_warps,',
-        '"codes_empty", self.num_stages, self.decode_warps - 1,',
+        "DecodedSmemPlan.barriers",
+        'MBarrier("codes_empty", self.num_stages, self.decode_warps, "every decode warp", "", "weight loader")',
+        'MBarrier("codes_empty", self.num_stages, self.decode_warps - 1, "every decode warp", "", "weight loader")',
         "fp4-rows-256",
     ),
     mutant(
         "decode warps do not count among those that read work tiles",
         "off by one",
-        PLAN,
-        "return LOADERS + self.decode_warps",
-        "return LOADERS",
+        "DecodedSmemPlan.loaders",
+        "LOADERS + self.decode_warps",
+        "LOADERS",
         "fp4-rows-256",
     ),
     mutant(
         "both chunks of a tall tile multiply the first one's rows",
         "wrong base",
-        TALL,
+        "DecodedRows.multiply",
         "tokens + t * (GROUP_ROWS * ROW_BYTES)",
         "tokens",
         "fp4-rows-256",
@@ -152,38 +163,48 @@ DECODING_MUTANTS = (
     mutant(
         "both chunks of a tall tile have the first one's scales",
         "wrong base",
-        TALL,
-        "per_token[2 * t + i // 2 % 2]",
-        "per_token[i // 2 % 2]",
+        "DecodedRows.multiply",
+        "2 * t + i // 2 % 2",
+        "i // 2 % 2",
         "fp4-rows-256",
     ),
     mutant(
         "chunks of a tall tile's warpgroups overlap",
         "wrong base",
-        TALL,
-        "self.group * TOKEN_CHUNKS + self.chunk",
-        "self.group + self.chunk",
+        "DecodedRows.first_token",
+        "self.group * TOKEN_CHUNKS",
+        "self.group",
         "fp4-rows-256",
     ),
     mutant(
         "a tall tile's next stage is multiplied before it is full",
         "missing order",
-        TALL,
-        "                    following.wait_full()\n",
-        "                    pass\n",
+        "DecodedRows.multiply",
+        "following.wait_full()",
+        "",
         "fp4-rows-256",
     ),
     mutant(
-        "both chunks of a tall tile store the first one's sums", "wrong base", ROWS, "sums[chunk : chunk + 1]", "sums[:1]", "fp4-rows-256"
+        "both chunks of a tall tile store the first one's sums",
+        "wrong base",
+        "finish_tile",
+        "sums[chunk : chunk + 1]",
+        "sums[:1]",
+        "fp4-rows-256",
     ),
     mutant(
-        "a CTA whose warps decode ends while TMA reads its last box", "stale buffer", ROWS, "    wait_group_read(0)\n", "", "fp4-rows-256"
+        "a CTA whose warps decode ends while TMA reads its last box",
+        "stale buffer",
+        "math_rows:math",
+        "wait_group_read(0)",
+        "",
+        "fp4-rows-256",
     ),
     # --- which tile
     mutant(
         "tall tiles for rows that are packed, too",
         "too narrow",
-        f"{FOLDER}/choose.py",
+        "decoding_tiles",
         "256 if problem.kind in (DENSE, MASKED) else ROW_BLOCK",
         "256",
         f"{CONFIG}::test_many_rows_share_what_is_decoded",
@@ -191,9 +212,9 @@ DECODING_MUTANTS = (
     mutant(
         "columns of a contiguous problem need not divide its blocks",
         "wrong number",
-        f"{FOLDER}/choose.py",
-        "if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0",
-        "if m",
+        "columns_for",
+        "problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0",
+        "m",
         f"{CONFIG}::test_columns_divide_the_blocks_of_a_contiguous_problem",
     ),
 )

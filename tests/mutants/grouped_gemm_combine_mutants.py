@@ -7,65 +7,72 @@ from functools import partial
 import dispatch_grouped_gemm_mutants as dispatch
 from mutant import Mutant
 
-COMBINE, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "end"))
 RUNS = "tests/kernels/test_ep_combine.py"
-PAIR_KERNEL, SENT = (f"kernels/ep_moe/sm100/{file}.py" for file in ("kernel", "scatter"))
 mutant = partial(Mutant, archs=("sm_90a",))
 of_pairs = partial(Mutant, archs=("sm_100a",))
 
 MUTANTS = (
-    mutant("results are said to be there before they are", "missing order", COMBINE, "        wait_group(0)\n", "        pass\n"),
+    mutant("results are said to be there before they are", "missing order", "tiles_done", "wait_group(0)", ""),
     mutant(
         "other ranks' results are not waited for",
         "missing order",
-        COMBINE,
-        "    await_ranks(ctx, group, EpBarrier.RESULTS, ctx.epoch + 1)\n",
+        "combine",
+        "await_ranks(ctx, group, EpBarrier.RESULTS, ctx.epoch + 1)",
         "",
     ),
-    mutant("results are gathered without a proxy fence", "missing order", COMBINE, "    fence_async_global()\n", ""),
-    mutant("a task has a token more", "off by one", COMBINE, "first + tokens) * plan.pieces", "first + tokens + 1) * plan.pieces"),
+    mutant("results are gathered without a proxy fence", "missing order", "combine", "fence_async_global()", ""),
+    mutant("a task has a token more", "off by one", "combine", "first + tokens", "first + tokens + 1"),
     mutant(
         "the last tokens of a rank are left out",
         "off by one",
-        COMBINE,
-        "ceil_div(ctx.args.num_tokens, ctx.",
-        "div(ctx.args.num_tokens, ctx.",
+        "count_tasks",
+        "ceil_div(ctx.args.num_tokens, ctx.config.task_tokens)",
+        "div(ctx.args.num_tokens, ctx.config.task_tokens)",
     ),
     mutant(
         "every task begins with the first set of slots",
         "wrong phase",
-        COMBINE,
-        "        loads = combine_pieces(",
-        "        combine_pieces(",
+        "combine",
+        "loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)",
+        "combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)",
     ),
     mutant(
         "a result has the weight of the token's first slot",
         "wrong base",
-        COMBINE,
+        "sum_piece",
         "shuffle_f32(piece.weight, slot)",
         "shuffle_f32(piece.weight, 0)",
     ),
     mutant(
         "every piece is the token's first",
         "wrong base",
-        COMBINE,
-        "Int64(index - token * plan.pieces)",
-        "Int64(0)",
+        "start_loads",
+        "start = Int64(index - token * plan.pieces) * plan.part_bytes\n"
+        'place = ctx.shared("combine_slots", warp, loads.index * problem.topk + lane)',
+        'start = Int64(0) * plan.part_bytes\nplace = ctx.shared("combine_slots", warp, loads.index * problem.topk + lane)',
         (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
     ),
-    mutant("a launch is not counted", "missing clean-up", END, 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', "pass"),
+    mutant("a launch is not counted", "missing clean-up", "end_launch", 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', ""),
     mutant(
-        "CTAs that still read are not waited for", "missing order", END, "        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)\n", ""
-    ),
-    of_pairs("a pair does not say that its tiles are done", "missing order", PAIR_KERNEL, "arrive(ctx, group, EpBarrier.RESULTS)", "pass"),
-    of_pairs(
-        "results that are to be sent stay", "wrong base", PAIR_KERNEL, "send_tile if config.scatter", "send_tile if not config.scatter"
+        "CTAs that still read are not waited for", "missing order", "end_launch", "collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)", ""
     ),
     of_pairs(
-        "rows of every pass go where the first's do", "wrong base", SENT, "self.tile.row + first + own_row", "self.tile.row + own_row"
+        "a pair does not say that its tiles are done",
+        "missing order",
+        "pair_gemm_combine_kernel",
+        "arrive(ctx, group, EpBarrier.RESULTS)",
+        "",
     ),
-    of_pairs("rows of a pass go where its first does", "wrong base", SENT, "load_u64(begun + step * 8)", "load_u64(begun)"),
-    of_pairs("tensor memory is not given back", "missing clean-up", PAIR_KERNEL, "        tensor_memory.free(gemm)", "        pass"),
+    of_pairs(
+        "results that are to be sent stay",
+        "wrong base",
+        "finish_results",
+        "send_tile if config.scatter else store_tile_of",
+        "send_tile if not config.scatter else store_tile_of",
+    ),
+    of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
+    of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
+    of_pairs("tensor memory is not given back", "missing clean-up", "finalise", "tensor_memory.free(gemm)", ""),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")

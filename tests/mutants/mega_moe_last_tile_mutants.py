@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-LAYOUTS = "kernels/mega_moe/layouts"
 COLUMNS, ROWS, PACKED = (
     f"tests/kernels/test_last_tiles.py::test_on_sm90[{name}]" for name in ("several pieces", "exact rows", "packed rows")
 )
@@ -14,25 +13,25 @@ LAST_TILE_MUTANTS = (
     Mutant(
         "Linear2 stores what weights that fill a tile up give",
         "wrong number",
-        f"{LAYOUTS}/combine_row.py",
-        "else byte < self.first_scale",
-        "else byte >= 0",
+        "CombineRow.holds",
+        "byte < self.first_scale",
+        "byte >= 0",
         (COLUMNS, ROWS),
         (),
     ),
     Mutant(
         "the last chunk of a token is as long as the others",
         "wrong number",
-        f"{LAYOUTS}/row_chunks.py",
-        "return min(self.chunk, self.num_bytes - self.start(index))",
-        "return self.chunk",
+        "RowChunks.size",
+        "min(self.chunk, self.num_bytes - self.start(index))",
+        "self.chunk",
         (COLUMNS,),
         (),
     ),
     Mutant(
         "the last piece of a result is as long as the others",
         "wrong number",
-        f"{LAYOUTS}/combine_plan.py",
+        "CombinePlan.channels",
         "select(part == self.pieces - 1, self.last_chunk, self.chunk)",
         "self.chunk",
         (COLUMNS,),
@@ -41,28 +40,20 @@ LAST_TILE_MUTANTS = (
     Mutant(
         "a lane without channels reads what lies beyond the piece",
         "wrong number",
-        f"{LAYOUTS}/combine_plan.py",
-        "minimum(lane + vector * LANES, div(channels, VECTOR) - 1), 0",
-        "lane + vector * LANES, 0",
+        "CombinePlan.place",
+        "minimum(lane + vector * LANES, div(channels, VECTOR) - 1)",
+        "lane + vector * LANES",
         (PIECES,),
         (),
     ),
     Mutant(
         "rows of y are as long as their pieces",
         "wrong base",
-        "kernels/mega_moe/combine.py",
-        "div(index, plan.pieces), Y_BYTES * plan.hidden)",
-        "div(index, plan.pieces), plan.pieces * plan.chunk_bytes)",
+        "place_in_y",
+        "Y_BYTES * plan.hidden",
+        "plan.pieces * plan.chunk_bytes",
         (COLUMNS,),
         (),
     ),
-    Mutant(
-        "up is filled up behind gate, not each on its own",
-        "wrong base",
-        "quant/whole_tiles.py",
-        "given = values.unflatten(1, (parts, -1))",
-        "given = values.unflatten(1, (1, -1))",
-        (PACKED,),
-        (),
-    ),
+    Mutant("up is filled up behind gate, not each on its own", "wrong base", "resized", "(parts, -1)", "(1, -1)", (PACKED,), ()),
 )

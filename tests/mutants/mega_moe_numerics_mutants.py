@@ -11,32 +11,32 @@ COLUMNS = f"{TWO_RANKS}[SM90, tokens as columns]"
 ROWS = f"{TWO_RANKS}[SM90, tokens as rows, weights in combine]"
 
 
-def numerics_mutant(name: str, kind: str, file: str, old: str, new: str, *nearest: str) -> Mutant:
+def numerics_mutant(name: str, kind: str, where: str, old: str, new: str, *nearest: str) -> Mutant:
     """One that no short simulation runs into: its layers have none of this."""
-    return Mutant(name, kind, file, old, new, nearest, archs=())
+    return Mutant(name, kind, where, old, new, nearest, archs=())
 
 
 NUMERICS_MUTANTS = (
     numerics_mutant(
         "the polynomial of tanh goes on where it ends",
         "off by one",
-        "device/soft_limit.py",
-        "SERIES_BELOW = 0.55",
-        "SERIES_BELOW = 1.1",
+        "SERIES_BELOW",
+        "0.55",
+        "1.1",
         f"{CASTS}::test_soft_limit_is_near_tanh",
     ),
     numerics_mutant(
         "a limited value is positive",
         "wrong number",
-        "device/soft_limit.py",
-        '"copysign.f32 {}, {}, {};", x,',
-        '"copysign.f32 {}, {}, {};", magnitude,',
+        "soft_limit",
+        'emit_to(Float32, "copysign.f32 {}, {}, {};", x, fma(rest, Float32(-2.0 * limit), Float32(limit)))',
+        'emit_to(Float32, "copysign.f32 {}, {}, {};", magnitude, fma(rest, Float32(-2.0 * limit), Float32(limit)))',
         f"{CASTS}::test_soft_limit_is_near_tanh",
     ),
     numerics_mutant(
         "the sigmoid is of the limited gate",
         "wrong number",
-        "kernels/mega_moe/swiglu.py",
+        "gated",
         "cast.times_sigmoid(value, gate, form.slope, fast)",
         "cast.times_sigmoid(value, value, form.slope, fast)",
         f"{ACTIVATIONS}::test_two_ranks[SM90, tokens as columns-situ]",
@@ -44,47 +44,40 @@ NUMERICS_MUTANTS = (
     numerics_mutant(
         "the bias of Linear2 is not weighed",
         "wrong number",
-        "kernels/mega_moe/bias.py",
-        "return fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias",
-        "return sum_ + bias",
+        "add_bias",
+        "fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias",
+        "sum_ + bias",
         COLUMNS,
     ),
-    numerics_mutant(
-        "every expert has the first one's biases",
-        "wrong base",
-        "kernels/mega_moe/bias.py",
-        "Int64(expert) * (tiles * TILE_ROWS)",
-        "Int64(0) * (tiles * TILE_ROWS)",
-        COLUMNS,
-    ),
+    numerics_mutant("every expert has the first one's biases", "wrong base", "bias_address", "Int64(expert)", "Int64(0)", COLUMNS),
     numerics_mutant(
         "with tokens as columns both blocks have the first one's biases",
         "wrong base",
-        "kernels/mega_moe/sm90/bias.py",
-        "(BLOCK_ROWS * b + 8 * h) * 4",
-        "(8 * h) * 4",
+        "columns_with_bias",
+        "BLOCK_ROWS * b + 8 * h",
+        "8 * h",
         COLUMNS,
     ),
     numerics_mutant(
         "of a half tile the second chunk has the first one's biases",
         "wrong base",
-        "kernels/mega_moe/sm90/bias.py",
-        " + me.first_chunk * CHUNK_ROWS + me.pair",
-        " + me.pair",
+        "rows_with_bias",
+        "tile.n_block * TILE_ROWS + me.first_chunk * CHUNK_ROWS",
+        "tile.n_block * TILE_ROWS",
         ROWS,
     ),
     numerics_mutant(
         "both CTAs of a pair have one's biases",
         "wrong base",
-        "kernels/mega_moe/sm100/bias.py",
-        "n_block * BLOCK_N + tile.warp * 32",
-        "(n_block & -2) * BLOCK_N + tile.warp * 32",
+        "load_biases",
+        "n_block * BLOCK_N",
+        "(n_block & -2) * BLOCK_N",
         f"{TWO_RANKS}[SM100]",
     ),
     numerics_mutant(
         "combine weighs every slot with the first one's weight",
         "wrong base",
-        "kernels/mega_moe/combine.py",
+        "add_next",
         "shuffle_f32(weight, sums.slot)",
         "shuffle_f32(weight, 0)",
         ROWS,
@@ -92,17 +85,17 @@ NUMERICS_MUTANTS = (
     numerics_mutant(
         "ranks of the second set are taken for those of the first",
         "wrong base",
-        "kernels/mega_moe/pull.py",
-        "lowest_bit(mine) + LANES * i, rank)",
-        "lowest_bit(mine), rank)",
+        "rank_of_turn",
+        "lowest_bit(mine) + LANES * i",
+        "lowest_bit(mine)",
         f"{RANKS}::test_ranks_take_turns",
     ),
     numerics_mutant(
         "turns of the second set do not count the first",
         "wrong base",
-        "kernels/mega_moe/pull.py",
-        "turn = turn - popc(active[i - 1])",
-        "turn = turn + 0",
+        "rank_of_turn",
+        "turn - popc(active[i - 1])",
+        "turn + 0",
         f"{RANKS}::test_ranks_take_turns",
     ),
 )

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-RING = "kernels/mega_moe/ring.py"
-ORDER = "schedule/ring.py"
-CONFIG = "kernels/mega_moe/config.py"
-SM90_CONFIG = "kernels/mega_moe/sm90/config.py"
 RUNS = ("tests/kernels/test_sm90_ring.py::test_small_tiles",)
 MODEL = (
     "tests/schedule/test_ring.py::test_every_block_once_and_in_an_order_without_deadlock",
@@ -19,52 +15,52 @@ RING_MUTANTS = (
     Mutant(
         "rows are taken when all but one warp have read them",
         "off by one",
-        RING,
-        "readers = config.fc2_n_blocks * config.epilogue_warps\n",
-        "readers = config.fc2_n_blocks * config.epilogue_warps - 1\n",
+        "wait_rows",
+        "config.fc2_n_blocks * config.epilogue_warps",
+        "config.fc2_n_blocks * config.epilogue_warps - 1",
         RUNS,
         (),
     ),
     Mutant(
         "rows are taken when the block behind them has been read",
         "wrong base",
-        RING,
-        "before = pool_block - config.ring_blocks\n",
-        "before = pool_block - config.ring_blocks + 1\n",
+        "wait_rows",
+        "pool_block - config.ring_blocks",
+        "pool_block - config.ring_blocks + 1",
         RUNS,
         (),
     ),
     Mutant(
         "rows are freed before the places of results have come",
         "missing order",
-        RING,
-        "if (lane == 0) & (ballot(Int32(read != 0)) != 0):",
-        "if lane == 0:",
+        "free_rows",
+        "(lane == 0) & (ballot(Int32(read != 0)) != 0)",
+        "lane == 0",
         ("tests/kernels/test_sm90_ring.py::test_smallest_ring[0]",),
         (),
     ),
     Mutant(
         "reads of a ring's rows are not cleared",
         "missing clean-up",
-        "kernels/mega_moe/clean.py",
-        '            store_u32(ctx.at("fc2_read_count", pool_block + block), 0)\n',
-        "            pass\n",
+        "clean_expert",
+        'store_u32(ctx.at("fc2_read_count", pool_block + block), 0)',
+        "",
         RUNS,
         (),
     ),
     Mutant(
         "tiles of more than a part free their rows before the last part's places are read",
         "missing order",
-        "kernels/mega_moe/sm90/epilogue_columns.py",
-        "if cutlass.const_expr(first + rows == ctx.config.block_m):",
-        "if cutlass.const_expr(first == 0):",
+        "finish_fc2",
+        "first + rows == ctx.config.block_m",
+        "first == 0",
         ("tests/kernels/test_sm90_ring.py::test_packed_weights",),
         (),
     ),
     Mutant(
         "Linear1 goes further than a ring has rows",
         "off by one",
-        ORDER,
+        "RingOrder.sizes",
         "select(blocks <= config.ring_blocks, blocks, config.window)",
         "select(blocks <= config.ring_blocks, blocks, config.ring_blocks + 2)",
         MODEL,
@@ -73,7 +69,7 @@ RING_MUTANTS = (
     Mutant(
         "Linear2 of a band comes before its Linear1 has begun",
         "missing order",
-        ORDER,
+        "RingOrder.sizes",
         "select(crowded | late, fc2_rows, 0)",
         "fc2_rows",
         MODEL,
@@ -82,7 +78,7 @@ RING_MUTANTS = (
     Mutant(
         "a launch that fits in the ring has a window all the same",
         "too narrow",
-        ORDER,
+        "RingOrder.sizes",
         "select(blocks <= config.ring_blocks, blocks, config.window)",
         "config.window",
         WHOLE,
@@ -91,9 +87,9 @@ RING_MUTANTS = (
     Mutant(
         "a band that did not fit is left out",
         "wrong base",
-        ORDER,
-        "part.fc1_first + part.fc1_rows)",
-        "part.fc1_first + self._band(part.fc1_expert, part.fc1_first))",
+        "RingOrder.sizes",
+        "part.fc1_first + part.fc1_rows",
+        "part.fc1_first + self._band(part.fc1_expert, part.fc1_first)",
         MODEL,
         (),
     ),

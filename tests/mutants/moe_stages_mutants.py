@@ -3,126 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from mutant import Mutant
 
-FOLDER = "kernels/moe_stages"
 RUNS = ("tests/kernels/test_stages.py::test_two_ranks",)
 ON_SM100 = ("tests/kernels/test_stages_sm100.py::test_two_ranks",)
 IN_PARTS = ("tests/kernels/test_stages.py::test_rows_in_parts",)
-
-
-def mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[str, ...] = RUNS) -> Mutant:
-    """One of a file of the family's folder."""
-    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, nearest, ("sm_90a",))
-
-
-def mutant_sm100(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
-    """One of what is SM100's."""
-    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, ON_SM100, ("sm_100a",))
-
+mutant = partial(Mutant, nearest=RUNS, archs=("sm_90a",))
+mutant_sm100 = partial(Mutant, nearest=ON_SM100, archs=("sm_100a",))
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "moe_dispatch": (
         mutant(
             "dispatch pulls before the table of experts is there",
             "missing order",
-            "kernel.py",
-            '        wait(ctx.barrier("counts"), Int32(0))\n        pull_tokens',
-            "        pull_tokens",
+            "dispatch_kernel",
+            'wait(ctx.barrier("counts"), Int32(0))',
+            "",
         ),
     ),
     "moe_fc1": (
         mutant(
             "Linear1's results go where Linear2's belong",
             "wrong base",
-            "context.py",
-            'name = "fc1_out" if self.config.phase == FC1 else "fc2_out"',
-            'name = "fc2_out"',
+            "StageContext.linear_result",
+            '"fc1_out" if self.config.phase == FC1 else "fc2_out"',
+            '"fc2_out"',
         ),
         mutant_sm100(
-            "all eight rows of a pass go to the first one's place",
-            "wrong base",
-            "context.py",
-            "return [self.linear_result(place + step) for step in steps]",
-            "return [self.linear_result(place) for step in steps]",
+            "all eight rows of a pass go to the first one's place", "wrong base", "Sm100StageContext.result_rows", "place + step", "place"
         ),
         mutant(
             "a linear stage has as many blocks of weights as the other",
             "wrong number",
-            "config.py",
-            "return self.fc1_n_blocks if self.phase == FC1 else self.fc2_n_blocks",
-            "return self.fc2_n_blocks if self.phase == FC1 else self.fc1_n_blocks",
+            "LinearConfig.n_blocks",
+            "self.fc1_n_blocks if self.phase == FC1 else self.fc2_n_blocks",
+            "self.fc2_n_blocks if self.phase == FC1 else self.fc1_n_blocks",
         ),
     ),
     "moe_swiglu": (
         mutant(
             "gate is up, and up is gate",
             "wrong base",
-            "swiglu.py",
+            "activate_part",
             "gates, ups = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)",
             "ups, gates = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)",
         ),
         mutant(
             "the maximum of a scale is that of half of its channels",
             "too narrow",
-            "swiglu.py",
-            "    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))\n",
+            "activate_part",
+            "peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))",
             "",
         ),
         mutant_sm100(
             "the maximum of 32 channels is that of 16",
             "too narrow",
-            "sm100/swiglu.py",
-            "    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1))\n",
+            "activate_scaled",
+            "peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1))",
             "",
         ),
         mutant_sm100(
             "a scale lies where that of a row of the pool would",
             "wrong base",
-            "sm100/swiglu.py",
-            "config.sf_row(pool_block, row - pool_block * config.block_m)",
-            "config.sf_row(pool_block, row)",
+            "activate_scaled",
+            "row - pool_block * config.block_m",
+            "row",
         ),
         mutant(
             "Linear2 counts its tiles on from Linear1's",
             "missing clean-up",
-            "kernel.py",
-            '            store_u32(ctx.at("tile_counter"), 0)\n',
-            "            pass\n",
+            "swiglu_kernel",
+            'store_u32(ctx.at("tile_counter"), 0)',
+            "",
         ),
     ),
     "moe_fc2": (
         mutant(
             "every linear stage multiplies Linear1's weights",
             "wrong base",
-            "linear.py",
-            "return Block(self.config.phase, ",
-            "return Block(0, ",
+            "LinearOrder.block",
+            "Block(self.config.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)",
+            "Block(0, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)",
         ),
     ),
     "moe_combine": (
         mutant(
-            "a warp walks tokens before their table is there",
-            "missing order",
-            "pool_rows.py",
-            '    wait(ctx.barrier("counts"), Int32(0))\n',
-            "",
+            "a warp walks tokens before their table is there", "missing order", "first_part", 'wait(ctx.barrier("counts"), Int32(0))', ""
         ),
         mutant(
             "only a row's first part is sent",
             "wrong base",
-            "push.py",
-            "offset = Int64(part * (2 * channels) + lane * VECTOR_BYTES)",
-            "offset = Int64(lane * VECTOR_BYTES)",
-            IN_PARTS,
+            "push_results",
+            "part * (2 * channels) + lane * VECTOR_BYTES",
+            "lane * VECTOR_BYTES",
+            nearest=IN_PARTS,
         ),
         mutant(
             "the ranks do not meet before the sums",
             "missing order",
-            "kernel.py",
-            "        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), "
-            "RankBarrier.BEFORE_COMBINE)\n",
+            "combine_kernel",
+            "rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), RankBarrier.BEFORE_COMBINE)",
             "",
         ),
     ),

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mutant import PACKAGE, Mutant, MutantError, copy_package
+from anchor import MutantError
+from mutant import PACKAGE, Mutant, copy_package
 
 ROOT = PACKAGE.parents[1]
 TESTS = ROOT / "tests"

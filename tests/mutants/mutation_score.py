@@ -26,7 +26,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("", "kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
 
-from mutant import ARCHS, Mutant, MutantError  # noqa: E402
+from anchor import MutantError  # noqa: E402
+from mutant import ARCHS, Mutant  # noqa: E402
 from mutation_ladder import climb, sound  # noqa: E402
 from mutation_table import page  # noqa: E402
 

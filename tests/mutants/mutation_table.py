@@ -19,13 +19,13 @@ What a developer could get wrong, planted on purpose, and the check that notices
 {COMMAND} table build/mutation.json        # prints this page
 ```
 
-A mutant of the sources is one change to one file. It first meets a short simulation on each architecture (two ranks, launches without a
-pause, the reference, the race detector), then the tests nearest to it; what such a simulation does not run into, those tests alone. A
-fault of the PTX takes out or weakens one instruction of the compiled kernel.
+A mutant of the sources is one change to one function, class or constant. It first meets a short simulation on each architecture (two
+ranks, launches without a pause, the reference, the race detector), then the tests nearest to it; what such a simulation does not run into,
+those tests alone. A fault of the PTX takes out or weakens one instruction of the compiled kernel.
 """
-SOURCE_HEADS = "| Mutant | Stands for | File | Caught by |\n|---|---|---|---|"
-WHY_HEADS = "| Mutant | File | Why |\n|---|---|---|"
-UNTRIED_HEADS = "| Mutant | Stands for | File |\n|---|---|---|"
+SOURCE_HEADS = "| Mutant | Stands for | Where | Caught by |\n|---|---|---|---|"
+WHY_HEADS = "| Mutant | Where | Why |\n|---|---|---|"
+UNTRIED_HEADS = "| Mutant | Stands for | Where |\n|---|---|---|"
 Reasons = Mapping[str, Callable[[str], str]]
 
 
@@ -48,15 +48,15 @@ def source_tables(kernel: str, mutants: Iterable[Mutant], entries: list[dict[str
     caught, equivalent, escaping, untried = [], [], [], []
     for mutant in mutants:
         entry = found.get((mutant.name, mutant.digest))
-        file = f"`{mutant.file.removeprefix('kernels/')}`"
+        where = f"`{mutant.where}`"
         if entry is None:
-            untried.append(f"| {mutant.name} | {mutant.kind} | {file} |")
+            untried.append(f"| {mutant.name} | {mutant.kind} | {where} |")
         elif entry["by"]:
-            caught.append(f"| {mutant.name} | {mutant.kind} | {file} | {caught_by(entry)} |")
+            caught.append(f"| {mutant.name} | {mutant.kind} | {where} | {caught_by(entry)} |")
         elif mutant.equivalent:
-            equivalent.append(f"| {mutant.name} | {file} | {cell(mutant.equivalent)} |")
+            equivalent.append(f"| {mutant.name} | {where} | {cell(mutant.equivalent)} |")
         else:
-            escaping.append(f"| {mutant.name} | {file} | {cell(mutant.escapes) or '**not explained**'} |")
+            escaping.append(f"| {mutant.name} | {where} | {cell(mutant.escapes) or '**not explained**'} |")
     tried = len(caught) + len(equivalent) + len(escaping)
     score = f"{len(caught)} of {tried} caught, {len(equivalent)} equivalent, {len(escaping)} not caught; {len(untried)} not tried yet."
     sections = [f"## {kernel}: sources\n", f"{score}\n"]

@@ -7,7 +7,6 @@ from functools import partial
 
 from mutant import Mutant
 
-TABLES, SORT = "kernels/ep_moe/tables.py", "blocks/block_sort.py"
 RUNS = "tests/kernels/test_ep_tables.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 
@@ -15,56 +14,54 @@ MUTANTS = (
     mutant(
         "an expert's number beyond the last one is an expert",
         "off by one",
-        TABLES,
-        "(name < problem.num_experts)",
-        "(name <= problem.num_experts)",
+        "pairs_of",
+        "name < problem.num_experts",
+        "name <= problem.num_experts",
     ),
-    mutant(
-        "pairs of other tokens keep a token from travelling",
-        "wrong base",
-        TABLES,
-        "shuffle(expert, token + slot)",
-        "shuffle(expert, lane + slot)",
-    ),
-    mutant("a token travels for the last of its experts on a rank", "wrong number", TABLES, "(other >= expert)", "(other <= expert)"),
-    mutant("a list begins where all before it end", "wrong base", TABLES, "end - total - first)", "end - total)"),
-    mutant("a list has one pair less", "off by one", TABLES, "ctx.args.rank), end - first)", "ctx.args.rank), end - first - 1)"),
-    mutant(
-        "rows of a rank lie before those of lower ranks",
-        "wrong base",
-        TABLES,
-        "select(source < rank, of_source",
-        "select(source > rank, of_source",
-    ),
-    mutant("rows of experts follow one another without padding", "wrong base", TABLES, "padded = padded_rows(rows)", "padded = rows"),
+    mutant("pairs of other tokens keep a token from travelling", "wrong base", "list_key", "token + slot", "lane + slot"),
+    mutant("a token travels for the last of its experts on a rank", "wrong number", "list_key", "other >= expert", "other <= expert"),
+    mutant("a list begins where all before it end", "wrong base", "start_lists", "end - total - first", "end - total"),
+    mutant("a list has one pair less", "off by one", "start_lists", "end - first", "end - first - 1"),
+    mutant("rows of a rank lie before those of lower ranks", "wrong base", "start_rows", "source < rank", "source > rank"),
+    mutant("rows of experts follow one another without padding", "wrong base", "start_rows", "padded_rows(rows)", "rows"),
     mutant(
         "an expert's rows begin behind those of other ranks' experts",
         "wrong base",
-        TABLES,
-        '        first = first - load_shared_u32(ctx.shared("starts", owner * local))\n',
+        "start_rows",
+        'first = first - load_shared_u32(ctx.shared("starts", owner * local))',
         "",
     ),
-    mutant("ranks are told in the set that they read", "stale buffer", TABLES, "    parity = epoch & 1\n", "    parity = epoch & 0\n"),
+    mutant("ranks are told in the set that they read", "stale buffer", "routing_tables_kernel", "epoch & 1", "epoch & 0"),
     mutant(
-        "counts of other ranks are not waited for", "missing order", TABLES, "    await_ranks(ctx, group, EpBarrier.SPLITS, epoch)\n", ""
+        "counts of other ranks are not waited for",
+        "missing order",
+        "routing_tables_kernel",
+        "await_ranks(ctx, group, EpBarrier.SPLITS, epoch)",
+        "",
     ),
-    mutant("ranks are told before all warps have", "missing order", TABLES, "    group.sync()\n    signal", "    signal"),
+    mutant("ranks are told before all warps have", "missing order", "routing_tables_kernel", "group.sync()", ""),
     mutant(
         "a launch that makes tables is not counted",
         "missing clean-up",
-        TABLES,
-        '        store_u32(ctx.at("launch_epoch"), epoch)',
-        "        pass",
+        "routing_tables_kernel",
+        'store_u32(ctx.at("launch_epoch"), epoch)',
+        "",
     ),
     mutant(
         "pairs are placed before rows have begun",
         "missing order",
-        TABLES,
-        "    cute.arch.sync_threads()\n    place_pairs",
-        "    place_pairs",
+        "routing_tables_kernel",
+        "start_rows(ctx, thread, parity); cute.arch.sync_threads()",
+        "start_rows(ctx, thread, parity)",
     ),
-    mutant("counters are not cleared before all have been", "missing order", TABLES, "    cute.arch.sync_threads()\n    each", "    each"),
-    mutant("the row goes past one item of several", "off by one", SORT, "popc(found.same)", "1"),
+    mutant(
+        "counters are not cleared before all have been",
+        "missing order",
+        "routing_tables_kernel",
+        "cute.arch.sync_threads(); each = ceil_div(args.num_tokens, WARPS)",
+        "each = ceil_div(args.num_tokens, WARPS)",
+    ),
+    mutant("the row goes past one item of several", "off by one", "pass_places", "popc(found.same)", "1"),
 )
 
 
