@@ -80,7 +80,7 @@ def test_every_folder_has_its_row() -> None:
     assert {home(module) for module in modules()} - {"", "cli", "__main__"} == set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("top", ["src", "tests", "bench", "examples", "studies"])
+@pytest.mark.parametrize("top", ["src", "tests", "bench", "examples"])
 def test_files_are_read_in_one_sitting(top: str) -> None:
     lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in (ROOT / top).rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
