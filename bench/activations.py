@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from megamoe_dsl.bench.activations import PLAIN, activation_configs, activation_point
-from megamoe_dsl.bench.in_turns import InTurns
+from activation_layers import PLAIN, activation_configs, activation_point
+from in_turns import InTurns
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -24,23 +24,22 @@ import torch.distributed as dist
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, relative_difference, sample_rows
-from megamoe_dsl.bench.history import run_earlier_batches
-from megamoe_dsl.bench.options import add_options, naming_options, option, read_options
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import run_points
-from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
-from megamoe_dsl.bench.unfused import bits_of
+from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchronize, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.options.option import add_options, naming_options, option, read_options
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from records import save
+from script_points import run_points
+from unfused import bits_of
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def compare(point: Point, layer: Layer, options: BufferOptions) -> dict[str, Any
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: BufferOptions) -> None:
     """A worker process; points of a shape that follow one another share their weights."""
-    layers = CurrentLayer()
+    layers = CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, compare(point, layers.of(point), options))
 

@@ -23,23 +23,22 @@ from typing import Any
 
 import torch
 
+from energy_per_call import joules_in_turns
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
-from megamoe_dsl.bench.energy_per_call import joules_in_turns
-from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
-from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
-from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.bench.roofline import bound_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
+from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_batches, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.options.option import at_least
+from megamoe_dsl.predict.roofline import bound_of
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from records import save
+from script_points import shares_of
 
 WARM_UPS = 3
 
@@ -109,7 +108,7 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, settings: Settings) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
-    layers = CurrentLayer()
+    layers = CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, compare(point, layers.of(point), settings))
 

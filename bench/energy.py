@@ -11,30 +11,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from baselines import find_baseline
+from baselines.layer import LayerBeside, baseline_option
+from energy_point import energy_point, line_of
 from megamoe_dsl.artifact.cache import require_place
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.baselines import find_baseline
-from megamoe_dsl.bench.energy_point import energy_point, line_of
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import add_options, naming_options, read_options
 from megamoe_dsl.bench.point import CurrentLayer, Point
-from megamoe_dsl.bench.point_options import EnergyOptions
+from megamoe_dsl.bench.point_options import VariantOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.session import configs_of
+from megamoe_dsl.options.option import add_options, naming_options, option, read_options
 from megamoe_dsl.problem import ProblemError
+from script_points import run_points
 
 LIMIT_S = 60.0
 
 
+@dataclass(frozen=True)
+class EnergyOptions(VariantOptions):
+    """Of this script."""
+
+    baseline: str | None = baseline_option()
+    linears: bool = option(False, "Also Linear1 and Linear2 alone, the stages of the unfused layer.")
+
+
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: EnergyOptions, host: Host) -> None:
     """A worker process: points of one shape share their weights."""
-    store, layers = ArtifactStore(options.artifacts), CurrentLayer(options.baseline)
+    store, layers = ArtifactStore(options.artifacts), CurrentLayer(partial(LayerBeside, site=options.baseline))
     for index, point in enumerate(points):
         configs = configs_of(store, point, host, options.variants)
         report(index, energy_point(point, layers.of(point), store, configs, options.watchdog_ms * 1_000_000, options.linears))

@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fusion import fusion_point, line_of
+from fusion_report import markdown, picture
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.fusion import fusion_point, line_of
-from megamoe_dsl.bench.fusion_report import markdown, picture
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import CurrentLayer, Point
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
+from script_points import run_points
 
 LIMIT_S = 120.0
 WATCHDOG_MS = 5000
@@ -45,7 +45,7 @@ def work(
     rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folder: Path, host: Host, launches: int, far: bool
 ) -> None:
     """A worker process: points of one shape share their weights."""
-    store, layers = ArtifactStore(folder), CurrentLayer()
+    store, layers = ArtifactStore(folder), CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, fusion_point(point, layers.of(point), store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches, far))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from megamoe_dsl.bench.in_turns import InTurns
-from megamoe_dsl.bench.shared import shared_configs, shared_point
+from in_turns import InTurns
+from shared_layers import shared_configs, shared_point
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -14,18 +14,19 @@ import pytest
 import torch
 
 import compare_kernels
+import energy_per_call
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import energy_per_call, history, result_file
+from megamoe_dsl.bench import result_file, timing
 from megamoe_dsl.bench.check import Check
-from megamoe_dsl.bench.history import BATCHES
-from megamoe_dsl.bench.point import Point, fp8_weights
-from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.timing import Times
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.timing import BATCHES, Times
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_weight_e4m3
+from megamoe_dsl.quant.expert_expansion import fp8_weights
+from script_points import shares_of
 
 MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
@@ -122,7 +123,7 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
         return Check(y.numel(), int((y != 20).sum()), 0.0, 0.0, float((y == 20).double().mean()))
 
     monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem, arch: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(history, "synchronize", lambda: None)
+    monkeypatch.setattr(timing, "synchronize", lambda: None)
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
     monkeypatch.setattr(energy_per_call, "joules_of", lambda launches, us: {name: us[name] / 1e6 for name in launches})

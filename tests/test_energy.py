@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench.energy_point import line_of
+from energy_point import line_of
 from megamoe_dsl.bench.timing import Times
 
 SCRIPT = Path(__file__).parents[1] / "bench" / "energy.py"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from megamoe_dsl.bench.experts.point import MEASURED, TOKENS, ExpertPoint, find_points
-from megamoe_dsl.bench.experts.tiles import ONE_BY_ONE, fc1_configs, tile_configs
 from megamoe_dsl.kernels.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.target import Target
+from moe_layers.point import MEASURED, TOKENS, ExpertPoint, find_points
+from moe_layers.tiles import ONE_BY_ONE, fc1_configs, tile_configs
 
 TARGET = Target.typical("sm_90a")
 

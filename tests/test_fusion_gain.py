@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl.bench import unfused
-from megamoe_dsl.bench.fusion import line_of
-from megamoe_dsl.bench.fusion_report import WIDTH, markdown, picture, torch_markdown
-from megamoe_dsl.bench.unfused import Agreement, compare_kernels, mixed_batches, unequal_bits
+import unfused
+from fusion import line_of
+from fusion_report import WIDTH, markdown, picture, torch_markdown
 from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.problem import Problem
+from unfused import Agreement, compare_kernels, mixed_batches, unequal_bits
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("fusion_gain-20261122-132824", "fusion_gain-20261122-132847")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.bench.gemm.counters import COUNTERS, count, counters_table, read_counters
+from gemms.counters import COUNTERS, count, counters_table, read_counters
 from megamoe_dsl.bench.gemm.point import dense
 from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.problem import ProblemError

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gemms.counters import launch_once
 from megamoe_dsl import GemmConfig
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.counters import launch_once
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
 from megamoe_dsl.bench.gemm.tuning import enter_run, read_run

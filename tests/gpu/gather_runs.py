@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from megamoe_dsl.bench.gather.case import GatherCase, gather_case
+from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import RESULTS, SOURCES, GatherGemmProblem
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
+from megamoe_dsl.kernel_cases.gemm import GemmCase, gemm_case
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 

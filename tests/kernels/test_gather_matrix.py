@@ -17,7 +17,7 @@ from test_pair_gemm import PADDING
 from gather_runs import LAYOUTS, MANY, GatherRun
 from gemm_runs import artifact
 from megamoe_dsl.activation import ACTIVATIONS
-from megamoe_dsl.bench.gather.case import as_integers
+from megamoe_dsl.kernel_cases.gather import as_integers
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GATE_UP
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig

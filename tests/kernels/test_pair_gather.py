@@ -16,8 +16,8 @@ from test_pair_gemm import PADDING
 
 from gemm_runs import artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.bench.gather.case import as_integers, gather_case
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gather import as_integers, gather_case
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.bench.gemm.case import GemmCase
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gemm import GemmCase
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.registry import find_kernel

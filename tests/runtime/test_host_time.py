@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+import call_times as host_time
+from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import host_time
-from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights

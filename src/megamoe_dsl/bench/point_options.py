@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..kernels.registry import find_kernel
+from ..options.option import option
+from ..options.shape import PROBLEM, ShapeOptions
 from ..presets import PRESETS as TABLE
-from .options import option
-from .shape_options import PROBLEM, ShapeOptions
 
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
@@ -37,17 +37,6 @@ class PointOptions(ShapeOptions):
 
 
 @dataclass(frozen=True)
-class CompileOptions(PointOptions):
-    """bench/compile_artifacts.py."""
-
-    DEFAULT_PRESETS = "flash,pro"
-
-    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
-    tokens: str = option("1,8,64,512,2048,8192", TOKENS, PROBLEM)
-    unfused: bool = option(False, "Also the kernels of the unfused layer's stages.")
-
-
-@dataclass(frozen=True)
 class RunOptions(PointOptions):
     """Where kernels come from and results go."""
 
@@ -58,33 +47,17 @@ class RunOptions(PointOptions):
 
 
 @dataclass(frozen=True)
-class BesideOptions(RunOptions):
-    """Of a run that may have the baseline in it, as bench/energy.py."""
-
-    baseline: str | None = option(None, "Folder with the baseline's unpacked wheels.")
-
-
-@dataclass(frozen=True)
-class VariantOptions(BesideOptions):
+class VariantOptions(RunOptions):
     """Of a run that may take all kernels that there are."""
 
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
 
 
 @dataclass(frozen=True)
-class EnergyOptions(VariantOptions):
-    """bench/energy.py."""
-
-    linears: bool = option(False, "Also Linear1 and Linear2 alone, the stages of the unfused layer.")
-
-
-@dataclass(frozen=True)
 class BenchOptions(VariantOptions):
-    """`megamoe bench`, which is bench/mega_moe.py."""
+    """`megamoe bench`."""
 
     no_graphs: bool = option(False, "Back-to-back launches only.")
-    soak: int = option(0, "Compare so many consecutive launches instead of timing.")
-    check: str | None = option(None, "unfused: compare every element of y with the layer in one launch per stage, to the bit.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
     other_sources: bool = option(False, "Take kernels of other sources too, if buffers are laid out alike.")
 

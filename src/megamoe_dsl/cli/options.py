@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ..bench.options import Option, options_of
+from ..options.option import Option, options_of
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from ..artifact.compile import compile_kernel
 from ..bench.ep import draw_activations
-from ..bench.ep_reference import combined, linear1_rows
 from ..cases import Case
+from ..kernel_cases.halves import combined, linear1_rows
 from ..kernels.ep_moe.config import EpConfig
 from ..problem import ProblemError
 from ..reference import Accumulate

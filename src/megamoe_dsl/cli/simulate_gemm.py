@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..artifact.compile import compile_kernel
-from ..bench.gather.case import GatherCase, gather_case
-from ..bench.gemm.case import GemmCase, gemm_case
+from ..kernel_cases.gather import GatherCase, gather_case
+from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..kernels.gather_gemm.problem import GatherGemmProblem
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..kernels.gemm.problem import GemmProblem
