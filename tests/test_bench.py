@@ -23,7 +23,7 @@ from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.report import HEADINGS, timed_row
+from megamoe_dsl.bench.report import timed_row
 from megamoe_dsl.bench.result_file import packages, without_folders
 from megamoe_dsl.bench.results import Results, is_point, passed
 from megamoe_dsl.bench.session import Session
@@ -289,7 +289,6 @@ def test_report_and_verdict() -> None:
     assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(timed_row(good).split())
     text = timed_row(good)
     assert " 2.000 " in text and " 3.000 " in text and " ok " in text and "WRONG" in timed_row(bad)
-    assert [len(part) for part in text.split(" ok ")] == [len(HEADINGS[: HEADINGS.index(" check")]), len("0.50 1.0000     block_m=8")]
 
 
 def test_timing_takes_the_slowest_rank_and_the_median() -> None:

@@ -15,9 +15,10 @@ import torch
 
 import compare_kernels
 import energy_per_call
+import records
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import result_file, timing
+from megamoe_dsl.bench import timing
 from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.timing import BATCHES, Times
@@ -39,7 +40,7 @@ def store(folder: Path, config: Sm90Config) -> None:
 
 def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/compare_kernels.py", "new", "--out", str(tmp_path)])
-    text = result_file.save(tmp_path, "compare_kernels", [{"us": float("nan")}]).read_text()
+    text = records.save(tmp_path, "compare_kernels", [{"us": float("nan")}]).read_text()
     assert f'"{tmp_path.name}"' in text and '"compare_kernels.py"' in text and '"torch"' in text and '"nan"' in text
     assert str(tmp_path) not in text and "/somewhere" not in text
 
@@ -51,7 +52,7 @@ def test_records_of_a_run_that_ends_early_are_there(tmp_path: Path, capsys: pyte
         raise RuntimeError("the third")
 
     with pytest.raises(RuntimeError, match="the third"):
-        result_file.save_each(tmp_path / "new", "experts", run(), lambda record: record["point"])
+        records.save_each(tmp_path / "new", "experts", run(), lambda record: record["point"])
     (path,) = (tmp_path / "new").glob("experts-*.json")
     assert [record["point"] for record in json.loads(path.read_text())["records"]] == ["first", "second"]
     assert capsys.readouterr().out.split() == ["first", "second"]

@@ -45,6 +45,7 @@ def test_spread_is_that_of_the_turns() -> None:
 def test_bad_options_end_before_anything_runs(options: list[str], message: str) -> None:
     absent = "cutlass", "typer", "rich", "hypothesis"
     hidden = f"import runpy, sys\nfor name in {absent!r}:\n    sys.modules[name] = None\n"
-    code = f"{hidden}sys.argv = ['energy.py', *{options!r}]\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    code = f"{hidden}sys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+    code += f"sys.argv = ['energy.py', *{options!r}]\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Launches that begin early beside others (bench/experts/early.py), on a simulated GPU: bits, what a record has, and no time."""
+"""Launches that begin early beside others (bench/moe_layers/early.py), on a simulated GPU: bits, what a record has, and no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call's launches in other ways (bench/experts/launches.py), on a simulated GPU: bits of each, what a record has, and no time."""
+"""A call's launches in other ways (bench/moe_layers/launches.py), on a simulated GPU: bits of each, what a record has, and no time."""
 
 from __future__ import annotations
 

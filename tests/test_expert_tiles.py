@@ -1,4 +1,4 @@
-"""Linear2 by tiles (bench/experts/tiles.py): which are compiled and timed beside the chosen one."""
+"""Linear2 by tiles (bench/moe_layers/tiles.py): which are compiled and timed beside the chosen one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried before it is timed (bench/experts/trials.py): others' failures are named and cost nothing else, ours are raised."""
+"""What is tried before it is timed (bench/moe_layers/trials.py): others' failures are named and cost nothing else, ours are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a layer on one GPU (bench/experts/report.py): which times are set beside which, and in which table."""
+"""Tables of a layer on one GPU (bench/moe_layers/report.py): which times are set beside which, and in which table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quack's GEMMs beside ours (bench/experts/quack_gemms.py): the rows, weights and places that they are given."""
+"""quack's GEMMs beside ours (bench/moe_layers/quack_gemms.py): the rows, weights and places that they are given."""
 
 from __future__ import annotations
 

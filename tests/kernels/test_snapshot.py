@@ -1,4 +1,4 @@
-"""Where two launches part (bench/snapshot.py): the stage, the expert, the row and the channels that were wrong."""
+"""Where two launches part (tests/gpu/snapshot.py): the stage, the expert, the row and the channels that were wrong."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ def test_calls_take_turns_in_changing_order(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_script_needs_neither_the_dsl_nor_the_command_line() -> None:
     absent = "cutlass", "typer", "rich", "hypothesis", "filelock"
     script = Path(__file__).parents[2] / "bench" / "host_time.py"
-    code = f"import runpy, sys\nfor name in {absent!r}:\n    sys.modules[name] = None\nsys.argv[1:] = ['run', 'x', '--repeats', '0']\n"
+    code = f"import runpy, sys\nfor name in {absent!r}:\n    sys.modules[name] = None\nsys.path.insert(0, {str(script.parent)!r})\n"
+    code += "sys.argv[1:] = ['run', 'x', '--repeats', '0']\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}runpy.run_path({str(script)!r}, run_name='__main__')"], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Options that are declared as fields of a dataclass (bench/options.py), as typer reads them: in the signature of a command."""
+"""Options that are declared as fields of a dataclass (options/option.py), as typer reads them: in the signature of a command."""
 
 from __future__ import annotations
 
