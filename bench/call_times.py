@@ -151,13 +151,11 @@ def cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(CPU_MODEL)), platform.machine())
 
 
-def lines_of(record: dict[str, Any]) -> list[str]:
+def text_of(record: dict[str, Any]) -> str:
     """A record as text, a line per way to call."""
-    if "error" in record:
-        return [f"{record['name']}: FAILED: {record['error']}"]
     columns = f"{'median':>9} {'low':>9} {'high':>9}"
     lines = [f"{record['name']}: us per call, host time on {record['cpu']}, and all of a call", f"{columns} {columns}"]
     for name in record["host_us"]:
         cells = (f"{one['median']:9.1f} {one['low']:9.1f} {one['high']:9.1f}" for one in (record["host_us"][name], record["us"][name]))
         lines.append(f"{' '.join(cells)}  {name}")
-    return lines + [f"{'FAILED':>9} {'':49}  {name}: {error}" for name, error in record["errors"].items()]
+    return "\n".join(lines + [f"{'FAILED':>9} {'':49}  {name}: {error}" for name, error in record["errors"].items()])

@@ -37,8 +37,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from records import save
-from script_points import run_points
+from script_points import record_points
 from unfused import bits_of
 
 
@@ -114,8 +113,6 @@ def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]],
 
 def table(record: dict[str, Any]) -> str:
     """A record as text; gains are over the first kernel."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     heads = f"{'us':>9} {'low':>9} {'high':>9} {'gain':>7} {'MiB':>7} {'rows':>7} {'combine':>8} {'differs':>8}"
     lines = [record["name"], f"{heads}  check        kernel"]
     first = record["kernels"][0]["us"]["median"]
@@ -137,14 +134,8 @@ def main() -> None:
             points = points_of(options, options.remote)
     except ProblemError as error:
         parser.error(str(error))
-    records: list[dict[str, Any]] = []
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print(table(records[-1]), flush=True)
-
-    run_points(partial(work, options=options), points, POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
-    print(f"wrote {save(options.out, 'compare_buffers', records)}")
+    job, watchdog_s = partial(work, options=options), options.watchdog_ms / 1e3
+    records = record_points(job, points, options.out, "compare_buffers", table, POINT_LIMIT_S, watchdog_s)
     sys.exit(any("error" in one for one in records))
 
 

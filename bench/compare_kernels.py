@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,7 +27,6 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_batches, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
@@ -37,8 +35,7 @@ from megamoe_dsl.options.option import at_least
 from megamoe_dsl.predict.roofline import bound_of
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from records import save
-from script_points import shares_of
+from script_points import record_points, shares_of
 
 WARM_UPS = 3
 
@@ -115,8 +112,6 @@ def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]],
 
 def table(record: dict[str, Any], baseline: str) -> str:
     """A record as text; gains are over the fastest kernel of the folder `baseline`."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     theirs = [one for one in record["kernels"] if one["folder"] == baseline]
     before = min(one["us"]["median"] for one in [one for one in theirs if one["check"]["passed"]] or theirs)
     lines = [
@@ -155,17 +150,9 @@ def main() -> None:
             kernels_of(point, given.folders)
     except LookupError as error:
         parser.error(str(error))
-    records: list[dict[str, Any]] = []
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print(table(records[-1], given.folders[0].name), flush=True)
-
     settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000, given.joules)
-    job = partial(work, settings=settings)
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
-    print(f"wrote {save(given.out, 'compare_kernels', records)}")
+    job, shown = partial(work, settings=settings), partial(table, baseline=given.folders[0].name)
+    records = record_points(job, given.points, given.out, "compare_kernels", shown, POINT_LIMIT_S, given.watchdog_ms / 1e3)
     sys.exit(any("error" in one for one in records))
 
 

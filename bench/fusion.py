@@ -95,8 +95,6 @@ def time_stages(unfused: UnfusedKernel, y: torch.Tensor, calls: int) -> dict[str
 
 def line_of(record: dict[str, Any]) -> str:
     """A record in a line."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     fused, unfused = (record["graph_us"][name]["median"] for name in (FUSED, UNFUSED))
     joules, agreement = record["joules"], record["agreement"]
     energy = "" if joules is None else f"; {joules[FUSED]:.3f} J, unfused {joules[UNFUSED]:.3f} J"

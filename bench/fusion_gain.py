@@ -25,12 +25,11 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
-from script_points import run_points
+from script_points import record_points
 
 LIMIT_S = 120.0
 WATCHDOG_MS = 5000
@@ -72,7 +71,6 @@ def main() -> None:
     options = RunOptions(
         preset=given.preset, experts_per_rank=given.experts_per_rank, recipe=given.recipe, tokens=given.tokens, ranks=given.ranks
     )
-    records: list[dict[str, Any]] = []
     try:
         points = points_of(options, given.remote)
         if given.what == "prepare":
@@ -83,17 +81,8 @@ def main() -> None:
         host.check(points)
     except ProblemError as error:
         parser.error(str(error))
-    given.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(given.out, "fusion_gain"), heading()
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        write(path, head, records)
-        print(line_of(records[-1]), flush=True)
-
     job = partial(work, folder=given.folder, host=host, launches=given.launches, far=given.torch)
-    run_points(job, points, LIMIT_S, show, WATCHDOG_MS / 1e3)
-    print(f"wrote {path}")
+    records = record_points(job, points, given.out, "fusion_gain", line_of, LIMIT_S, WATCHDOG_MS / 1e3)
     sys.exit(any("error" in one or not one["agreement"]["passed"] for one in records))
 
 

@@ -16,11 +16,10 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
-from script_points import run_points
+from script_points import record_points
 
 LIMIT_S = 60.0
 WATCHDOG_MS = 5000
@@ -74,16 +73,5 @@ class InTurns:
 
     def run(self, points: list[Point], folder: Path, out: Path) -> bool:
         """Writes the results file; whether a point failed."""
-        records: list[dict[str, Any]] = []
-        out.mkdir(parents=True, exist_ok=True)
-        path, head = result_path(out, self.kind), heading()
-
-        def show(point: Point, record: dict[str, Any]) -> None:
-            records.append({"name": point.name, **record})
-            write(path, head, records)
-            failed = "error" in record
-            print(f"{point.name}: FAILED: {record['error']}" if failed else self.line_of(records[-1]), flush=True)
-
-        run_points(partial(self.work, folder=folder), points, LIMIT_S, show, WATCHDOG_MS / 1e3)
-        print(f"wrote {path}")
+        records = record_points(partial(self.work, folder=folder), points, out, self.kind, self.line_of, LIMIT_S, WATCHDOG_MS / 1e3)
         return any("error" in one for one in records)

@@ -10,6 +10,7 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.presets import PRESETS
 
 
@@ -21,15 +22,30 @@ def shares_of(text: str) -> list[Point]:
     return [Point(name, int(tokens), 1, PRESETS[name].experts_per_rank) for name, tokens in pairs]
 
 
-def run_points(
+def record_points(
     work: Callable[[int, list[Point], Callable[[int, dict[str, Any]], None]], None],
     points: Sequence[Point],
+    out: Path,
+    kind: str,
+    text_of: Callable[[dict[str, Any]], str],
     limit_s: float,
-    on_record: Callable[[Point, dict[str, Any]], None],
     watchdog_s: float,
-) -> None:
-    """`run_jobs` of points, those of equal ranks together, each time in so many processes."""
+    *sites: Path | str | None,
+) -> list[dict[str, Any]]:
+    """`run_jobs` of points, those of equal ranks together, each time in so many processes; returns the records.
+
+    Each is printed, with `text_of` where its point did not fail, and written: the results file is there after every point."""
+    out.mkdir(parents=True, exist_ok=True)
+    path, head, records = result_path(out, kind), heading(*sites), list[dict[str, Any]]()
+
+    def save(point: Point, record: dict[str, Any]) -> None:
+        records.append({"name": point.name, **record})
+        write(path, head, records)
+        print(f"{point.name}: FAILED: {record['error']}" if "error" in record else text_of(records[-1]), flush=True)
+
     for ranks in dict.fromkeys(point.ranks for point in points):
         mine = [point for point in points if point.ranks == ranks]
         with tempfile.TemporaryDirectory() as folder:
-            run_jobs(RankWorker(work, ranks), mine, Path(folder), limit_s, on_record, watchdog_s)
+            run_jobs(RankWorker(work, ranks), mine, Path(folder), limit_s, save, watchdog_s)
+    print(f"wrote {path}")
+    return records

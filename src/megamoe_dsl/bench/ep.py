@@ -112,7 +112,8 @@ def ep_point(
     candidates |= own
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
     times |= time_other_tables(ep, store, configs, inputs, launches)
-    between = time_back_to_back({"activation": partial(swiglu, ep.rows[: rows["pairs"]])}, launches)["activation"]
+    activate: Callable[[], Any] = partial(swiglu, ep.rows[: rows["pairs"]])
+    between = time_back_to_back({"activation": activate}, launches)["activation"]
     record = {
         "point": asdict(point),
         "rows": rows,
