@@ -25,7 +25,6 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, relative_difference, sample_rows
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchronize, time_back_to_back
@@ -33,6 +32,7 @@ from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.options.option import add_options, naming_options, option, read_options
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs

@@ -22,7 +22,6 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.point_options import PRESETS, TOKENS, PointOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.config_error import ConfigError
@@ -30,6 +29,7 @@ from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.options.option import add_options, at_least, naming_options, option, read_options
+from megamoe_dsl.options.points import PRESETS, TOKENS, PointOptions
 from megamoe_dsl.options.shape import PROBLEM
 from megamoe_dsl.problem import ProblemError
 

@@ -25,13 +25,13 @@ from megamoe_dsl.artifact.cache import require_place
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import BASELINE, SEED, CurrentLayer, Point
-from megamoe_dsl.bench.point_options import VariantOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.timing import run_earlier_batches, synchronize, time_graphs
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.options.option import add_options, naming_options, option, read_options
+from megamoe_dsl.options.points import VariantOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer

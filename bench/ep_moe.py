@@ -22,9 +22,9 @@ from megamoe_dsl.bench.ep import Variant
 from megamoe_dsl.bench.ep_run import well
 from megamoe_dsl.bench.ep_tuning import entered, read_run
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.kernels.ep_moe.config import EpConfig
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.tuned import EpEntry, Table
 

@@ -23,11 +23,11 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.options.option import at_least
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from script_points import record_points
 

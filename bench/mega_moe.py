@@ -20,13 +20,13 @@ from baselines.layer import LayerBeside, baseline_option
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Layer, Point, measure_point
-from megamoe_dsl.bench.point_options import BenchOptions
 from megamoe_dsl.bench.report import POINT, timed_row
 from megamoe_dsl.bench.results import Results, passed
 from megamoe_dsl.bench.session import TRACES, Measurement, Session, alone, run_session
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.options.option import add_options, naming_options, option, read_options
+from megamoe_dsl.options.points import BenchOptions
 from megamoe_dsl.problem import ProblemError
 from soak import soak_point, soak_row
 from unfused import UNFUSED, compare_point

@@ -20,7 +20,6 @@ from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, summarise
-from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.report import timed_row
@@ -31,6 +30,7 @@ from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.mega_moe.work import Load
 from megamoe_dsl.options.option import add_options, options_of, read_options
+from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.predict.roofline import bound_of, measured_gpu
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {*SHAPE, "artifact", "kernels"},
     "pictures": {*SHAPE, "kernels", "schedule"},
     "predict": {*SHAPE, "kernels", "pictures", "schedule", "tuned"},
-    "options": {"config_error", "presets", "problem", "recipe"},
+    "options": {"config_error", "kernels", "presets", "problem", "recipe"},
     "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
     "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},

@@ -22,7 +22,6 @@ from mega_moe import MegaMoeOptions
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.ep import without_clamp
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.point_options import TuneOptions
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.ep_moe.layouts import symmetric as ep_moe
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
@@ -33,6 +32,7 @@ from megamoe_dsl.kernels.moe_stages.family import STAGES
 from megamoe_dsl.kernels.moe_stages.results import stage_results
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.options.option import add_options, options_of, read_options
+from megamoe_dsl.options.points import TuneOptions
 from megamoe_dsl.problem import Problem
 from script_help import help_of
 from script_points import shares_of

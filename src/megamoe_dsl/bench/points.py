@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..cases.routing import check_remote
+from ..options.points import PointOptions
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from ..recipe import BF16
 from .point import SHAPE, Point
-from .point_options import PointOptions
 
 
 def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:

@@ -14,10 +14,10 @@ from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..kernels.kernel import KernelConfig
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
+from ..options.points import BenchOptions
 from ..problem import Problem, ProblemError
 from .host import Host
 from .point import FP8, AnyLayer, CurrentLayer, Layer, Point, measure_point
-from .point_options import BenchOptions
 from .points import points_of
 from .process_group import RankWorker, run_jobs
 from .report import HEADINGS, POINT, timed_row, trace_row

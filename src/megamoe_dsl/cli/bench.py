@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from ..bench.point_options import BenchOptions
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..options.option import naming_options
+from ..options.points import BenchOptions
 from .bench_ep import bench_ep
 from .bench_gemm import bench_gemms
 from .errors import one_line_errors

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from ..bench.gemm.point import GemmPoint, find_points
-from ..bench.point_options import RunOptions
+from ..options.points import RunOptions
 from ..problem import ProblemError
 from ..tuned import GemmEntry, Table
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
-from ..bench.point_options import HALVES_ALONE
 from ..kernels.ep_moe.family import EP_KERNELS
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
@@ -17,6 +16,7 @@ from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import option
+from ..options.points import HALVES_ALONE
 from ..options.shape import PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ..bench.point_options import RunOptions
 from ..kernels.ep_moe.family import EP_KERNELS
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
+from ..options.points import RunOptions
 from ..options.shape import PROBLEM
 from ..problem import ProblemError
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..bench.point_options import TuneOptions
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..options.option import naming_options
+from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER

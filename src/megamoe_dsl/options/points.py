@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..kernels.registry import find_kernel
-from ..options.option import option
-from ..options.shape import PROBLEM, ShapeOptions
 from ..presets import PRESETS as TABLE
+from .option import option
+from .shape import PROBLEM, ShapeOptions
 
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
