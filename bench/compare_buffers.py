@@ -24,23 +24,21 @@ import torch.distributed as dist
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, relative_difference, sample_rows
-from megamoe_dsl.bench.history import run_earlier_batches
-from megamoe_dsl.bench.options import add_options, naming_options, option, read_options
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import run_points
-from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
-from megamoe_dsl.bench.unfused import bits_of
+from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchronize, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.options.option import add_options, naming_options, option, read_options
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from script_points import record_points
+from unfused import bits_of
 
 
 @dataclass(frozen=True)
@@ -108,15 +106,13 @@ def compare(point: Point, layer: Layer, options: BufferOptions) -> dict[str, Any
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: BufferOptions) -> None:
     """A worker process; points of a shape that follow one another share their weights."""
-    layers = CurrentLayer()
+    layers = CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, compare(point, layers.of(point), options))
 
 
 def table(record: dict[str, Any]) -> str:
     """A record as text; gains are over the first kernel."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     heads = f"{'us':>9} {'low':>9} {'high':>9} {'gain':>7} {'MiB':>7} {'rows':>7} {'combine':>8} {'differs':>8}"
     lines = [record["name"], f"{heads}  check        kernel"]
     first = record["kernels"][0]["us"]["median"]
@@ -138,14 +134,8 @@ def main() -> None:
             points = points_of(options, options.remote)
     except ProblemError as error:
         parser.error(str(error))
-    records: list[dict[str, Any]] = []
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print(table(records[-1]), flush=True)
-
-    run_points(partial(work, options=options), points, POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
-    print(f"wrote {save(options.out, 'compare_buffers', records)}")
+    job, watchdog_s = partial(work, options=options), options.watchdog_ms / 1e3
+    records = record_points(job, points, options.out, "compare_buffers", table, POINT_LIMIT_S, watchdog_s)
     sys.exit(any("error" in one for one in records))
 
 

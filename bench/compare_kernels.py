@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,23 +22,20 @@ from typing import Any
 
 import torch
 
+from energy_per_call import joules_in_turns
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
-from megamoe_dsl.bench.energy_per_call import joules_in_turns
-from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
-from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
-from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.bench.roofline import bound_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
+from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_batches, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.options.option import at_least
+from megamoe_dsl.predict.roofline import bound_of
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from script_points import record_points, shares_of
 
 WARM_UPS = 3
 
@@ -109,15 +105,13 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, settings: Settings) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
-    layers = CurrentLayer()
+    layers = CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, compare(point, layers.of(point), settings))
 
 
 def table(record: dict[str, Any], baseline: str) -> str:
     """A record as text; gains are over the fastest kernel of the folder `baseline`."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     theirs = [one for one in record["kernels"] if one["folder"] == baseline]
     before = min(one["us"]["median"] for one in [one for one in theirs if one["check"]["passed"]] or theirs)
     lines = [
@@ -156,17 +150,9 @@ def main() -> None:
             kernels_of(point, given.folders)
     except LookupError as error:
         parser.error(str(error))
-    records: list[dict[str, Any]] = []
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print(table(records[-1], given.folders[0].name), flush=True)
-
     settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000, given.joules)
-    job = partial(work, settings=settings)
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
-    print(f"wrote {save(given.out, 'compare_kernels', records)}")
+    job, shown = partial(work, settings=settings), partial(table, baseline=given.folders[0].name)
+    records = record_points(job, given.points, given.out, "compare_kernels", shown, POINT_LIMIT_S, given.watchdog_ms / 1e3)
     sys.exit(any("error" in one for one in records))
 
 

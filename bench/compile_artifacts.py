@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,28 @@ from megamoe_dsl.artifact.cache import require_writable
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.point_options import CompileOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.options.option import add_options, at_least, naming_options, option, read_options
+from megamoe_dsl.options.points import PRESETS, TOKENS, PointOptions
+from megamoe_dsl.options.shape import PROBLEM
 from megamoe_dsl.problem import ProblemError
+
+
+@dataclass(frozen=True)
+class CompileOptions(PointOptions):
+    """Of this script."""
+
+    DEFAULT_PRESETS = "flash,pro"
+
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    tokens: str = option("1,8,64,512,2048,8192", TOKENS, PROBLEM)
+    unfused: bool = option(False, "Also the kernels of the unfused layer's stages.")
 
 
 def settable(recipe: str) -> tuple[str, ...]:

@@ -16,15 +16,39 @@ import argparse
 import sys
 from pathlib import Path
 
-from megamoe_dsl.bench.ep import SMALL, SWITCHED_OFF, Variant
-from megamoe_dsl.bench.ep_run import EpRun, well
+from halves.bits import SMALL
+from halves.run import ComparedRun
+from megamoe_dsl.bench.ep import Variant
+from megamoe_dsl.bench.ep_run import well
 from megamoe_dsl.bench.ep_tuning import entered, read_run
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.kernels.moe.halves.config import EpConfig
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.tuned import EpEntry, Table
+
+SWITCHED_OFF = (
+    "dispatch token_saving=off",
+    "dispatch saving_experts=0",
+    "dispatch token_sorting=off",
+    "dispatch block_wise=off",
+    "dispatch rows=gathered",
+    "dispatch tail_sms=8",
+    "dispatch tail_sms=16",
+    "dispatch tail_sms=32",
+    "dispatch cluster=1",
+    "dispatch group_m=8",
+    "dispatch task_tokens=2",
+    "dispatch task_tokens=8",
+    "combine scatter=off",
+    "combine interleaved=off",
+    "combine interleaved=off token_blocks=4",
+    "combine cluster=1",
+    "combine group_m=8",
+    "combine task_tokens=2",
+)
+"""Each optimisation on its own, and what else a configuration could be."""
 
 
 def main() -> None:
@@ -51,7 +75,7 @@ def main() -> None:
     variants = tuple(Variant(name) for name in filter(None, given.variants.split(",")))
     try:
         bits = not (given.only_times or given.trace)
-        run = EpRun(tuple(points_of(options, given.remote)), given.folder, given.out, variants, given.trace, bits)
+        run = ComparedRun(tuple(points_of(options, given.remote)), given.folder, given.out, variants, given.trace, bits=bits)
         if given.what == "prepare":
             run.compile(Host.typical(), given.jobs)
             return

@@ -28,19 +28,19 @@ from typing import Any
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.experts.early import compile_early, run_early
-from megamoe_dsl.bench.experts.launches import run_launches
-from megamoe_dsl.bench.experts.memory import memory_table
-from megamoe_dsl.bench.experts.point import find_points
-from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.experts.run import Sites, Tried, compile_points, run_points
-from megamoe_dsl.bench.experts.tiles import compile_tiles, run_tiles
-from megamoe_dsl.bench.experts.trace import trace_experts
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.result_file import save, save_each
 from megamoe_dsl.bench.timing import REPEATS
+from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
+from moe_layers.early import compile_early, run_early
+from moe_layers.launches import run_launches
+from moe_layers.memory import memory_table
+from moe_layers.point import find_points
+from moe_layers.report import markdown
+from moe_layers.run import Sites, Tried, compile_points, run_points
+from moe_layers.tiles import compile_tiles, run_tiles
+from moe_layers.trace import trace_experts
+from records import save, save_each
 
 TARGET = Target.typical("sm_90a")
 WHATS = ("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "prepare-early", "early", "launches", "table", "memory")

@@ -26,11 +26,11 @@ import torch.distributed as dist
 from cuda_library import STREAM, CudaLibrary
 from megamoe_dsl.bench.ep import as_of_many
 from megamoe_dsl.bench.point import SEED, Point
-from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.timing import synchronize, time_graphs
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.layouts.region import BF16, I32, Field, Region
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.routing import experts_of, sets_of

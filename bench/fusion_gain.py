@@ -17,20 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fusion import fusion_point, line_of
+from fusion_report import markdown, picture
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.fusion import fusion_point, line_of
-from megamoe_dsl.bench.fusion_report import markdown, picture
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import CurrentLayer, Point
-from megamoe_dsl.bench.point_options import RunOptions
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import run_points
-from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
+from megamoe_dsl.options.option import at_least
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
+from script_points import record_points
 
 LIMIT_S = 120.0
 WATCHDOG_MS = 5000
@@ -45,7 +44,7 @@ def work(
     rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folder: Path, host: Host, launches: int, far: bool
 ) -> None:
     """A worker process: points of one shape share their weights."""
-    store, layers = ArtifactStore(folder), CurrentLayer()
+    store, layers = ArtifactStore(folder), CurrentLayer(Layer)
     for index, point in enumerate(points):
         report(index, fusion_point(point, layers.of(point), store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches, far))
 
@@ -72,7 +71,6 @@ def main() -> None:
     options = RunOptions(
         preset=given.preset, experts_per_rank=given.experts_per_rank, recipe=given.recipe, tokens=given.tokens, ranks=given.ranks
     )
-    records: list[dict[str, Any]] = []
     try:
         points = points_of(options, given.remote)
         if given.what == "prepare":
@@ -83,17 +81,8 @@ def main() -> None:
         host.check(points)
     except ProblemError as error:
         parser.error(str(error))
-    given.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(given.out, "fusion_gain"), heading()
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        write(path, head, records)
-        print(line_of(records[-1]), flush=True)
-
     job = partial(work, folder=given.folder, host=host, launches=given.launches, far=given.torch)
-    run_points(job, points, LIMIT_S, show, WATCHDOG_MS / 1e3)
-    print(f"wrote {path}")
+    records = record_points(job, points, given.out, "fusion_gain", line_of, LIMIT_S, WATCHDOG_MS / 1e3)
     sys.exit(any("error" in one or not one["agreement"]["passed"] for one in records))
 
 

@@ -19,8 +19,9 @@ import os
 import sys
 from pathlib import Path
 
+from gemms.counters import count, counters_table, launch_once
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.candidates import MOST
-from megamoe_dsl.bench.gemm.counters import count, counters_table, launch_once
 from megamoe_dsl.bench.gemm.point import MEASURED, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
 from megamoe_dsl.bench.host import Host
@@ -32,29 +33,31 @@ PROFILED_LIMIT_S = 300.0
 
 def prepare(given: argparse.Namespace) -> None:
     """Compiles what the folder lacks."""
-    print(f"{compile_candidates(given.points, given.folder, given.jobs, given.most)} kernels into {given.folder}")
+    usual = tuple(point.having(GEMM_RECIPES[0]) for point in given.points if point.problem.decodes)
+    count = compile_candidates(given.points, given.folder, given.jobs, given.most) + compile_candidates(usual, given.folder, given.jobs, 0)
+    print(f"{count} kernels into {given.folder}")
 
 
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
+    from gemms.baselines import Beside, find_package
     from megamoe_dsl.bench.gemm.session import table
 
-    path, records = run_gemms(
-        GemmRun(given.points, given.folder, given.out, given.baseline, variants=True),
-        Host.find(),
-        lambda record: print(table(record), flush=True),
-    )
+    find_package(given.baseline)
+    run, host = GemmRun(given.points, given.folder, given.out, variants=True), Host.find()
+    beside = Beside(ArtifactStore(given.folder), host.target, given.baseline)
+    path, records = run_gemms(run, host, lambda record: print(table(record), flush=True), beside.others, given.baseline)
     print(f"wrote {path}")
     sys.exit(not all(map(passed, records)))
 
 
 def counters(given: argparse.Namespace) -> None:
     """Counts under the profiler, which runs this command again, prints a table and writes a JSON file."""
-    run = GemmRun(given.points, given.folder, given.out, given.baseline, variants=True)
+    run = GemmRun(given.points, given.folder, given.out, variants=True)
     if given.profiled:
-        launch_once(run, Host.find())
+        launch_once(run, Host.find(), given.baseline)
         return
-    path, records = count(run, [sys.executable, *sys.argv, "--profiled"], PROFILED_LIMIT_S)
+    path, records = count(run, [sys.executable, *sys.argv, "--profiled"], PROFILED_LIMIT_S, given.baseline)
     print(f"{counters_table(records)}\nwrote {path}")
 
 
@@ -70,7 +73,7 @@ def tune(given: argparse.Namespace) -> None:
 
 def show_table(given: argparse.Namespace) -> None:
     """Prints the table of docs/gemm.md."""
-    from megamoe_dsl.bench.gemm.report import markdown
+    from gemms.report import markdown
 
     print(markdown(json.loads(given.file.read_text())["records"]))
 

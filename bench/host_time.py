@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from baselines import find_baseline
+from baselines.layer import LayerBeside
+from call_times import CALLS, REPEATS, measure_host, text_of
+from layer_configs import layer_configs
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.baselines import find_baseline
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.host_time import CALLS, REPEATS, lines_of, measure_host
-from megamoe_dsl.bench.layer_configs import layer_configs
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import FP8, Layer, Point
-from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.bench.variant import kind_of
+from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.target import Target
+from script_points import record_points, shares_of
 
 LIMIT_S = 180.0
 
@@ -57,7 +55,7 @@ def work(
 ) -> None:
     """The worker process: a process group of one rank, which the baseline asks for."""
     for index, point in enumerate(points):
-        report(index, measure_host(point, Layer(point.problem, site), ArtifactStore(folder), **how_often))
+        report(index, measure_host(point, LayerBeside(point.problem, site), ArtifactStore(folder), **how_often))
 
 
 def main() -> None:
@@ -83,16 +81,8 @@ def main() -> None:
         Host.find()
     except ProblemError as error:
         parser.error(str(error))
-    records: list[dict[str, Any]] = []
-
-    def show(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print("\n".join(lines_of(records[-1])), flush=True)
-
     job = partial(work, folder=given.folder, site=given.baseline, how_often={"count": given.calls, "repeats": given.repeats})
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, 1), points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
-    print(f"wrote {save(given.out, 'host_time', records, given.baseline)}")
+    records = record_points(job, points, given.out, "host_time", text_of, LIMIT_S, WATCHDOG_NS / 1e9, given.baseline)
     sys.exit(any("error" in one or one["errors"] for one in records))
 
 

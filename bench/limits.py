@@ -8,18 +8,19 @@ time and energy alone bench/energy.py measures with --linears.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.hardware.operand_tile import BLOCK_K
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.subject import Subject
+from result_archive import read_record
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = tuple(f"mega_moe_sm90-time-20261122-{name}" for name in ("075037", "075127", "163649", "163802", "165327", "165419"))
@@ -48,9 +49,9 @@ GPU = "NVIDIA H200"
 
 
 def records_of(names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Of files in bench/results."""
+    """Of bench/results and its archives."""
     for name in names:
-        yield from Results.read(RESULTS / f"{name}.json").records
+        yield from json.loads(read_record(RESULTS, name))["records"]
 
 
 def label(point: dict[str, Any]) -> str:

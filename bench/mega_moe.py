@@ -1,10 +1,119 @@
-"""Times the fused layer on the GPUs of this host, beside the baseline; the same as `megamoe bench`, without the command line's packages.
+"""Times the fused layer on the GPUs of this host as `megamoe bench` does, and beside the baseline, or soaked; torch is enough.
 
 python bench/mega_moe.py --preset flash,pro --tokens 8,64,512 --ranks 8 --artifacts FOLDER --baseline SITE --variants
 python bench/mega_moe.py --preset flash --tokens 64 --ranks 8 --artifacts FOLDER --soak 1000
+python bench/mega_moe.py --preset flash --tokens 64 --ranks 8 --artifacts FOLDER --check unfused
 """
 
-from megamoe_dsl.bench.arguments import main
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from baselines import find_baseline
+from baselines.layer import LayerBeside, baseline_option
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.point import Layer, Point, measure_point
+from megamoe_dsl.bench.report import POINT, timed_row
+from megamoe_dsl.bench.results import Results, passed
+from megamoe_dsl.bench.session import TRACES, Measurement, Session, alone, run_session
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
+from megamoe_dsl.options.option import add_options, naming_options, option, read_options
+from megamoe_dsl.options.points import BenchOptions
+from megamoe_dsl.problem import ProblemError
+from soak import soak_point, soak_row
+from unfused import UNFUSED, compare_point
+
+BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
+
+
+@dataclass(frozen=True)
+class MegaMoeOptions(BenchOptions):
+    """Those of `megamoe bench`, and what this script can do beside it."""
+
+    baseline: str | None = baseline_option()
+    soak: int = option(0, "Compare so many consecutive launches instead of timing.")
+    check: str | None = option(None, "unfused: compare every element of y with the layer in one launch per stage, to the bit.")
+
+    def __post_init__(self) -> None:
+        """Raises `ProblemError`."""
+        if self.soak < 0:
+            raise ProblemError("soak", self.soak, "0 or a number of launches")
+        if self.soak and self.remote is not None:
+            raise ProblemError("remote", self.remote, "None with a soak, which has routings of its own")
+        if self.check not in (None, UNFUSED):
+            raise ProblemError("check", self.check, f"{UNFUSED}, or left out")
+        if self.check is not None and self.trace:
+            raise ProblemError("check", self.check, "left out with a trace")
+        if self.soak and self.trace:
+            raise ProblemError("trace", self.trace, "False with a soak")
+        if self.baseline is not None:
+            find_baseline(Path(self.baseline))
+
+    @property
+    def measurement(self) -> Measurement[Any]:
+        """What is done at every point."""
+        needs = alone if self.check is None else stage_configs
+        if self.soak:
+            soaked = partial(soak_point, launches=self.soak, unfused=self.check is not None)
+            return Measurement("soak", Layer, soaked, soak_row, needs)
+        if self.trace:
+            return TRACES
+        sites = () if self.baseline is None else (self.baseline,)
+        layer, timed = partial(LayerBeside, site=self.baseline), partial(time_beside, check=self.check is not None)
+        return Measurement("time", layer, timed, beside_row, needs, sites)
+
+
+def time_beside(
+    session: Session, point: Point, layer: LayerBeside, store: ArtifactStore, configs: list[MegaMoeConfig], *, check: bool
+) -> dict[str, Any]:
+    """Checks and times all kernels and the baseline; with `check` compares them with the unfused layer first."""
+    agreements = compare_point(session, point, layer, store, configs) if check else {}
+    record = measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs, layer.baseline)
+    for name, agreement in agreements.items():
+        record["variants"][name]["unfused"] = agreement.record()
+    return record if layer.baseline_error is None else record | {"baseline_error": layer.baseline_error}
+
+
+def beside_row(record: dict[str, Any]) -> str:
+    """A record as text, and why there is no baseline."""
+    error = record.get("baseline_error")
+    return timed_row(record) if error is None else f"{timed_row(record)}\n{'':{POINT}s} no baseline: {error}"
+
+
+def right(record: dict[str, Any]) -> bool:
+    """Whether a record has no error, no wrong variant, no mismatch, and a baseline that agrees if one was asked for."""
+    soak, variants = record.get("soak", {}), record.get("variants", {}).values()
+    mismatches = any(soak.get(name, 0) for name in ("mismatches", "wrong_sets", "unequal_to_unfused"))
+    agree = all(one.get("unfused", {"passed": True})["passed"] for one in variants)
+    near = all(one.get("difference_to_baseline", 0.0) <= BASELINE_TOLERANCE for one in variants)
+    return passed(record) and "baseline_error" not in record and not mismatches and agree and near
+
+
+def run_options(arguments: Sequence[str] | None, parser: ArgumentParser) -> Results:
+    """Runs what the options ask for on this host's GPUs, which are looked at after all options.  Raises `ProblemError` in their words."""
+    with naming_options(MegaMoeOptions):
+        given = read_options(MegaMoeOptions, parser.parse_args(arguments))
+        return run_session(Session.given(given), Host.find(), given.measurement)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the session; exit code 1 when a point failed, was wrong or did not match, 2 for bad input."""
+    parser = ArgumentParser(prog="mega_moe", description="Times the fused layer on the GPUs of this host.")
+    add_options(parser.add_argument, MegaMoeOptions)
+    try:
+        found = run_options(arguments, parser)
+    except ProblemError as error:
+        parser.error(str(error))
+    sys.exit(0 if all(right(one) for one in found.records) else 1)
+
 
 if __name__ == "__main__":
     main()

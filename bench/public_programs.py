@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from megamoe_dsl import sim
-from megamoe_dsl.bench.result_file import save
+from records import save
 from stand_in.program import PRELOAD, run_forked
 
 LIST = Path(__file__).with_suffix(".json")

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from call_times import Call, no_collection
 from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe, random_weights, scales_by_column
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.host_time import Call, no_collection
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime import cuda_kernel, device_gemm, expert_plan, experts, layer, rank_kernel, top_experts

@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.host_time import cpu
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.result_file import save
+from call_times import cpu
 from megamoe_dsl.bench.timing import Times
+from megamoe_dsl.options.option import at_least
+from records import save
 
 ROOT = Path(__file__).parents[1]
 CALLS = Path(__file__).with_name("python_calls.py")

@@ -38,6 +38,21 @@ def read_archive(path: Path) -> dict[str, bytes]:
         return {member.name.removesuffix(".json"): archive.extractfile(member).read() for member in members}  # type: ignore[union-attr]
 
 
+def read_record(folder: Path, name: str) -> bytes:
+    """The contents of a record, a plain file of `folder` or in its month's archive there.
+
+    Raises:
+        FileNotFoundError: it is neither.
+    """
+    plain, archive = folder / f"{name}.json", folder / archive_of(name)
+    if plain.exists():
+        return plain.read_bytes()
+    records = read_archive(archive) if archive.exists() else {}
+    if name not in records:
+        raise FileNotFoundError(f"{name}: neither {plain} nor in {archive.name}")
+    return records[name]
+
+
 def tar(records: Mapping[str, bytes]) -> bytes:
     """A tar file that depends on the records alone: sorted, and without the times and owners of files."""
     buffer = io.BytesIO()

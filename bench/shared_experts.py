@@ -8,10 +8,82 @@ The dense layer is this project's own: a layer of one rank with one expert, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
-from megamoe_dsl.bench.in_turns import InTurns
-from megamoe_dsl.bench.shared import shared_configs, shared_point
+import torch
+
+from in_turns import InTurns
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back, time_graphs
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.kernels.kernel import KernelConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.shared_experts import SharedExperts
+from megamoe_dsl.target import Target
+
+COUNT = 1
+"""Shared experts of a rank, as DeepSeek, Kimi and GLM have."""
+
+
+def dense_problem(routed: Problem) -> Problem:
+    """The shared expert as a layer of one rank and one expert."""
+    return replace(routed, num_experts=COUNT, topk=COUNT, num_ranks=1)
+
+
+def shared_configs(point: Point, target: Target) -> list[KernelConfig]:
+    """Every kernel that `shared_point` runs."""
+    family, shared = find_kernel("mega_moe"), SharedExperts(point.problem, COUNT)
+    problems = [(shared.whole, COUNT), (shared.routed, 0), (dense_problem(shared.routed), 0)]
+    fused = [family.choose(problem, target, point.tokens) for problem, _ in problems]
+    return [*fused, *(PreDispatchConfig.choose(problem, target, True, count) for problem, count in problems)]
+
+
+def shared_point(point: Point, rank: int, store: ArtifactStore) -> dict[str, Any]:
+    """Times of one layer with the shared expert, and of a layer without one whose y a dense layer's is added to; all ranks together."""
+    shared = SharedExperts(point.problem, COUNT)
+    routed, dense = shared.routed, dense_problem(shared.routed)
+    weights, local = random_weights(shared.whole, rank, SEED, "cuda"), routed.experts_per_rank
+    inside = MegaMoE(routed, weights, store=store, bf16_inputs=False, shared_experts=COUNT)
+    others = MegaMoE(routed, weights.map(lambda tensor: tensor[:local]), store=store, bf16_inputs=False)
+    alone = MegaMoE(dense, weights.map(lambda tensor: tensor[local:]), store=store, bf16_inputs=False)
+    x, x_sf, idx, topk_weights = point.draw(SEED)
+    first, ones = torch.zeros(point.tokens, COUNT, dtype=torch.int64, device="cuda"), torch.ones(point.tokens, COUNT, device="cuda")
+    y, together, added = (torch.empty(point.tokens, routed.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+
+    def in_the_launch() -> None:
+        inside(x, idx, topk_weights, x_sf=x_sf, out=together)
+
+    def outside() -> None:
+        others(x, idx, topk_weights, x_sf=x_sf, out=y)
+        alone(x, first, ones, x_sf=x_sf, out=added)
+        added.add_(y)
+
+    def without() -> None:
+        others(x, idx, topk_weights, x_sf=x_sf, out=y)
+
+    runs: dict[str, Callable[[], None]] = {"in the launch": in_the_launch, "outside": outside, "without": without}
+    for run in runs.values():
+        run()
+    synchronize()
+    difference = float((together.float() - added.float()).norm() / added.float().norm())
+    graphs, times = time_graphs(runs), time_back_to_back(runs, launches_of(point.tokens))
+    for layer in (inside, others, alone):
+        layer.synchronize()
+    runs.clear()
+    inside.symmetric.close()
+    others.symmetric.close()
+    return {
+        "point": asdict(point),
+        "difference": difference,
+        "us": {name: asdict(one) for name, one in times.items()},
+        "graph_us": {name: asdict(one) for name, one in graphs.items()},
+    }
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from megamoe_dsl.arch import SM90, SM100, Arch
-from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.options.option import at_least
+from records import save
 
 ROOT = Path(__file__).parents[1]
 KERNELS = {"sm90": SM90, "sm100": SM100}

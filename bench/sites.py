@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from megamoe_dsl.bench.site_wheels import PYTHON, SITES, make_site
+from baselines.site_wheels import PYTHON, SITES, make_site
 
 
 def main() -> None:

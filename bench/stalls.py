@@ -25,12 +25,12 @@ from typing import Any
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import FP8, Point
-from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Listing
 from megamoe_dsl.sass.source import function_of
+from records import save
+from script_points import shares_of
 
 ALIKE = 0.95  # of the instructions of two builds, of which one has line info
 METRICS = {

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from cuda_headers import CudaHeaders, HeadersError
 from deep_gemm_findings import grouped
 from deep_gemm_gemm import HEADER as GEMM_HEADER
@@ -36,8 +35,9 @@ from deep_gemm_sm90 import TILES as SM90_TILES
 from deep_gemm_sm90_reference import their_reference
 from deep_gemm_sm100 import TILES as SM100_TILES
 from deep_gemm_sm100 import DeepGemmSm100
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.gemm.case import gemm_case
+
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.blocks.gemm.config import ROWS, GemmConfig
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem

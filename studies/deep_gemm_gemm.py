@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from cuda_headers import CudaHeaders
 from deep_gemm_buffer import kernel_source
 from megamoe_dsl.bench.gemm.case import GemmCase
+
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, SCALE_BLOCK
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.arith import align, ceil_div

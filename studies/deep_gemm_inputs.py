@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 import torch
-
 from cuda_headers import CudaHeaders
 from deep_gemm_buffer import kernel_source
 from deep_gemm_run import aligned_zeros
+
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.layouts.arith import ceil_div

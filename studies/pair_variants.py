@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pair_loops import Loop
+
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
@@ -44,7 +46,6 @@ from megamoe_dsl.kernels.moe.sm90 import math as math_warps
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Instruction, Listing
-from pair_loops import Loop
 
 PACKED = "fp8xmxfp4"
 REGISTER = re.compile(r"R(\d+)(\.reuse)?")

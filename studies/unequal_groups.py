@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megamoe_dsl.bench.options import at_least
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.gemm.point import SKEWED, GemmPoint
 from megamoe_dsl.bench.gemm.run import passed
-from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, PACKED, GemmProblem

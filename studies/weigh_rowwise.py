@@ -18,16 +18,16 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from megamoe_dsl.bench.options import at_least
+from rowwise_recipe import DATA, RECIPES, distance, draw, unquantised
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import preset
-from rowwise_recipe import DATA, RECIPES, distance, draw, unquantised
 
 POINTS = ",".join(f"{name}:{tokens}" for name in ("flash", "pro") for tokens in (512, 2048, 8192))
 LOOPS = {"promoted": (8, 6, 128), "unpromoted": (8, 8, 0)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench.experts import sglang_site as site
+from moe_layers import sglang_site as site
 
 QUANTISE = """
 import torch

@@ -11,13 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from baselines import BASELINES, find_baseline, load_baseline
+from baselines.deep_gemm import DeepGemm, DeepGemmSm100
 from megamoe_dsl.arch import SM100
-from megamoe_dsl.bench.baselines import BASELINES, find_baseline, load_baseline
-from megamoe_dsl.bench.baselines.deep_gemm import DeepGemm, DeepGemmSm100
-from megamoe_dsl.bench.torch_layer import TorchLayer
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import transform_weights
+from torch_layer import TorchLayer
 
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 2

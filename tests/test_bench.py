@@ -15,26 +15,23 @@ from typer.testing import CliRunner
 
 import failing_worker
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.bench import arguments, host
+from megamoe_dsl.bench import host, session
 from megamoe_dsl.bench import point as point_module
-from megamoe_dsl.bench.arguments import main, session_of
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
-from megamoe_dsl.bench.options import add_options, options_of, read_options
-from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point, summarise
-from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.report import row
+from megamoe_dsl.bench.report import timed_row
 from megamoe_dsl.bench.result_file import packages, without_folders
-from megamoe_dsl.bench.results import Results, is_point
-from megamoe_dsl.bench.roofline import bound_of, measured_gpu
+from megamoe_dsl.bench.results import Results, is_point, passed
 from megamoe_dsl.bench.session import Session
-from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.moe.work import Load
+from megamoe_dsl.options.option import add_options, options_of, read_options
+from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions
+from megamoe_dsl.predict.roofline import bound_of, measured_gpu
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 
@@ -50,17 +47,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
         return Results("run.json", "none", ())
 
     monkeypatch.setattr(Host, "find", Host.typical)
-    monkeypatch.setattr(arguments, "run_session", run)
+    monkeypatch.setattr(session, "run_session", run)
     return found
 
 
 def test_points_of_the_command_line(asked: list[Session]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
-    (session,) = asked
-    assert done.value.code == 0
-    assert [one.name for one in session.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
-    assert len(session.points) == 8 and session.soak == 9 and session.baseline is None
+    options = ["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--variants"]
+    assert CliRunner().invoke(app, ["bench", *options]).exit_code == 0
+    (found,) = asked
+    assert [one.name for one in found.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
+    assert len(found.points) == 8 and found.variants and not found.trace
 
 
 BAD = [
@@ -70,13 +66,8 @@ BAD = [
     ("--tokens=99999999", "--tokens = 99999999: must be less than 2^27 / 48: pool rows are counted in 32 bits"),
     ("--ranks=7", "--ranks = 7: must be a divisor of 256, the number of experts"),
     ("--ranks=0", "--ranks = 0: must be at least 1"),
-    ("--soak=-3", "--soak = -3: must be 0 or a number of launches"),
     ("--remote=1.5", "--remote = 1.5: must be None, or between 0 and 1"),
     ("--watchdog-ms=0", "--watchdog-ms = 0: must be at least 1"),
-    ("--baseline=nowhere", "--baseline = 'nowhere': must be a folder with unpacked wheels, deep_gemm among them"),
-    ("--trace --soak=3", "--trace = True: must be False with a soak"),
-    ("--check=reference", "--check = 'reference': must be unfused, or left out"),
-    ("--check=unfused --trace", "--check = 'unfused': must be left out with a trace"),
     (f"--out={__file__}", f"--out = {__file__!r}: must be a folder that can be written ("),
     ("--hidden=512", "--intermediate = None: must be given, or taken from a --preset"),
     ("--hidden=500 --preset=flash", "--hidden = 500: must be a multiple of 32"),
@@ -86,14 +77,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[options for options, _ in BAD])
-def test_bad_options_are_named_as_typed_before_gpus_are_looked_for(
-    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options_are_named_as_typed_before_gpus_are_looked_for(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "local_target", lambda: pytest.fail("looked for GPUs"))
-    with pytest.raises(SystemExit) as refused:
-        main(options.split())
-    assert refused.value.code == 2
-    assert message in capsys.readouterr().err
     result = CliRunner().invoke(app, ["bench", *options.split()])
     assert result.exit_code == 2
     assert f"error: {message}" in result.stderr and len(result.stderr.strip().splitlines()) == 1
@@ -237,11 +222,6 @@ def test_a_remote_fraction_comes_from_the_command_line(asked: list[Session]) -> 
     assert [{point.remote for point in one.points} for one in asked] == [{None}, {0.75}]
 
 
-def test_a_soak_has_routings_of_its_own() -> None:
-    with pytest.raises(ProblemError, match=r"remote = 0\.75: must be None with a soak"):
-        session_of(BenchOptions(ranks="2", remote=0.75, soak=10))
-
-
 def test_a_point_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens of this process's rank, routed with its remote fraction."""
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
@@ -271,13 +251,6 @@ def test_sampled_tokens_are_held_to_the_reference() -> None:
     wrong[4, 7] = wrong[4, 7] + 1
     wrong[5, 0] = float("nan")
     assert expected.check(wrong).violations == 2
-
-
-def test_soak_has_full_empty_and_uneven_launches() -> None:
-    counts = token_counts(8, 64)
-    assert len(counts) == SETS and all(0 <= n <= 64 for one in counts for n in one)
-    assert [64] * 8 in counts and [0] * 8 in counts
-    assert any(0 in one and max(one) for one in counts)
 
 
 @pytest.mark.usefixtures("cpu_group")
@@ -313,18 +286,9 @@ def record(us: float, violations: int) -> dict[str, Any]:
 def test_report_and_verdict() -> None:
     good, bad = record(100.0, 0), record(100.0, 1)
     assert passed(good) and not passed(bad) and not passed({"error": "x"})
-    assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(row(good).split())
-    assert " 2.000 " in row(good) and " 3.000 " in row(good) and " ok " in row(good) and "WRONG" in row(bad)
-    assert not passed({**good, "baseline_error": "no such library"})
-    variant = good["variants"]["block_m=8"]
-    assert passed({**good, "variants": {"block_m=8": {**variant, "difference_to_baseline": 0.04}}})
-    assert not passed({**good, "variants": {"block_m=8": {**variant, "difference_to_baseline": 0.2}}})
-    assert "FAILED: no kernel" in row({"name": "flash", "error": "no kernel"})
-    soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
-    assert passed(soak) and "mismatches 0" in row(soak)
-    assert not passed({"name": "flash", "soak": {"mismatches": 1, "wrong_sets": 0}})
-    assert passed({"name": "flash", "soak": {**soak["soak"], "unequal_to_unfused": 0}})
-    assert not passed({"name": "flash", "soak": {**soak["soak"], "unequal_to_unfused": 3}})
+    assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(timed_row(good).split())
+    text = timed_row(good)
+    assert " 2.000 " in text and " 3.000 " in text and " ok " in text and "WRONG" in timed_row(bad)
 
 
 def test_timing_takes_the_slowest_rank_and_the_median() -> None:

@@ -14,11 +14,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 OTHERS = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
 LINKED = (*PAGES, *OTHERS, *sorted((ROOT / "src").rglob("*.md")))
-FILES = [
-    f"/{file.relative_to(ROOT).as_posix()}"
-    for top in ("src", "bench", "studies", "tests", "examples")
-    for file in (ROOT / top).rglob("*.*")
-]
+FILES = [f"/{file.relative_to(ROOT).as_posix()}" for top in ("src", "bench", "tests", "examples") for file in (ROOT / top).rglob("*.*")]
 ELSEWHERE = {"mega/__init__.py"}  # DeepGEMM's
 
 

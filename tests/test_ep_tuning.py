@@ -115,7 +115,10 @@ def test_a_run_has_candidates_of_one_half(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["bench", "--kernel", "routing_tables"], "--kernel = 'routing_tables': must be mega_moe, gemm"),
-        (["bench", "--kernel", "grouped_gemm_combine", "--soak", "3"], "--soak = 3: must be left out with --kernel grouped_gemm_combine"),
+        (
+            ["bench", "--kernel", "grouped_gemm_combine", "--no-graphs"],
+            "--no-graphs = True: must be left out with --kernel grouped_gemm_combine",
+        ),
         (["tune", "--kernel", "dispatch_grouped_gemm", "--points", "x"], "--points = 'x': must be left out"),
         (["tune", "--kernel", "dispatch_grouped_gemm", "--predict"], "--predict = True: must be left out"),
     ],

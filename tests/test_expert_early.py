@@ -1,4 +1,4 @@
-"""Launches that begin early beside others (bench/experts/early.py), on a simulated GPU: bits, what a record has, and no time."""
+"""Launches that begin early beside others (bench/moe_layers/early.py), on a simulated GPU: bits, what a record has, and no time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from forked import forked_process
-from megamoe_dsl.bench.experts.early import ALL, GEMMS, WEIGHTS, compile_early, configs_of
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
+from moe_layers.early import ALL, GEMMS, WEIGHTS, compile_early, configs_of
 
 TARGET, TOKENS = Target.typical("sm_90a", 4), 5
 LAYER = ExpertLayer(256, 128, 8, 2)
@@ -22,7 +22,7 @@ POINT: Any = SimpleNamespace(layer=LAYER, tokens=TOKENS)
 def run_on_gpu(folder: Path) -> None:
     """Into a file: the record.  A stand-in GPU has no graphs: calls take their place."""
     from megamoe_dsl.bench import timing
-    from megamoe_dsl.bench.experts import early
+    from moe_layers import early
     from stand_in.gpu import install
 
     install("sm_90a", TARGET.num_sms)

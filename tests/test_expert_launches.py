@@ -1,4 +1,4 @@
-"""A call's launches in other ways (bench/experts/launches.py), on a simulated GPU: bits of each, what a record has, and no time."""
+"""A call's launches in other ways (bench/moe_layers/launches.py), on a simulated GPU: bits of each, what a record has, and no time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from forked import forked_process
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.experts.launches import same_bits
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
+from moe_layers.launches import same_bits
 
 ARCH, SMS, TOKENS = "sm_90a", 4, 5
 LAYER = ExpertLayer(256, 128, 8, 2, recipe="bf16xbf16")
@@ -21,8 +21,8 @@ LAYER = ExpertLayer(256, 128, 8, 2, recipe="bf16xbf16")
 
 def run_on_gpu(folder: Path) -> None:
     """Into a file: the record."""
-    from megamoe_dsl.bench import host_time
-    from megamoe_dsl.bench.experts.launches import run_launches
+    import call_times as host_time
+    from moe_layers.launches import run_launches
     from stand_in.gpu import install
 
     install(ARCH, SMS)

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.experts import point, run, sglang_triton, trials
-from megamoe_dsl.bench.experts.inputs import draw_weights, result
-from megamoe_dsl.bench.experts.others import Sites
-from megamoe_dsl.bench.experts.point import ExpertPoint
-from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.experts.run import Tried, bfloat16, try_point
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
+from moe_layers import point, run, sglang_triton, trials
+from moe_layers.inputs import draw_weights, result
+from moe_layers.others import Sites
+from moe_layers.point import ExpertPoint
+from moe_layers.report import markdown
+from moe_layers.run import Tried, bfloat16, try_point
 from sglang_stand_in import wheel
 
 assert wheel  # the fixture

@@ -1,13 +1,13 @@
-"""Linear2 by tiles (bench/experts/tiles.py): which are compiled and timed beside the chosen one."""
+"""Linear2 by tiles (bench/moe_layers/tiles.py): which are compiled and timed beside the chosen one."""
 
 from __future__ import annotations
 
 import pytest
 
-from megamoe_dsl.bench.experts.point import MEASURED, TOKENS, ExpertPoint, find_points
-from megamoe_dsl.bench.experts.tiles import ONE_BY_ONE, fc1_configs, tile_configs
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.target import Target
+from moe_layers.point import MEASURED, TOKENS, ExpertPoint, find_points
+from moe_layers.tiles import ONE_BY_ONE, fc1_configs, tile_configs
 
 TARGET = Target.typical("sm_90a")
 

@@ -1,4 +1,4 @@
-"""What is tried before it is timed (bench/experts/trials.py): others' failures are named and cost nothing else, ours are raised."""
+"""What is tried before it is timed (bench/moe_layers/trials.py): others' failures are named and cost nothing else, ours are raised."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl.bench.experts import trials
-from megamoe_dsl.bench.experts.other_way import OtherWay
-from megamoe_dsl.bench.experts.trials import Trials
+from moe_layers import trials
+from moe_layers.other_way import OtherWay
+from moe_layers.trials import Trials
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Tables of a layer on one GPU (bench/experts/report.py): which times are set beside which, and in which table."""
+"""Tables of a layer on one GPU (bench/moe_layers/report.py): which times are set beside which, and in which table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from megamoe_dsl.bench.experts.report import markdown
+from moe_layers.report import markdown
 
 OURS = {"ours, chosen": 100.0, "fc1, chosen": 60.0, "top_experts": 1.0, "route": 2.0, "fc2": 30.0, "sum": 4.0}
 PARTIAL = {"sglang 16 x 64": 90.0, "sglang 64 x 64": 80.0, "permute, deep_gemm fc1": 54.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.bench.gemm.counters import COUNTERS, count, counters_table, read_counters
+from gemms.counters import COUNTERS, count, counters_table, read_counters
 from megamoe_dsl.bench.gemm.point import dense
 from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.problem import ProblemError
@@ -55,7 +55,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_profiler_runs_the_command_and_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch)
-    path, records = count(run_of(tmp_path), [sys.executable, "-c", f"print(*{LAUNCHED!r}, sep='\\n')"], 60)
+    path, records = count(run_of(tmp_path), [sys.executable, "-c", f"print(*{LAUNCHED!r}, sep='\\n')"], 60, None)
     written = json.loads(path.read_text())["records"]
     assert path.name.startswith("gemm_counters-") and written == records and [one["name"] for one in written] == LAUNCHED
 
@@ -63,8 +63,8 @@ def test_the_profiler_runs_the_command_and_a_file_is_written(tmp_path: Path, mon
 def test_a_profiler_that_is_not_there_or_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ProblemError, match="profiler = 'ncu': must be Nsight Compute's command on the PATH"):
-        count(run_of(tmp_path), [sys.executable, "-c", ""], 60)
+        count(run_of(tmp_path), [sys.executable, "-c", ""], 60, None)
     stand_in(tmp_path, monkeypatch)
     with pytest.raises(ProblemError, match="ended with 3: no such kernel"):
-        count(run_of(tmp_path), [sys.executable, "-c", "import sys; print('no such kernel', file=sys.stderr); sys.exit(3)"], 60)
+        count(run_of(tmp_path), [sys.executable, "-c", "import sys; print('no such kernel', file=sys.stderr); sys.exit(3)"], 60, None)
     assert not list(tmp_path.glob("gemm_counters-*"))

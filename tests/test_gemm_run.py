@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gemms.baselines import find_package
+from gemms.counters import launch_once
 from megamoe_dsl import GemmConfig
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.counters import launch_once
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
 from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
@@ -33,7 +34,7 @@ REFUSED = {
     "--kernel = 'pre_dispatch': must be mega_moe, gemm, dispatch_grouped_gemm or": ["bench", "--kernel", "pre_dispatch"],
     "--points = 'packed': must be left out with --kernel mega_moe": ["bench", "--points", "packed"],
     "--preset = 'pro': must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--preset", "pro"],
-    "--soak = 10: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--soak", "10"],
+    "--trace = True: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--trace"],
     "points = '9x9': must be a part of a name, as in dense 8192x8192x8192": ["bench", "--kernel", "gemm", "--points", "9x9"],
     "recipe = 'mxf4xmxf4': must be one of fp8xfp8, fp8xmxfp4": ["bench", "--kernel", "gemm", "--recipe", "mxf4xmxf4"],
     "--watchdog-ms = 7: must be left out with --kernel gemm": ["tune", "--kernel", "gemm", "--watchdog-ms", "7"],
@@ -50,11 +51,11 @@ def test_what_does_not_go_together_is_refused(message: str) -> None:
 
 def test_a_folder_without_the_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="must be a folder with unpacked wheels, deep_gemm among them"):
-        GemmRun((POINT,), tmp_path, tmp_path, tmp_path)
+        find_package(tmp_path)
 
 
 def test_blackwells_gemms_are_not_timed(tmp_path: Path) -> None:
-    for start in (lambda run, host: run_gemms(run, host, print), launch_once):
+    for start in (lambda run, host: run_gemms(run, host, print), lambda run, host: launch_once(run, host, None)):
         with pytest.raises(HostError, match="GPUs = 'of sm_100a': must be of sm_90a: GEMMs of others are not timed"):
             start(GemmRun((POINT,), tmp_path, tmp_path), Host.typical("sm_100a"))
 

@@ -1,4 +1,4 @@
-"""quack's GEMMs beside ours (bench/experts/quack_gemms.py): the rows, weights and places that they are given."""
+"""quack's GEMMs beside ours (bench/moe_layers/quack_gemms.py): the rows, weights and places that they are given."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from megamoe_dsl.bench.experts.quack_gemms import TILES, QuackLayer, quack_layers
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from moe_layers.quack_gemms import TILES, QuackLayer, quack_layers
 
 THEIRS = """
 from types import SimpleNamespace

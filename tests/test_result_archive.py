@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from megamoe_dsl.bench.result_file import without_folders
-from result_archive import RECORD, archive_of, move, read_archive, tar
+from result_archive import RECORD, archive_of, move, read_archive, read_record, tar
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -47,6 +47,10 @@ def test_every_record_that_a_page_or_a_tuned_table_names_exists(plain: dict[str,
 def test_no_plain_record_is_without_a_page_or_table(plain: dict[str, bytes]) -> None:
     named = {name for file in (*PAGES, *TABLES) for name in named_in(file.read_text())}
     assert set(plain) - named == set(), "move it: python bench/result_archive.py FILE"
+
+
+def test_plain_files_are_few() -> None:
+    assert len(list(RESULTS.iterdir())) <= 60, "move older ones: python bench/result_archive.py FILE"
 
 
 def test_what_a_tuned_table_rests_on_is_plain(plain: dict[str, bytes]) -> None:
@@ -100,6 +104,16 @@ def test_moving_adds_to_the_archive_of_each_month(tmp_path: Path) -> None:
     assert read_archive(months[0]) == {"mega_moe_sm90-time-20261101-000000": b"3", "stalls-20261130-235959": b"1"}
     assert read_archive(months[1]) == {"soak_ranks-20261201-000000": b"2"}
     assert {file.name for file in tmp_path.iterdir()} == {month.name for month in months}
+
+
+def test_a_record_is_read_where_it_is(tmp_path: Path) -> None:
+    name = "stalls-20261101-000000"
+    file = record(tmp_path, name, "1")
+    assert read_record(tmp_path, name) == b"1"
+    move([file])
+    assert read_record(tmp_path, name) == b"1"
+    with pytest.raises(FileNotFoundError, match=r"stalls-20261102-000000: neither .* nor in history-2026-11\.tar\.xz"):
+        read_record(tmp_path, "stalls-20261102-000000")
 
 
 def test_archives_have_the_same_bytes_in_any_order_and_at_any_time(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.gemm.report import markdown as gemm_table
+from gemms.report import markdown as gemm_table
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
+from moe_layers.report import markdown
 from results_table import share_table, short_table, spread_table, table
 
 ROOT = Path(__file__).parents[1]

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from megamoe_dsl.bench.experts import sglang_site, trials
-from megamoe_dsl.bench.experts.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer, deep_gemm_ways
-from megamoe_dsl.bench.experts.inputs import result
-from megamoe_dsl.bench.experts.sglang_blocks import SlotBlocks, sglang_sort, sorted_blocks
-from megamoe_dsl.bench.experts.sglang_triton import CONFIGS, sglang_layer, sglang_ways
-from megamoe_dsl.bench.experts.trials import Trials
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from moe_layers import sglang_site, trials
+from moe_layers.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer, deep_gemm_ways
+from moe_layers.inputs import result
+from moe_layers.sglang_blocks import SlotBlocks, sglang_sort, sorted_blocks
+from moe_layers.sglang_triton import CONFIGS, sglang_layer, sglang_ways
+from moe_layers.trials import Trials
 from sglang_stand_in import ALIGN, wheel, write
 
 assert wheel  # the fixture

@@ -19,12 +19,11 @@ import validate
 from gpu_options import GpuOptions
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.portable import dump
-from megamoe_dsl.bench.results import Results, ResultsError
+from megamoe_dsl.bench.results import Results, ResultsError, passed
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.sim import Launch
+from portable import dump
 from stand_in.gpu import VARIABLE, environment
 from stand_in.streams import Streams, stream_classes
 

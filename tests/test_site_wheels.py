@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench import site_wheels
-from megamoe_dsl.bench.experts import sglang_site
+from baselines import site_wheels
+from baselines.site_wheels import SITES, make_site
+from baselines.toolkit import cuda_toolkit
 from megamoe_dsl.bench.result_file import packages
-from megamoe_dsl.bench.site_wheels import SITES, make_site
-from megamoe_dsl.bench.toolkit import cuda_toolkit
+from moe_layers import sglang_site
 
 FILES = {
     "sglang": ("kernels/ops/moe/moe_align.py", "kernels/ops/moe/other.py", "kernels/jit/csrc/moe/moe_align_kernel.cu", "srt/server.py"),

@@ -17,13 +17,13 @@ import soak_ranks
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
-from megamoe_dsl.bench.soak import SETS
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from soak import SETS
 from unfused_ranks import unequal_elements
 
 MOE = Problem(512, 128, 4, 2, 2, 3, recipe="fp8xfp8")

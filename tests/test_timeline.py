@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.bench.trace import Span, summarise, write_perfetto
+from megamoe_dsl.inspect.spans import Span, summarise, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
 from megamoe_dsl.pictures.paper_launch import DISPATCH, PaperLaunch, pull_times, rows_of

@@ -7,11 +7,11 @@ from threading import Barrier, Thread, local
 import pytest
 import torch
 
-from megamoe_dsl.bench import torch_layer
-from megamoe_dsl.bench.torch_layer import TorchLayer
+import torch_layer
 from megamoe_dsl.cases import Case, TokenInputs, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import mega_moe
+from torch_layer import TorchLayer
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOPK = 256, 128, 4, 2
 

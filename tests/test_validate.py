@@ -18,13 +18,11 @@ import gemm_silicon
 import prepare
 import validate
 from gpu_options import GpuOptions
+from mega_moe import MegaMoeOptions
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.arguments import session_of
 from megamoe_dsl.bench.ep import without_clamp
-from megamoe_dsl.bench.options import add_options, options_of, read_options
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.point_options import BenchOptions, TuneOptions
-from megamoe_dsl.bench.points import shares_of
+from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.halves.layouts import symmetric as ep_moe
 from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
 from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
@@ -33,8 +31,11 @@ from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.kernels.moe.unfused.results import stage_results
+from megamoe_dsl.options.option import add_options, options_of, read_options
+from megamoe_dsl.options.points import TuneOptions
 from megamoe_dsl.problem import Problem
 from script_help import help_of
+from script_points import shares_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")
 
@@ -111,11 +112,11 @@ def test_fewer_gpus_have_the_traffic_of_eight(gpus: int, traffic: list[str]) -> 
 def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
     """What contradicts is refused before there is a GPU; weights of 4 bits lie on a ring."""
     parser, sessions = ArgumentParser(), {}
-    add_options(parser.add_argument, BenchOptions)
+    add_options(parser.add_argument, MegaMoeOptions)
     for step in validate.steps(tmp_path, gpus, None, tmp_path):
         for command in step.run:
             if command[0].endswith("mega_moe.py"):
-                session = session_of(read_options(BenchOptions, parser.parse_args(command[1:])))
+                session = Session.given(read_options(MegaMoeOptions, parser.parse_args(command[1:])))
                 sessions.setdefault(step.name, []).extend(session.points)
     assert {one.ranks for one in sessions["packed"]} == {gpus}
     assert {(one.recipe, one.pool_rows) for name in ("packed", "packed_soak") for one in sessions[name]} == {("fp8xmxfp4", 0)}

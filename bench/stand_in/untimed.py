@@ -13,8 +13,9 @@ NAN = float("nan")
 def install() -> None:
     """Put it in place, for the rest of the process."""
     from megamoe_dsl.bench import point, timing, trace
+    from megamoe_dsl.inspect import spans
 
-    spans_of = trace.spans_of
+    spans_of = spans.spans_of
     ran: set[Callable[[], None]] = set()
 
     def measure(run: Callable[[], None], launches: int) -> float:
@@ -23,11 +24,12 @@ def install() -> None:
             run()
         return NAN
 
-    def spans_without_times(stamps: Any) -> Iterator[trace.Span]:
+    def spans_without_times(stamps: Any) -> Iterator[Any]:
         return (replace(one, start=NAN, end=NAN) for one in spans_of(stamps))
 
     timing.measure = measure
     timing.GRAPH_LAUNCHES = 1
     point.launches_of = lambda tokens: 1
-    trace.spans_of = spans_without_times
-    trace.write_perfetto = lambda path, spans: None
+    for module in (spans, trace):
+        module.spans_of = spans_without_times
+        module.write_perfetto = lambda path, spans: None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU

@@ -11,10 +11,9 @@ import torch
 
 from gpu_options import share_of_sms
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.ep import draw_activations
-from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cases.routing import draw_experts, routing_bias
+from megamoe_dsl.kernel_cases.halves import draw_activations
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem
@@ -23,6 +22,7 @@ from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
 from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
 from megamoe_dsl.runtime.watchdog import naming_the_wait
+from soak import LAUNCHES_IN_FLIGHT
 
 RANKS = (1, 2, 4, 8)
 TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4, "cluster": 2}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from megamoe_dsl.bench.gather.case import GatherCase, gather_case
 from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import RESULTS, SOURCES, GatherGemmProblem
+from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.kernel_cases.gemm import GemmCase, gemm_case
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows
-from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.layer import MegaMoE

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from gpu_options import CheckedLayer, GpuOptions
+from layer_configs import layer_configs
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
-from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, quantize_e4m3_f32

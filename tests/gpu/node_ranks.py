@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from gpu_options import GpuOptions
 from layer_checks import work
-from megamoe_dsl.bench.options import at_least
+from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.symmetric_memory import disable_multicast
 
 CHECKED = ("reference", "bounds", "graph", "statistics", "padding")

@@ -32,8 +32,8 @@ from megamoe_dsl.artifact.cache import load_one, require_writable
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.options.option import add_options, at_least, naming_options, read_options
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from unfused_ranks import whole_pool_stages

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.portable import dump
+from portable import dump
 
 
 def write_record(path: Path, sources: Any, record: dict[str, Any]) -> None:

@@ -12,8 +12,6 @@ import torch
 from gpu_options import SOAK_RANKS, share_of_sms
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
-from megamoe_dsl.bench.snapshot import Snapshot
-from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.cases import TokenInputs, random_weights
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
@@ -23,6 +21,8 @@ from megamoe_dsl.quant import ExpertWeights, TransformedWeights
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
 from megamoe_dsl.runtime.watchdog import naming_the_wait
+from snapshot import Snapshot
+from soak import LAUNCHES_IN_FLIGHT
 
 WATCHDOG_NS = 20 * 10**9
 CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}

@@ -23,7 +23,6 @@ import torch
 from megamoe_dsl.activation import ACTIVATIONS, SILU
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import source_digest
-from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, block_ks
@@ -34,6 +33,7 @@ from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.target import Target
+from portable import dump
 
 SOURCES = source_digest(find_kernel("moe_combine"))  # the fused kernel's among them
 SUFFIX = ".silicon.gz"

@@ -19,13 +19,13 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.snapshot import STAGES, Snapshot
-from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from ranks_on_gpus import Rank, configs_of, ranks_of, synchronize, synchronize_all
+from snapshot import STAGES, Snapshot
+from soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 
 
 def check_room(ranks: Sequence[Rank]) -> None:
@@ -87,7 +87,8 @@ def check_sets(problem: Problem, sets: Sequence[InputSet], weights: Sequence[Exp
     found = []
     for index, (one, some) in enumerate(zip(sets, rows, strict=True)):
         got = torch.cat([y[chosen].to(device) for y, chosen in zip(one.wanted, some, strict=True)])
-        found.append(expected.part((owner == index).to(device)).check(got))
+        own = (owner == index).to(device)
+        found.append(Expected(expected.y[own], expected.summed[own], expected.bound[own]).check(got))
     return found
 
 

@@ -24,9 +24,9 @@ from ep_ranks import (
 )
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.ep import draw_activations, swiglu
-from megamoe_dsl.bench.ep_reference import combined, linear1_rows
+from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.cases import Case
+from megamoe_dsl.kernel_cases.halves import combined, draw_activations, linear1_rows
 from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations

@@ -10,7 +10,7 @@ import torch
 from gpu_options import GpuOptions
 from layer_checks import CHECKS, work
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.options import read_options
+from megamoe_dsl.options.option import read_options
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from outcomes import Outcomes
 from ranks_on_gpus import CONCURRENT

@@ -14,12 +14,12 @@ import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.unfused import Agreement, mixed_batches
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.config import StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from ranks_on_gpus import configs_of, ranks_of, synchronize, synchronize_all
+from unfused import Agreement, mixed_batches
 
 
 def whole_pool_stages(fused: MegaMoeConfig) -> tuple[StageConfig, ...]:

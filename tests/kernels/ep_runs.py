@@ -10,9 +10,8 @@ from unittest.mock import patch
 import torch
 from mega_moe_runs import artifact, inputs
 
-from megamoe_dsl.bench.ep import draw_rows
-from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
+from megamoe_dsl.kernel_cases.halves import combined, draw_rows, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
 from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
 from megamoe_dsl.kernels.registry import arch_of_recipe, config_type, find_kernel

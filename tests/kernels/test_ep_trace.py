@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from ep_runs import check_combine, check_dispatch, problem, row_activations, simulated, small_config
 
-from megamoe_dsl.bench.trace import Span, spans_of
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.inspect.spans import Span, spans_of
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig
 from megamoe_dsl.layouts.activity import TILE_ACTIVITIES, Activity, Role, tile_detail
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.bench.gather.case import as_integers, factors_of_columns, rows_of
-from megamoe_dsl.bench.gather.case import gate_and_up as gate_and_up_apart
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gather import as_integers, factors_of_columns, rows_of
+from megamoe_dsl.kernel_cases.gather import gate_and_up as gate_and_up_apart
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.bench.experts.point import LAYERS, find_points
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
@@ -23,6 +22,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
+from moe_layers.point import LAYERS, find_points
 
 LAYER = ExpertLayer(256, 128, 8, 2)
 SHAPES = {

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.gather.case import GatherCase, gather_case
 from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.promoted import Accumulate

@@ -17,10 +17,10 @@ from test_pair_gemm import PADDING
 from gather_runs import LAYOUTS, MANY, GatherRun
 from gemm_runs import artifact
 from megamoe_dsl.activation import ACTIVATIONS
-from megamoe_dsl.bench.gather.case import as_integers
 from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GATE_UP
 from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.kernel_cases.gather import as_integers
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from pair_gather_runs import PairGatherRun

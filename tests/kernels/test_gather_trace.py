@@ -10,9 +10,9 @@ import pytest
 from gather_runs import GATHER_BY_NAME
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.bench.gemm.case import Compared
-from megamoe_dsl.bench.trace import Span, spans_of, summarise, write_perfetto
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.inspect.spans import Span, spans_of, summarise, write_perfetto
+from megamoe_dsl.kernel_cases.gemm import Compared
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.bench.gemm.case import GemmCase
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gemm import GemmCase
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm

@@ -10,7 +10,7 @@ import pytest
 from mega_moe_runs import Layer, received
 from sm90_runs import HopperCase, config, hopper_case, problem
 
-from megamoe_dsl.bench.trace import spans_of
+from megamoe_dsl.inspect.spans import spans_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.schedule import FusedMoeOrder, HostTable, Scheduler

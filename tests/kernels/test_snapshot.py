@@ -1,4 +1,4 @@
-"""Where two launches part (bench/snapshot.py): the stage, the expert, the row and the channels that were wrong."""
+"""Where two launches part (tests/gpu/snapshot.py): the stage, the expert, the row and the channels that were wrong."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import sm90_runs
 import torch
 
-from megamoe_dsl.bench.snapshot import STAGES, Difference, Snapshot
 from megamoe_dsl.cases import Case, random_case
+from snapshot import STAGES, Difference, Snapshot
 
 TOKENS, RANK, EXPERT = (11, 24), 1, 2  # EXPERT is local
 

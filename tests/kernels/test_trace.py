@@ -10,9 +10,9 @@ import torch
 from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.bench.report import row
-from megamoe_dsl.bench.trace import Span, spans_of, summarise, write_perfetto
+from megamoe_dsl.bench.report import trace_row
 from megamoe_dsl.cases import Case
+from megamoe_dsl.inspect.spans import Span, spans_of, summarise, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
 from megamoe_dsl.schedule import FusedMoeOrder
@@ -97,7 +97,7 @@ def test_summary_and_perfetto_file(tmp_path: Path) -> None:
         **{"name": "multiply Linear1", "ph": "X", "ts": 0.0, "dur": 2.0, "pid": 0, "tid": "08 math"},
         "args": {"block": 1},
     }
-    text = row({"name": "flash EP1 M=8", "launch_us": 6.5, "trace": {"math": math}})
+    text = trace_row({"name": "flash EP1 M=8", "launch_us": 6.5, "trace": {"math": math}})
     assert "flash EP1 M=8: 6.5 us" in text and "multiply Linear2           2.0  0.308    0.5    2.5    6.5" in text
 
 

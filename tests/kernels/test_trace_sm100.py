@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from mega_moe_runs import Layer, config, problem
 
-from megamoe_dsl.bench.trace import Span, spans_of
 from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.inspect.spans import Span, spans_of
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.schedule import FusedMoeOrder
 

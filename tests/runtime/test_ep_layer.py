@@ -9,9 +9,9 @@ from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
-from megamoe_dsl.bench.ep_reference import combined, expert_places, linear1_rows
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.kernel_cases.halves import combined, expert_places, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer

@@ -11,8 +11,8 @@ import torch
 from made import count_made
 from megamoe_dsl import GemmProblem, ProblemError, gemm, gemm_weights, grouped_gemm, scale_words, scales_by_column
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.kernel_cases.gemm import GemmCase, gemm_case
 from megamoe_dsl.quant import PackedWeightsError, inverse_utccp_scale_order, unpack_tiles
 from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime import gemm as gemm_module

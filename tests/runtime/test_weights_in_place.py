@@ -7,13 +7,13 @@ import pickle
 import pytest
 import torch
 
-from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import RankBuffers
+from portable import dump
 
 NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 

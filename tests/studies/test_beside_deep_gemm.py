@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from beside_deep_gemm import DATA, SHAPE, Trial, distance, gemm_trials, passed, trials, unequal
 from cuda_headers import CudaHeaders, HeadersError
 from deep_gemm_buffer import MAX_RANKS, buffer_offsets, kernel_source, peer_table, template_arguments
@@ -22,6 +21,7 @@ from deep_gemm_sm90 import SM90_KERNEL, DeepGemmSm90
 from deep_gemm_sm90_reference import requantize, their_reference
 from deep_gemm_sm100 import TILES, DeepGemmSm100
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
+
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.problem import ProblemError

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
-
 import rowwise_recipe
+import torch
 import weigh_rowwise
 from main_loop import MainLoop
+
 from megamoe_dsl import quant, reference
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel

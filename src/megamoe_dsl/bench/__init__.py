@@ -1,1 +1,1 @@
-"""Timing on real GPUs: points, roofline, the baseline in the same process group, results as JSON.  Needs neither the DSL nor rich."""
+"""Timing of this project's kernels on real GPUs: points, results as JSON, and what they say of tables.  Needs neither the DSL nor rich."""

@@ -1,4 +1,4 @@
-"""The expert-parallel kernels on GPUs: their bits on small cases, their times beside the fused kernel and its stages."""
+"""The expert-parallel kernels on GPUs: their times, and those of their variants."""
 
 from __future__ import annotations
 
@@ -8,58 +8,23 @@ from functools import partial
 from typing import Any, TypeGuard
 
 import torch
-import torch.distributed as dist
 
-from ..arch import SM90
 from ..artifact.store import ArtifactStore
-from ..cases import Case, random_case
 from ..kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ..kernels.moe.halves.layouts.pool import pool_rows
 from ..kernels.moe.halves.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
-from ..kernels.moe.sm90.config import Sm90Config
 from ..problem import Problem
-from ..quant import MICRO_SCALING, encode_ue8m0
-from ..recipe import F32
-from ..reference import route
 from ..runtime.buffers import Inputs
-from ..runtime.ep.buffers import RowActivations
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
-from .ep_reference import combined, expert_places, linear1_rows
-from .fusion import time_stages
-from .point import FP8, SEED, Layer, Point
+from .point import SEED, Layer, Point
 from .timing import Times, launches_of, synchronize, time_back_to_back
 
-SMALL = Problem(hidden=512, intermediate=256, num_experts=8, topk=3, num_ranks=2, max_tokens_per_rank=40, recipe=FP8)
-BATCHES = ((40, 23), (0, 40), (3, 2), (40, 40))
-LAUNCHES = 200
 VARIANT_REPEATS = 5
 MANY_TOKENS, FEW_LAUNCHES = 8192, 3
 VALUES = {"on": True, "off": False}
 DEFAULTS: tuple[str, ...] = HALVES
-SWITCHED_OFF = (
-    "dispatch token_saving=off",
-    "dispatch saving_experts=0",
-    "dispatch token_sorting=off",
-    "dispatch block_wise=off",
-    "dispatch rows=gathered",
-    "dispatch tail_sms=8",
-    "dispatch tail_sms=16",
-    "dispatch tail_sms=32",
-    "dispatch cluster=1",
-    "dispatch group_m=8",
-    "dispatch task_tokens=2",
-    "dispatch task_tokens=8",
-    "combine scatter=off",
-    "combine interleaved=off",
-    "combine interleaved=off token_blocks=4",
-    "combine cluster=1",
-    "combine group_m=8",
-    "combine task_tokens=2",
-)
-"""Each optimisation on its own, and what else a configuration could be."""
 
 
 def swiglu(rows: torch.Tensor) -> torch.Tensor:
@@ -96,54 +61,6 @@ class Variant:
         return kind.choose(problem, target, problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
-def check_bits(rank: int, store: ArtifactStore, small: Problem, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
-    """Launches on small exact cases whose rows and y have the reference's bits: how many elements there were, and how many differ."""
-    elements = unequal = 0
-    for number, tokens in enumerate(BATCHES):
-        case = random_case(small, tokens, number, mask=0.2, skew=number % 2 == 1)
-        own = case.to("cuda").weights[rank]
-        layer = EpMoE(small, own, activation=swiglu, store=store, dispatch=dispatch, combine=combine)
-        acts = [draw_activations(case, other) for other in range(small.num_ranks)]
-        rows, wanted = linear1_rows(case, rank), combined(case, acts)[rank]
-        inputs = Inputs(*(one[rank].cuda() for one in (case.x, case.x_sf, case.topk_idx, case.topk_weights)))
-        y = torch.empty(tokens[rank], small.hidden, dtype=torch.bfloat16, device="cuda")
-        for _ in range(LAUNCHES // len(BATCHES)):
-            layer.route(inputs)
-            layer.rows.fill_(float("nan"))
-            layer.launch_dispatch()
-            layer.acts.values.copy_(acts[rank].values)
-            layer.acts.scales.copy_(acts[rank].scales)
-            y.fill_(float("nan"))
-            layer.launch_combine(y)
-            layer.synchronize()
-            found = layer.rows.cpu()
-            places = expert_places(case, rank, route(small, case.topk_idx))
-            pairs = [*((found[place], one) for place, one in zip(places, rows, strict=True)), (y.cpu(), wanted)]
-            elements += sum(one.numel() for _, one in pairs)
-            unequal += sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs)
-        layer.symmetric.close()
-    counted = torch.tensor([elements, unequal], device="cuda")
-    dist.all_reduce(counted)
-    return {"elements": int(counted[0]), "unequal": int(counted[1]), "launches": LAUNCHES}
-
-
-def draw_activations(case: Case, rank: int) -> RowActivations:
-    """Of a rank."""
-    return draw_rows(case.problem, torch.Generator().manual_seed(rank))
-
-
-def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
-    """Small integers, with scales that are powers of two where there are any, of all rows of the pool."""
-    shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
-    values = torch.randint(-2, 3, shape, generator=generator).float()
-    if form.scale is None:
-        return RowActivations.of(values.bfloat16(), form)
-    scales = torch.exp2(torch.randint(-2, 2, (shape[0], form.scales_of(shape[1])), generator=generator).float())
-    if form.scale == F32:
-        return RowActivations.ordered(values.to(torch.float8_e4m3fn), scales)
-    return RowActivations.ordered(MICRO_SCALING[form.element].encode(values), encode_ue8m0(scales))
-
-
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
     """By the variants' names."""
     shared = {"saving_experts": as_of_many(point)}
@@ -161,19 +78,26 @@ def as_of_many(point: Point) -> int:
 
 
 def ep_point(
-    point: Point, layer: Layer, store: ArtifactStore, fused_config: Sm90Config, variants: Sequence[Variant], watchdog_ns: int
+    point: Point,
+    layer: Layer,
+    store: ArtifactStore,
+    target: Target,
+    variants: Sequence[Variant],
+    watchdog_ns: int,
+    others: Callable[[Inputs, torch.Tensor], Mapping[str, Callable[[], None]]] | None = None,
 ) -> dict[str, Any]:
-    """Times of the two kernels and of their variants, beside the fused kernel and its stages on the same tokens; all ranks together.
-    Variants of dispatch that ask for other tables are timed after the others."""
+    """Times of the two kernels and of their variants on the same tokens; all ranks together.  Variants of dispatch that ask for other
+    tables are timed after the others.
+
+    others  further launches in the same turns, from the inputs and y"""
     problem, tokens = without_clamp(point.problem), point.tokens
-    target = Target(SM90, fused_config.num_sms, torch.cuda.get_device_name())
-    fields = {"saving_experts": as_of_many(point)}
     configs = configs_of(point, target, variants)
     region = symmetric_buffer(problem, any(one.keeps_rows for one in configs.values()))
-    memory = SymmetricBuffer.allocate(problem, region=region)
-    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
+    memory, fields = SymmetricBuffer.allocate(problem, region=region), {"saving_experts": as_of_many(point)}
+    options: dict[str, Any] = {"store": store, "symmetric": memory, "dispatch": fields, "watchdog_ns": watchdog_ns}
+    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
     inputs = Inputs(*point.draw(SEED))
-    y, other = (torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep.route(inputs)
     synchronize()
     ep.launch_dispatch()
@@ -182,37 +106,27 @@ def ep_point(
     ep.synchronize()
     # Not before: on eight ranks a GPU has no room for what the activation takes in between beside all that follows.
     torch.cuda.empty_cache()
-    symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
-    fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
-    fused.buffers.load(inputs)
-    synchronize()
-    fused(other)
-    fused.synchronize()
-    rows = rows_of(ep)
-    difference = float((y.float() - other.float()).norm() / other.float().norm())
-    candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
-    own, differing = bind_variants({FP8: ep}, store, configs, {FP8: y})
+    rows, launches = rows_of(ep), launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
+    candidates = {} if others is None else dict(others(inputs, y))
+    own, differing = bind_variants({point.recipe: ep}, store, configs, {point.recipe: y})
     candidates |= own
-    launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
     times |= time_other_tables(ep, store, configs, inputs, launches)
-    own_time = alone(ep, inputs, launches)
+    activate: Callable[[], Any] = partial(swiglu, ep.rows[: rows["pairs"]])
+    between = time_back_to_back({"activation": activate}, launches)["activation"]
     record = {
         "point": asdict(point),
         "rows": rows,
-        "gb_per_s": {name: algorithm_bandwidth(problem, rows, one) for name, one in (("dispatch", times["dispatch"]), ("alone", own_time))},
-        "symmetric_bytes": ep.symmetric.num_bytes,
-        "difference": difference,
+        "symmetric_bytes": memory.num_bytes,
         "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
         "tuned": {half: dict(tuned_fields(half, problem, tokens, target.gpu)) for half in HALVES},
-        "dispatch_alone_us": asdict(own_time),
-        "stages_us": time_stages(unfused, other, launches),
+        "activation_us": asdict(between),
+        "dispatch_alone_us": asdict(alone(ep, inputs, launches)),
     }
     candidates.clear()
     own.clear()
-    symmetric.close()
-    ep.symmetric.close()
+    memory.close()
     return record
 
 
@@ -277,11 +191,6 @@ def rows_of(ep: EpMoE) -> dict[str, int]:
     """Rows that this rank fetches from others, from the present tables, and the pairs of the rows that it has."""
     fetched = ep.memory.view("recv_pairs").tolist()
     return {"fetched": sum(fetched) - fetched[ep.symmetric.rank], "pairs": int(ep.memory.view("expert_rows").sum())}
-
-
-def algorithm_bandwidth(problem: Problem, rows: Mapping[str, int], times: Times) -> float:
-    """GB/s of dispatch: the bytes of a row for each of this rank's pairs, whoever sent it and however often, over the time."""
-    return rows["pairs"] * problem.formats.activations.row_bytes(problem.hidden) / times.median / 1e3
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:

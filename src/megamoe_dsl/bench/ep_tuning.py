@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,12 @@ def entry_of(record: Mapping[str, Any], results: str) -> EpEntry:
 
 
 def entered(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
-    """The table with all points of a file of results that were right."""
+    """The table with all points of a file of results that were right; of a way that was not timed, what the table has."""
     for record in read_run(results)[1]:
         if "us" in record and not record["differing"]:
-            table = table.having(entry_of(record, results.name))
+            entry = entry_of(record, results.name)
+            before = table.at(entry.share, entry.expected)
+            table = table.having(replace(entry, us={**({} if before is None else before.us), **entry.us}))
     return table
 
 

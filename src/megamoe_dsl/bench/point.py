@@ -1,12 +1,11 @@
-"""One point on one rank: a shape and a number of tokens, every kernel that was compiled for it, and the baseline."""
+"""One point on one rank: a shape and a number of tokens, and every kernel that was compiled for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,30 +14,26 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.sm90.pool_size import with_pool_rows
-from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.moe.work import Load
+from ..predict.roofline import bound_of
 from ..presets import preset
 from ..problem import Problem
-from ..quant import ExpertWeights, expand_e2m1, weight_names
+from ..quant import ExpertWeights, weight_names
+from ..quant.expert_expansion import fp8_weights
 from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
-from ..runtime.unfused_kernel import UnfusedKernel
-from .baselines import Baseline, baseline_recipe, load_baseline
 from .check import Expectation, relative_difference, sample_rows
-from .history import BATCHES, run_earlier_batches
-from .roofline import bound_of
-from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
-from .unfused import LAUNCHES, compare_kernels, mixed_batches
+from .timing import BATCHES, Times, launches_of, run_earlier_batches, synchronize, time_back_to_back, time_graphs
 from .variant import variant_name
 
 CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
 BASELINE = "baseline"
+"""What records call other kernels that are timed in the same turns."""
 FP8 = "fp8xfp8"
-BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
 
 
 SHAPE = ("hidden", "intermediate", "experts", "topk")
@@ -123,20 +118,13 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, for ours and for the baseline, over all its points.
+    """Weights of a shape on this rank, over all its points.
 
-    On SM90 FP8 kernels and the baseline beside kernels of another recipe have the same weights, expanded."""
+    On SM90 FP8 kernels beside kernels of another recipe have the same weights, expanded."""
 
-    def __init__(self, problem: Problem, site: str | None) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.weights = random_weights(problem, dist.get_rank(), SEED, "cuda")
-        self.baseline: Baseline | None = None
-        self.baseline_error: str | None = None
-        if site is not None:
-            try:
-                self.baseline = load_baseline(Path(site), problem, self.weights_for(baseline_recipe(problem.recipe)))
-            except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
-                self.baseline_error = repr(error)[:300]
         self.shared: dict[str, RankBuffers] = {}
 
     @cached_property
@@ -161,41 +149,46 @@ class Layer:
             self.shared[recipe] = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
         return kernel
 
-    def bind_stages(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> UnfusedKernel:
-        """The stages that compute what a kernel does, which has been bound before: they share the rank's copy of the weights."""
-        stages = [store.load(one, any_sources=True) for one in stage_configs(config)]
-        return UnfusedKernel(stages, symmetric, self.shared[config.problem.recipe], watchdog_ns)
+
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
-class CurrentLayer:
-    """The layer of the point at hand: points of one shape that follow one another share its weights.
+class CurrentLayer(Generic[AnyLayer]):
+    """The layer of the point at hand, which `make` makes: points of one shape that follow one another share its weights."""
 
-    site  folder of the baseline, or None
-    """
-
-    def __init__(self, site: str | None = None) -> None:
-        self.site = site
-        self._layer: Layer | None = None
+    def __init__(self, make: Callable[[Problem], AnyLayer]) -> None:
+        self.make = make
+        self._layer: AnyLayer | None = None
         self._shape: Problem | None = None
 
-    def of(self, point: Point) -> Layer:
+    def of(self, point: Point) -> AnyLayer:
         """A caller that keeps the last point's layer keeps its memory."""
         if self._layer is None or self._shape != point.layer:
             self._layer = None  # frees the last shape's weights first
-            self._layer, self._shape = Layer(point.problem, self.site), point.layer
+            self._layer, self._shape = self.make(point.problem), point.layer
         return self._layer
 
 
-def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
-    """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert.  Gate and up have
-    blocks of their own; biases are as they were."""
-    codes, scales = [], []
-    for packed, sf, parts in ((weights.fc1, weights.fc1_sf, 2), (weights.fc2, weights.fc2_sf, 1)):
-        both = (packed.unflatten(-2, (parts, -1)), sf.unflatten(-2, (parts, -1)))
-        experts = [expand_e2m1(*one) for one in zip(*both, strict=True)]
-        codes.append(torch.stack([one.flatten(0, 1) for one, _ in experts]))
-        scales.append(torch.stack([one.flatten(0, 1) for _, one in experts]))
-    return ExpertWeights(codes[0], scales[0], codes[1], scales[1], weights.fc1_bias, weights.fc2_bias)
+class Baseline(Protocol):
+    """A layer by other means on this rank's GPU, from the same weights.  `allocate`, `load` and `free` are called by all ranks together."""
+
+    version: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the symmetric buffer of one rank."""
+
+    def allocate(self, problem: Problem) -> None:
+        """Makes a buffer for `problem.max_tokens_per_rank` tokens; `problem` may differ from the first one in that field only."""
+
+    def load(self, inputs: TokenInputs) -> None:
+        """Copies this rank's tokens into the buffer, once earlier launches on all ranks are done with it."""
+
+    def __call__(self, y: torch.Tensor) -> None:
+        """Launches on torch's current stream: y, bf16 [tokens, hidden], of the tokens in the buffer.  May be captured into a graph."""
+
+    def free(self) -> None:
+        """Frees the buffer, if there is one."""
 
 
 def measure_point(
@@ -205,18 +198,13 @@ def measure_point(
     configs: list[MegaMoeConfig],
     watchdog_ns: int,
     graphs: bool = True,
-    unfused: bool = False,
+    baseline: Baseline | None = None,
 ) -> dict[str, Any]:
-    """Checks and times all kernels and the baseline; with `unfused` compares them with the unfused layer first.  All ranks together; the
-    record is complete on rank 0."""
+    """Checks and times all kernels, and a baseline in the same turns.  All ranks together; the record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
-    agreements = {}
-    for name, kernel in kernels.items() if unfused else ():
-        stages = layer.bind_stages(store, kernel.config, symmetric, watchdog_ns)
-        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote), LAUNCHES).record()
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
     run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
@@ -228,22 +216,18 @@ def measure_point(
         kernel.buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
-        if name in agreements:
-            record["variants"][name]["unfused"] = agreements[name]
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
-    if layer.baseline is not None:
+    if baseline is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-        candidates[BASELINE] = partial(layer.baseline, y)
-        layer.baseline.allocate(problem)
-        run_earlier_batches(point.draw, layer.baseline.load, [candidates[BASELINE]])
-        layer.baseline.load(inputs)
-        layer.baseline(y)
+        candidates[BASELINE] = partial(baseline, y)
+        baseline.allocate(problem)
+        run_earlier_batches(point.draw, baseline.load, [candidates[BASELINE]])
+        baseline.load(inputs)
+        baseline(y)
         synchronize()
         for name, own in outputs.items():
             record["variants"][name]["difference_to_baseline"] = relative_difference(own, y)
-        record["baseline"] = {"version": layer.baseline.version, "symmetric_bytes": layer.baseline.num_bytes}
-    elif layer.baseline_error is not None:
-        record["baseline_error"] = layer.baseline_error
+        record["baseline"] = {"version": baseline.version, "symmetric_bytes": baseline.num_bytes}
     for _ in range(3):
         for run in candidates.values():
             run()
@@ -256,8 +240,8 @@ def measure_point(
     for kernel in kernels.values():
         kernel.synchronize()
     summarise(record, point)
-    if layer.baseline is not None:
-        layer.baseline.free()
+    if baseline is not None:
+        baseline.free()
     candidates.clear()
     symmetric.close()
     return record

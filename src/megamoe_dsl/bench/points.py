@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-
 from ..cases.routing import check_remote
-from ..presets import PRESETS
+from ..options.points import PointOptions
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from ..recipe import BF16
 from .point import SHAPE, Point
-from .point_options import PointOptions
 
 
 def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:
@@ -44,14 +41,6 @@ def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | l
     for name in names:
         find_preset(name)
     return names
-
-
-def shares_of(text: str) -> list[Point]:
-    """A type for argparse: PRESET:TOKENS, separated by commas, are one rank each with its share of the preset's experts."""
-    pairs = [one.partition(":")[::2] for one in text.split(",")]
-    if not all(name in PRESETS and tokens.isdecimal() and int(tokens) for name, tokens in pairs):
-        raise ArgumentTypeError(f"{text!r}: must be PRESET:TOKENS, separated by commas, with presets among {', '.join(PRESETS)}")
-    return [Point(name, int(tokens), 1, PRESETS[name].experts_per_rank) for name, tokens in pairs]
 
 
 def numbers(field: str, text: str, least: int) -> list[int]:

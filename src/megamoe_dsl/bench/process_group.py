@@ -6,17 +6,15 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ..runtime.watchdog import GRACE_S
-from .point import Point
 
 BACKEND_VARIABLE = "MEGAMOE_BENCH_BACKEND"  # gloo: workers without CUDA
 POLL_S = 0.2
@@ -102,20 +100,6 @@ def run_jobs(
         if left and error is not None:
             on_record(left[0], {"error": error})
             left = left[1:]
-
-
-def run_points(
-    work: Callable[[int, list[Point], Callable[[int, dict[str, Any]], None]], None],
-    points: Sequence[Point],
-    limit_s: float,
-    on_record: Callable[[Point, dict[str, Any]], None],
-    watchdog_s: float,
-) -> None:
-    """`run_jobs` of points, those of equal ranks together, each time in so many processes."""
-    for ranks in dict.fromkeys(point.ranks for point in points):
-        mine = [point for point in points if point.ranks == ranks]
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(RankWorker(work, ranks), mine, Path(folder), limit_s, on_record, watchdog_s)
 
 
 def _run_once(

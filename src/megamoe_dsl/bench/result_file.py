@@ -9,15 +9,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from ..artifact.store import source_digest
 from ..kernels.registry import find_kernel
+from ..predict.roofline import measured_gpu
 from ..tuned import DEFAULT_GPU
-from .roofline import measured_gpu
 
 FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
 
@@ -30,28 +29,6 @@ def result_path(folder: Path, kind: str) -> Path:
 def write(path: Path, head: dict[str, Any], records: list[dict[str, Any]]) -> None:
     """Replaces the file."""
     path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")
-
-
-def save(folder: Path, kind: str, records: list[dict[str, Any]], *sites: Path | str | None) -> Path:
-    """Writes FOLDER/KIND-date-time.json; returns its path.  The command is without the folders of absolute paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = result_path(folder, kind)
-    write(path, heading(*sites), records)
-    return path
-
-
-def save_each(
-    folder: Path, kind: str, records: Iterable[dict[str, Any]], say: Callable[[dict[str, Any]], str], *sites: Path | str | None
-) -> list[dict[str, Any]]:
-    """Writes the file anew with every record, so that what ends a run early leaves those before, and prints what `say` says of it; returns
-    all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, head, saved = result_path(folder, kind), heading(*sites), list[dict[str, Any]]()
-    for record in records:
-        saved.append(record)
-        write(path, head, saved)
-        print(say(record), flush=True)
-    return saved
 
 
 def finite(value: Any) -> Any:

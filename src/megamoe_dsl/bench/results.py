@@ -38,6 +38,12 @@ class Results:
         return cls(path.name, gpu, records)
 
 
+def passed(record: dict[str, Any]) -> bool:
+    """Whether a point ran, and no kernel was found wrong."""
+    checks = [one["check"] for one in record.get("variants", {}).values()]
+    return "error" not in record and all(check is None or check["passed"] for check in checks)
+
+
 def is_record(record: Any) -> bool:
     """Whether it has a name and, where variants were timed, a point and their times."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):

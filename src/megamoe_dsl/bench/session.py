@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from ..artifact.cache import require_place, require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
+from ..kernels.kernel import KernelConfig
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import find_kernel
-from ..problem import ProblemError
-from .baselines import find_baseline
+from ..options.points import BenchOptions
+from ..problem import Problem, ProblemError
 from .host import Host
-from .point import FP8, CurrentLayer, Point, measure_point
+from .point import FP8, AnyLayer, CurrentLayer, Layer, Point, measure_point
+from .points import points_of
 from .process_group import RankWorker, run_jobs
-from .report import HEADINGS, row
+from .report import HEADINGS, POINT, timed_row, trace_row
 from .result_file import heading, result_path, write
 from .results import Results
-from .soak import soak_point
 from .trace import trace_point
-from .unfused import UNFUSED
 from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
@@ -36,11 +35,7 @@ class Session:
 
     artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
     out            folder of the JSON files
-    baseline       folder with the baseline's wheels, or None
-    variants       time every kernel in the folder that fits a point, not only the configured one
-    soak           0, or consecutive launches per point to compare instead of timing
-    check          "unfused": compare every element with the unfused layer's (unfused.py); or None
-    trace          say where the time of a launch goes, from a traced kernel, instead of timing
+    variants       take every kernel in the folder that fits a point, not only the configured one
     watchdog_ms    limit of every wait in a kernel
     other_sources  take kernels of other sources too: only where those lay out the buffers as the present ones do
     """
@@ -48,33 +43,68 @@ class Session:
     points: list[Point]
     artifacts: Path
     out: Path
-    baseline: str | None = None
     variants: bool = False
     graphs: bool = True
-    soak: int = 0
-    check: str | None = None
     trace: bool = False
     watchdog_ms: int = 5000
     other_sources: bool = False
 
     def __post_init__(self) -> None:
         """Raises `ProblemError`."""
-        if self.soak < 0:
-            raise ProblemError("soak", self.soak, "0 or a number of launches")
-        for point in self.points:
-            if self.soak and point.remote is not None:
-                raise ProblemError("remote", point.remote, "None with a soak, which has routings of its own")
-        if self.check not in (None, UNFUSED):
-            raise ProblemError("check", self.check, f"{UNFUSED}, or left out")
-        if self.check is not None and self.trace:
-            raise ProblemError("check", self.check, "left out with a trace")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
-        if self.soak and self.trace:
-            raise ProblemError("trace", self.trace, "False with a soak")
-        if self.baseline is not None:
-            find_baseline(Path(self.baseline))
         require_place("out", self.out)
+
+    @classmethod
+    def given(cls, options: BenchOptions) -> Session:
+        """What the options ask for; looks at nothing but them.  Raises `ProblemError`."""
+        same = ("artifacts", "out", "variants", "trace", "watchdog_ms", "other_sources")
+        points = points_of(options, options.remote)
+        return cls(points, graphs=not options.no_graphs, **{name: getattr(options, name) for name in same})
+
+    @property
+    def watchdog_ns(self) -> int:
+        """The same limit in nanoseconds."""
+        return self.watchdog_ms * 1_000_000
+
+
+def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:
+    """No kernel but this."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Measurement(Generic[AnyLayer]):
+    """What a session does at every point; worker processes get it pickled.
+
+    kind    of the results file
+    layer   makes a rank's layer of a shape
+    record  of a point: all ranks together, complete on rank 0
+    row     a record as text
+    needs   further kernels beside one that is measured: made where the DSL is
+    sites   folders of others' packages that take part
+    """
+
+    kind: str
+    layer: Callable[[Problem], AnyLayer]
+    record: Callable[[Session, Point, AnyLayer, ArtifactStore, list[MegaMoeConfig]], dict[str, Any]]
+    row: Callable[[dict[str, Any]], str] = timed_row
+    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone
+    sites: tuple[Path | str, ...] = ()
+
+
+def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
+    """Checks and times."""
+    return measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs)
+
+
+def trace_kernel(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
+    """Where the time of a launch goes."""
+    return trace_point(point, layer, store, configs, session.watchdog_ns, session.out)
+
+
+TIMES = Measurement("time", Layer, time_kernels)
+TRACES = Measurement("trace", Layer, trace_kernel, trace_row)
 
 
 def configs_of(
@@ -112,37 +142,37 @@ def loadable(store: ArtifactStore, config: MegaMoeConfig, other_sources: bool) -
 
 
 def work(
-    rank: int, jobs: list[tuple[Point, list[MegaMoeConfig]]], report: Callable[[int, dict[str, Any]], None], *, session: Session
+    rank: int,
+    jobs: list[tuple[Point, list[MegaMoeConfig]]],
+    report: Callable[[int, dict[str, Any]], None],
+    *,
+    session: Session,
+    measurement: Measurement[Any],
 ) -> None:
     """Body of a worker: points of one shape share their weights."""
-    store = ArtifactStore(session.artifacts)
-    layers = CurrentLayer(None if session.soak or session.trace else session.baseline)
-    limit, unfused = session.watchdog_ms * 1_000_000, session.check is not None
+    store, layers = ArtifactStore(session.artifacts), CurrentLayer(measurement.layer)
     for index, (point, configs) in enumerate(jobs):
-        if session.soak:
-            record = soak_point(point, layers.of(point), store, configs, limit, session.soak, unfused)
-        elif session.trace:
-            record = trace_point(point, layers.of(point), store, configs, limit, session.out)
-        else:
-            record = measure_point(point, layers.of(point), store, configs, limit, session.graphs, unfused)
-        report(index, record)
+        report(index, measurement.record(session, point, layers.of(point), store, configs))
 
 
-def run_session(session: Session, host: Host) -> Results:
+def run_session(session: Session, host: Host, measurement: Measurement[Any] | None = None) -> Results:
     """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; returns what is in it.
 
+    measurement  what is done; without it kernels are timed, or traced where the session says so
+
     Raises `HostError` for points that the host has too few GPUs for, and `ProblemError` where `out` cannot be written."""
+    measurement = measurement or (TRACES if session.trace else TIMES)
     host.check(session.points)
     require_writable("out", session.out)
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
-    head = heading(session.baseline)
-    kind = "soak" if session.soak else "trace" if session.trace else "time"
-    path = result_path(session.out, f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{kind}")
+    head = heading(*measurement.sites)
+    path = result_path(session.out, f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}")
 
     def save(point: Point, record: dict[str, Any]) -> None:
         records.append({"name": point.name, **record})
-        print(row(records[-1]), flush=True)
+        failed = "error" in record
+        print(f"{point.name:{POINT}s} FAILED: {record['error']}" if failed else measurement.row(records[-1]), flush=True)
         write(path, head, records)
 
     jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
@@ -152,16 +182,14 @@ def run_session(session: Session, host: Host) -> Results:
     for point in session.points:
         try:
             configs = configs_of(store, point, host, session.variants, session.trace, session.other_sources)
-            if session.check is not None and dsl_version() is not None:
-                for config in configs:
-                    for stage in stage_configs(config):
-                        store.get(stage)
+            for other in (one for config in configs for one in measurement.needs(config)) if dsl_version() is not None else ():
+                store.get(other)
             jobs.setdefault(point.ranks, []).append((point, configs))
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():
         with tempfile.TemporaryDirectory() as folder:
-            worker = RankWorker(partial(work, session=session), ranks)
+            worker = RankWorker(partial(work, session=session, measurement=measurement), ranks)
             run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
     print(f"wrote {path}")
     return Results(path.name, head["gpu"], tuple(records))

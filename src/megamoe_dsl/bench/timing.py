@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+from ..cases import TokenInputs
 
 REPEATS = 7
 GRAPH_LAUNCHES = 10
@@ -107,3 +109,20 @@ def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int, repeats: in
         for name in draw.sample(list(runs), len(runs)):
             found[name].append(measure(runs[name], launches))
     return {name: over_ranks(values) for name, values in found.items()}
+
+
+BATCHES = 8
+"""Rows of a tile beyond its tokens are multiplied too: zeros in a new buffer, which cost less energy than what earlier launches leave."""
+FIRST_SEED = 1001
+
+
+def run_earlier_batches(
+    draw: Callable[[int], TokenInputs], load: Callable[[TokenInputs], None], launches: Iterable[Callable[[], None]], batches: int = BATCHES
+) -> None:
+    """Loads what `draw` gives for the seed of a batch, and calls every one of `launches` on it, batch by batch; all ranks together, once
+    all are here: setting up may take one of them longer than a kernel waits."""
+    synchronize()
+    for seed in range(FIRST_SEED, FIRST_SEED + batches):
+        load(draw(seed))
+        for launch in launches:
+            launch()

@@ -1,10 +1,8 @@
-"""Where the time of a launch goes: the stamps of a traced kernel, summed by role and activity, and as a file for Perfetto."""
+"""Where the time of a launch goes: points with traced kernels, of the fused layer and of its two halves."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,89 +11,25 @@ import torch
 import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
+from ..inspect.spans import spans_of, summarise, write_perfetto
 from ..kernels.moe.config import MegaMoeConfig
-from ..layouts.activity import TILE_ACTIVITIES, Activity, Role
 from ..runtime.buffers import Inputs
+from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
-from .history import run_earlier_batches
+from .ep import Variant, as_of_many, swiglu, without_clamp
 from .point import SEED, Layer, Point
-from .timing import synchronize
+from .timing import run_earlier_batches, synchronize
 
+TRACED = (Variant("dispatch trace=on"), Variant("combine trace=on"))
 LAUNCHES = 8
 """One after another; the stamps are the last one's, when the ranks run in step."""
-DRAWN_SMS = 4
-PHASES = ("Linear1", "Linear2")
 
 
-@dataclass(frozen=True)
-class Span:
-    """What one warp did from `start` to `end`, in microseconds since the launch's first stamp on this rank."""
-
-    sm: int
-    warp: int
-    role: Role
-    activity: Activity
-    detail: int
-    start: float
-    end: float
-
-    @property
-    def name(self) -> str:
-        """The activity in lower case, with the phase where it works on a tile."""
-        phase = f" {PHASES[self.detail & 1]}" if self.activity in TILE_ACTIVITIES else ""
-        return self.activity.name.lower().replace("_", " ") + phase
-
-
-def spans_of(stamps: torch.Tensor) -> Iterator[Span]:
-    """Spans of a trace, int64 [num_sms, warps, stamps, 2] as `layouts.stamps` has it."""
-    stamps = stamps.cpu()
-    written = (stamps[..., 0] != 0).cumprod(-1).bool()
-    if not written.any():
-        return
-    origin = int(stamps[..., 0][written].min())
-    for sm, warp in written.any(-1).nonzero().tolist():
-        rows = stamps[sm, warp, : int(written[sm, warp].sum())].tolist()
-        (last, first), *others = rows
-        role = Role(first >> 32)
-        for time, word in others:
-            yield Span(sm, warp, role, Activity(word & 0xFFFFFFFF), word >> 32, (last - origin) / 1e3, (time - origin) / 1e3)
-            last = time
-
-
-def summarise(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
-    """By role and activity: `us` per warp on average, `spans` per warp, and when the first began and the last ended over all warps."""
-    found: dict[tuple[Role, str], list[Span]] = {}
-    warps: dict[Role, set[tuple[int, int]]] = {}
-    for span in spans:
-        found.setdefault((span.role, span.name), []).append(span)
-        warps.setdefault(span.role, set()).add((span.sm, span.warp))
-    summary: dict[str, dict[str, dict[str, float]]] = {}
-    for (role, name), some in sorted(found.items(), key=lambda entry: (entry[0][0], min(one.start for one in entry[1]))):
-        summary.setdefault(role.name.lower().replace("_", " "), {})[name] = {
-            "us": sum(one.end - one.start for one in some) / len(warps[role]),
-            "spans": len(some) / len(warps[role]),
-            "first": min(one.start for one in some),
-            "last": max(one.end for one in some),
-        }
-    return summary
-
-
-def write_perfetto(path: Path, spans: Iterable[Span]) -> None:
-    """A Chrome trace of a few CTAs: a process per SM, a thread per warp."""
-    events = [
-        {
-            "name": one.name,
-            "ph": "X",
-            "ts": one.start,
-            "dur": one.end - one.start,
-            "pid": one.sm,
-            "tid": f"{one.warp:02d} {one.role.name.lower()}",
-            "args": {"block": one.detail >> 1},
-        }
-        for one in spans
-        if one.sm < DRAWN_SMS
-    ]
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
+    """What a record says of a launch's stamps; writes the file for Perfetto."""
+    spans = list(spans_of(stamps))
+    write_perfetto(out / f"trace-{name.replace(' ', '-').replace('=', '')}.json", spans)
+    return {"trace": summarise(spans), "launch_us": max((one.end for one in spans), default=0.0)}
 
 
 def trace_point(
@@ -114,9 +48,30 @@ def trace_point(
     kernel.synchronize()
     record: dict[str, Any] = {"point": asdict(point), "made_by": store.origin(configs[0])}
     if dist.get_rank() == 0:
-        spans = list(spans_of(kernel.buffers.trace))
-        record["trace"] = summarise(spans)
-        record["launch_us"] = max((one.end for one in spans), default=0.0)
-        write_perfetto(out / f"trace-{point.name.replace(' ', '-').replace('=', '')}.json", spans)
+        record |= traced(kernel.buffers.trace, out, point.name)
     symmetric.close()
+    return record
+
+
+def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns: int, out: Path) -> dict[str, Any]:
+    """Traces both kernels; all ranks together.  Rank 0's record is of its own launches, and a file of each for Perfetto goes to `out`."""
+    problem = without_clamp(point.problem)
+    dispatch, combine = {"saving_experts": as_of_many(point), "trace": True}, {"trace": True}
+    options: dict[str, Any] = {"store": store, "watchdog_ns": watchdog_ns, "dispatch": dispatch, "combine": combine}
+    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
+    y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
+    ep.route(Inputs(*point.draw(SEED)))
+    synchronize()
+    for _ in range(LAUNCHES):
+        ep.launch_dispatch()
+    ep.activate()
+    synchronize()
+    for _ in range(LAUNCHES):
+        ep.launch_combine(y)
+    ep.synchronize()
+    record: dict[str, Any] = {"point": asdict(point), "traced": {}}
+    if dist.get_rank() == 0:
+        for half, config in (("dispatch", ep.dispatch_config), ("combine", ep.combine_config)):
+            record["traced"][half] = traced(ep.memory.trace_of(config), out, f"{half} {point.name}")
+    ep.symmetric.close()
     return record

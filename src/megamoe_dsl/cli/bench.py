@@ -1,14 +1,13 @@
-"""`megamoe bench`: times the fused layer, its halves or a GEMM on this host's GPUs, beside the baseline."""
+"""`megamoe bench`: times the fused layer, its halves or a GEMM on this host's GPUs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
-from ..bench.point_options import BenchOptions
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
+from ..options.option import naming_options
+from ..options.points import BenchOptions
 from .bench_ep import bench_ep
 from .bench_gemm import bench_gemms
 from .errors import one_line_errors
@@ -25,16 +24,18 @@ def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
     with one_line_errors():
-        from ..bench.arguments import run_options
-        from ..bench.passed import passed
+        from ..bench.host import Host
+        from ..bench.results import passed
+        from ..bench.session import Session, run_session
 
         check_kernel(kernel, points, given)
         if kernel in HALVES:
             _, well = bench_ep(kernel, given, variants=given.variants, trace=given.trace)
         elif kernel == GemmKernel.name:
-            baseline = None if given.baseline is None else Path(given.baseline)
-            _, well = bench_gemms(points, given, variants=given.variants, baseline=baseline)
+            _, well = bench_gemms(points, given, variants=given.variants)
         else:
-            well = all(passed(one) for one in run_options(given).records)
+            with naming_options(BenchOptions):
+                found = run_session(Session.given(given), Host.find())
+            well = all(passed(one) for one in found.records)
     if not well:
         raise typer.Exit(FAILED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..bench.point_options import RunOptions
+from ..options.points import RunOptions
 from ..tuned import EpEntry, Table
 
 if TYPE_CHECKING:

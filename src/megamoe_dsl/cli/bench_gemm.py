@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from ..bench.gemm.point import GemmPoint, find_points
-from ..bench.point_options import RunOptions
+from ..options.points import RunOptions
 from ..problem import ProblemError
 from ..tuned import GemmEntry, Table
 
@@ -18,14 +18,14 @@ def points_of(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
     return tuple(find_points(text.split(",") if text else [], recipe))
 
 
-def bench_gemms(points: str | None, given: RunOptions, *, variants: bool, baseline: Path | None = None) -> tuple[Path, bool]:
+def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tuple[Path, bool]:
     """Checks and times, prints a table per point; the results file, and whether every point ran and was right.
 
     Raises `ProblemError`, and `HostError` where there is no Hopper GPU."""
     from ..bench.gemm.run import GemmRun, passed, run_gemms
     from ..bench.host import Host
 
-    run = GemmRun(points_of(points, given.recipe), given.artifacts, given.out, baseline, variants)
+    run = GemmRun(points_of(points, given.recipe), given.artifacts, given.out, variants)
     host = Host.find()
     from ..bench.gemm.session import table
 

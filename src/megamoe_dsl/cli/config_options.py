@@ -9,15 +9,15 @@ from typing import Any
 
 from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
-from ..bench.options import option
-from ..bench.point_options import HALVES_ALONE
-from ..bench.shape_options import PROBLEM, ShapeOptions
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm90.pool_size import with_pool_rows
 from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
+from ..options.option import option
+from ..options.points import HALVES_ALONE
+from ..options.shape import PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
 from ..problem import Problem, ProblemError

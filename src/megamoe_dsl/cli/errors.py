@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..bench.options import TYPED
 from ..config_error import ConfigError
+from ..options.option import TYPED
 from ..problem import ProblemError
 
 BAD_INPUT = 2

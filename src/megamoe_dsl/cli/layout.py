@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..bench.options import options_of
+from ..options.option import options_of
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .config_options import ConfigOptions

@@ -1,4 +1,4 @@
-"""Options that are declared as fields of a dataclass (bench/options.py), as typer reads them: in the signature of a command."""
+"""Options that are declared as fields of a dataclass (options/option.py), as typer reads them: in the signature of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ..bench.options import Option, options_of
+from ..options.option import Option, options_of
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from ..arch import Gpu
-from ..bench.options import naming_options, option
-from ..bench.shape_options import PROBLEM, ShapeOptions
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
+from ..options.option import naming_options, option
+from ..options.shape import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target

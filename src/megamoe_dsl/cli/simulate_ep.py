@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..artifact.compile import compile_kernel
-from ..bench.ep import draw_activations
-from ..bench.ep_reference import combined, linear1_rows
 from ..cases import Case
+from ..kernel_cases.halves import combined, draw_activations, linear1_rows
 from ..kernels.moe.halves.config import EpConfig
 from ..problem import ProblemError
 from ..reference import Accumulate

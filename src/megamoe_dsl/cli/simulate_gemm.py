@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from ..artifact.compile import compile_kernel
-from ..bench.gather.case import GatherCase, gather_case
-from ..bench.gemm.case import GemmCase, gemm_case
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.gather.problem import GatherGemmProblem
 from ..blocks.gemm.problem import GemmProblem
+from ..kernel_cases.gather import GatherCase, gather_case
+from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..problem import ProblemError
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions

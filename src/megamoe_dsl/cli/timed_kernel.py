@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from ..bench.point_options import RunOptions
-from ..bench.shape_options import PROBLEM
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
+from ..options.points import RunOptions
+from ..options.shape import PROBLEM
 from ..problem import ProblemError
 
 SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")
 HALVES = tuple(one.name for one in EP_KERNELS)
 TAKEN: Mapping[str, tuple[str, ...]] = {
-    GemmKernel.name: ("recipe", "artifacts", "out", "baseline", "variants", "compile_only"),
+    GemmKernel.name: ("recipe", "artifacts", "out", "variants", "compile_only"),
     **dict.fromkeys(HALVES, (*SHAPE, "recipe", "artifacts", "out", "watchdog_ms", "variants", "trace", "compile_only")),
 }
 """Options of a run that kernels take, where these are not all."""

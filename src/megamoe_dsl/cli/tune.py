@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..bench.options import naming_options
-from ..bench.point_options import TuneOptions
 from ..kernels.moe.family import MegaMoeKernel
+from ..options.option import naming_options
+from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
@@ -56,9 +56,8 @@ def tune(
     with one_line_errors(), naming_options(TuneOptions):
         from ..artifact.cache import require_place
         from ..bench.host import Host
-        from ..bench.passed import passed
         from ..bench.points import points_of
-        from ..bench.results import Results
+        from ..bench.results import Results, passed
         from ..bench.session import Session, run_session
         from ..kernels.registry import arch_of_recipe, find_kernel
 

@@ -1,4 +1,4 @@
-"""What the stamps of a traced kernel mean (layouts/stamps.py, blocks/trace.py, bench/trace.py): of the fused one, and of its two halves."""
+"""What the stamps of a traced kernel mean (layouts/stamps.py, blocks/trace.py, inspect/spans.py): of the fused one, of its two halves."""
 
 from __future__ import annotations
 

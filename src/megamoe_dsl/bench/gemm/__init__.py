@@ -1,1 +1,1 @@
-"""Timing of the GEMM family on one GPU, beside other projects' kernels in the same process."""
+"""Timing of the GEMM family on one GPU."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...blocks.gemm.problem import MASKED, GemmProblem
+from ...kernel_cases.gemm import place_rows
+from ...kernel_cases.matrices import Matrices, PackedMatrices, UnscaledMatrices
 from ...quant import dequantize_e4m3_f32, no_scales, quantize_e4m3_f32
 from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from .case import place_rows
-from .matrices import Matrices, PackedMatrices, UnscaledMatrices
 from .point import GemmPoint
 
 SEED = 0

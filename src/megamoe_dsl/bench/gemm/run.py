@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...artifact.cache import require_place, require_writable
 from ...artifact.store import ArtifactStore, dsl_version
 from ...artifact.workers import compile_into
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import GEMM_RECIPES
 from ...kernels.registry import find_kernel
-from ...problem import ProblemError
 from ...target import Target
 from ..host import Host, HostError
 from ..result_file import heading, result_path, write
 from .candidates import MOST, candidates, within_reach
 from .point import GemmPoint
 
-BASELINE = "deep_gemm"
+if TYPE_CHECKING:
+    from .inputs import PointInputs
+    from .session import Others
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,22 @@ class GemmRun:
 
     artifacts  folder of compiled kernels; the chosen one is made where the DSL is
     out        folder of the JSON file
-    baseline   folder with the baseline's wheels, or None
     variants   time every kernel in the folder that may be the fastest, not only the chosen one
     """
 
     points: tuple[GemmPoint, ...]
     artifacts: Path
     out: Path
-    baseline: Path | None = None
     variants: bool = False
 
     def __post_init__(self) -> None:
         """Raises `ProblemError`."""
-        if self.baseline is not None and not (self.baseline / BASELINE).is_dir():
-            raise ProblemError("baseline", str(self.baseline), f"a folder with unpacked wheels, {BASELINE} among them")
         require_place("out", self.out)
 
 
 def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, most: int = MOST) -> int:
     """Compiles what the folder lacks of the points' candidates; how many there are.  Raises `CompileError`."""
-    configs = [config for point in points for config in candidates(point, most)]
-    # Weights that are decoded are timed beside those that are not.
-    usual = [point.having(GEMM_RECIPES[0]) for point in points if point.problem.decodes]
-    configs = list(dict.fromkeys([*configs, *(config for point in usual for config in candidates(point, 0))]))
+    configs = list(dict.fromkeys(config for point in points for config in candidates(point, most)))
     compile_into(folder, configs, jobs)
     return len(configs)
 
@@ -78,27 +71,28 @@ def require_timed(host: Host) -> None:
         raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
 
-def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) -> tuple[Path, list[dict[str, Any]]]:
-    """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.
+def run_gemms(
+    run: GemmRun,
+    host: Host,
+    show: Callable[[dict[str, Any]], None],
+    others: Callable[[GemmPoint, PointInputs], Others] | None = None,
+    *sites: Path | None,
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.  `others` take turns with
+    every point's kernels, with packages of `sites`.
 
     The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written, and
     `HostError` for GPUs whose GEMMs are not timed."""
-    from .session import Beside, run_point
-
-    def beside_of(point: GemmPoint) -> Beside | None:
-        usual = point.having(GEMM_RECIPES[0])
-        return Beside(usual, configs_of(store, usual, target, False)) if point.problem.decodes else None
+    from .session import run_point
 
     require_timed(host)
     require_writable("out", run.out)
     run.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(run.out, "gemm"), heading(run.baseline)
+    path, head = result_path(run.out, "gemm"), heading(*sites)
     store, records = ArtifactStore(run.artifacts), list[dict[str, Any]]()
-    target = Target.typical(GemmConfig.arch, host.num_sms) if host.gpu is None else Target(GemmConfig.arch, host.num_sms, host.gpu)
     for point in run.points:
         try:
-            beside = beside_of(point)
-            record = run_point(point, configs_of(store, point, target, run.variants), store, run.baseline, beside=beside)
+            record = run_point(point, configs_of(store, point, host.target, run.variants), store, others=others)
         except (RuntimeError, ValueError) as error:
             record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
         records.append(record)

@@ -1,30 +1,38 @@
-"""A point: kernels that a folder has for it and the baselines, checked and timed in turns."""
+"""A point: kernels that a folder has for it, checked and timed in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...artifact.store import ArtifactStore
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import GEMM_RECIPES
 from ...runtime.device_gemm import LoadedGemm
 from ...runtime.gemm_tensors import GemmTensors
 from ..timing import GRAPH_LAUNCHES, REPEATS, time_back_to_back, time_graphs
-from .baselines import Launches, deep_gemm, torch_scaled, torch_unscaled
 from .inputs import TOLERANCE, PointInputs
 from .point import GemmPoint
 
 TURN_US = 8_000.0  # of back-to-back launches of a repeat
 MOST_LAUNCHES = 50
 BEYOND_L2 = 150_000_000  # bytes: three times that of an H200
-BASELINE = "deep_gemm"
+
+Launches = dict[str, Callable[[], Any]]
+"""By the name of a kernel."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """Further launches in the same turns, the errors of those that are checked, and by name why there are no others."""
+
+    launches: Launches = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def variant(config: GemmConfig) -> str:
@@ -56,24 +64,23 @@ def run_point(
     point: GemmPoint,
     configs: Sequence[GemmConfig],
     store: ArtifactStore,
-    site: Path | None,
     repeats: int = REPEATS,
-    beside: Beside | None = None,
+    others: Callable[[GemmPoint, PointInputs], Others] | None = None,
 ) -> dict[str, Any]:
-    """A record: every kernel's check and times, the fastest first, and what the baselines refuse.
+    """A record: every kernel's check and times, the fastest first.  Where B is decoded, weights come from memory, not from L2: each launch
+    has other copies.
 
-    beside  what else runs at a point whose B is decoded; weights then come from memory, not from L2, as each launch has other copies"""
+    others  what else takes turns, on operands"""
     inputs = PointInputs.draw(point)
     launches = loaded(configs, store, inputs.tensors)
     errors = checked(launches, inputs)
-    if beside is None:
-        theirs, refused = baselines_of(point, inputs, site, errors)
-    else:
-        theirs, refused = beside.launches(store, site, errors), {}
+    more = Others() if others is None else others(point, inputs)
+    if point.problem.decodes:
         count = copies_of(inputs.tensors)
         launches = in_rotation([loaded(configs, store, one.tensors) for one in inputs.copies(count)])
+    errors |= more.errors
     chosen = {variant(one): {key: value for key, value in asdict(one).items() if key != "problem"} for one in configs}
-    launches |= theirs
+    launches |= more.launches
     entries: list[dict[str, Any]] = []
     graphs = time_graphs(launches)
     slowest = max(times.median for times in graphs.values())
@@ -82,43 +89,11 @@ def run_point(
         figures = {"us": asdict(times[name]), "graph_us": asdict(graphs[name]), "tflops": point.flop / times[name].median / 1e6}
         check = {"error": errors[name], "passed": errors[name] <= TOLERANCE} if name in errors else None
         entries.append({"kernel": name, "config": chosen.get(name), "check": check, **figures})
-    del inputs, launches, theirs
+    refused = more.refused
+    del inputs, launches, more
     torch.cuda.empty_cache()
     kernels = sorted(entries, key=lambda one: one["us"]["median"])
     return {**point.describe(), "bytes": point.num_bytes, "kernels": kernels, "refused": refused}
-
-
-def baselines_of(point: GemmPoint, inputs: PointInputs, site: Path | None, errors: dict[str, float]) -> tuple[Launches, dict[str, str]]:
-    """Other projects' kernels on the same tensors, whose errors are added, and what they refuse."""
-    other = torch.full_like(inputs.tensors.d, float("nan"))
-    found = deep_gemm(point, replace(inputs), other, site)
-    for name, run in found.items():
-        run()
-        torch.cuda.synchronize()
-        if name == BASELINE:
-            errors[name] = inputs.error(other)
-    theirs, refused = (torch_scaled if point.problem.formats.scaled else torch_unscaled)(point, inputs)
-    return found | theirs, refused
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The same point with E4M3 weights: this project's kernels for it, and the baseline."""
-
-    point: GemmPoint
-    configs: Sequence[GemmConfig]
-
-    def launches(self, store: ArtifactStore, site: Path | None, errors: dict[str, float]) -> Launches:
-        """On numbers of their own, whose errors are added."""
-        inputs, recipe = PointInputs.draw(self.point), self.point.problem.recipe
-        named = loaded(self.configs, store, inputs.tensors)
-        errors |= {f"{recipe} {name}": error for name, error in checked(named, inputs).items()}
-        found = []
-        for one in inputs.copies(copies_of(inputs.tensors)):
-            theirs = deep_gemm(self.point, one, torch.empty_like(one.tensors.d), site)
-            ours = {f"{recipe} {name}": launch for name, launch in loaded(self.configs, store, one.tensors).items()}
-            found.append({**ours, **theirs})
-        return in_rotation(found)
 
 
 def copies_of(tensors: GemmTensors) -> int:
@@ -136,13 +111,12 @@ def in_rotation(found: Sequence[Launches]) -> Launches:
 
 
 def table(record: dict[str, Any]) -> str:
-    """A record as text; ratios are those of the baseline's time to a kernel's, or of that with E4M3 weights."""
+    """A record as text; ratios are those of the fastest other kernel's time to a kernel's."""
     if "error" in record:
         return f"{record['name']}: FAILED: {record['error']}"
-    usual = [one for one in record["kernels"] if one["kernel"].startswith(GEMM_RECIPES[0])]
-    baseline = usual or [one for one in record["kernels"] if one["kernel"].startswith(BASELINE)]
-    theirs = sorted(one["us"]["median"] for one in baseline)
-    graph = sorted(one["graph_us"]["median"] for one in baseline)
+    others = [one for one in record["kernels"] if one["config"] is None]
+    theirs = sorted(one["us"]["median"] for one in others)
+    graph = sorted(one["graph_us"]["median"] for one in others)
     lines = [f"{record['name']}: {record['bytes'] / 1e6:.0f} MB"]
     for one in record["kernels"]:
         ratio = f"{theirs[0] / one['us']['median']:.3f} {graph[0] / one['graph_us']['median']:.3f}" if theirs else ""

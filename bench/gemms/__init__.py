@@ -1,0 +1,1 @@
+"""GEMMs beside other projects'."""

@@ -1,0 +1,108 @@
+"""Linear2 alone by tiles, with rows as a router deals them: what is chosen, what would be for equal rows, and tiles beside them.
+
+Where K blocks are asked for in bursts, both linears with one at a time, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.timing import time_graphs
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.runtime.device_gemm import LoadedGemm
+from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from megamoe_dsl.target import Target
+from moe_layers.compile import compile_missing
+from moe_layers.inputs import DrawnCall, draw_weights
+from moe_layers.point import ExpertPoint
+
+FIELDS = ("block_m", "block_n", "swap_ab", "halves", "in_turn", "burst")
+OTHERS: dict[str, dict[str, Any]] = {
+    "half tiles": {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1},
+    "192 x 128": {"block_m": 192, "block_n": 128},
+}
+"""Of many rows; with few, rows of A are the wgmma's columns, and the tile has twice as many columns of D."""
+
+
+ONE_BY_ONE = "one K block at a time"
+
+
+def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
+    """Of Linear2 by name, the chosen first, no two alike."""
+    problem, rows = point.layer.fc2, point.tokens * point.layer.topk
+    chosen = point.layer.configs(target, point.tokens).fc2
+    assert isinstance(chosen, GemmConfig)
+    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, weights_first=chosen.weights_first)}
+    wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
+    for name, fields in wide.items():
+        try:
+            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, weights_first=chosen.weights_first, **fields)
+        except ConfigError:  # what does not fit a CTA
+            continue
+    found |= one_by_one(chosen)
+    return {name: one for index, (name, one) in enumerate(found.items()) if one not in list(found.values())[:index]}
+
+
+def one_by_one(chosen: GemmConfig) -> dict[str, GemmConfig]:
+    """The same without bursts, where there are any."""
+    return {ONE_BY_ONE: chosen.replace(burst=1)} if chosen.burst > 1 else {}
+
+
+def fc1_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
+    """Of Linear1 by name; none where nothing is beside the chosen one."""
+    chosen = point.layer.configs(target, point.tokens).fc1
+    assert isinstance(chosen, GemmConfig)
+    beside = one_by_one(chosen)
+    return {"chosen": chosen, **beside} if beside else {}
+
+
+def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:
+    """Compiles what the folder lacks of them and of the layers around; how many kernels."""
+    wanted: set[Any] = {
+        config
+        for one in points
+        for configs in (tile_configs(one, target), fc1_configs(one, target))
+        for config in (*configs.values(), *one.layer.configs(target, one.tokens))
+    }
+    return compile_missing(wanted, folder)
+
+
+def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:
+    """A record of each point; models one after another."""
+    for layer, own in groupby(points, key=lambda point: point.layer):
+        weights = draw_weights(layer)
+        for point in own:
+            yield run_point(point, target, ArtifactStore(folder), weights)
+        del weights
+        torch.cuda.empty_cache()
+
+
+def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8) -> dict[str, Any]:
+    """Times, tiles, and whether each gives the bits of the layer's linear."""
+    call = DrawnCall.draw(point.layer, point.tokens, weights).call
+    DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
+    configs, ways, same = dict[str, GemmConfig](), dict[str, Callable[[], None]](), dict[str, bool]()
+    for prefix, of_linear, tensors in (("fc1, ", fc1_configs(point, target), call.fc1), ("", tile_configs(point, target), call.fc2)):
+        d = tensors.d[: int(call.ends[-1])].view(torch.uint8)
+        expected = d.clone()
+        for name, config in of_linear.items():
+            way = partial(LoadedGemm(config, store, call.x.device), tensors)
+            d.zero_()
+            way()
+            configs[prefix + name], ways[prefix + name], same[prefix + name] = config, way, torch.equal(d, expected)
+    return {
+        "point": str(point),
+        "us": {name: asdict(times) for name, times in time_graphs(ways).items()},
+        "tiles": {name: {field: getattr(config, field) for field in FIELDS} for name, config in configs.items()},
+        "same_bits": same,
+        "passed": all(same.values()),
+    }

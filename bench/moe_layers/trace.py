@@ -1,0 +1,44 @@
+"""Where the time of Linear1 goes: stamps of a traced kernel, summed by role and activity, and as a file for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.trace import LAUNCHES
+from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.inspect.spans import spans_of, summarise, write_perfetto
+from megamoe_dsl.runtime.device_gemm import LoadedGemm
+from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.target import Target
+from moe_layers.inputs import DrawnCall, draw_weights
+from moe_layers.point import ExpertPoint
+
+
+def traced_config(point: ExpertPoint, target: Target) -> GatherGemmConfig | Sm100GatherConfig:
+    """Linear1's as it is chosen, with stamps."""
+    config = point.layer.configs(target, point.tokens, trace=True).fc1
+    assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+    return config
+
+
+def trace_experts(point: ExpertPoint, target: Target, store: ArtifactStore, out: Path) -> dict[str, Any]:
+    """Launches the layer, then Linear1 with stamps, the last of several launches; a record, and a file for Perfetto in `out`."""
+    call = DrawnCall.draw(point.layer, point.tokens, draw_weights(point.layer)).call
+    DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
+    config = traced_config(point, target)
+    assert isinstance(call.fc1, GatherTensors)
+    tensors, kernel = call.fc1.with_stamps(config), LoadedGemm(config, store, call.x.device)
+    for _ in range(LAUNCHES):
+        kernel(tensors)
+    torch.cuda.synchronize()
+    assert tensors.trace is not None
+    spans = list(spans_of(tensors.trace))
+    out.mkdir(parents=True, exist_ok=True)
+    write_perfetto(out / f"trace-fc1-{str(point).replace(':', '-')}.json", spans)
+    return {"point": str(point), "trace": summarise(spans), "launch_us": max((one.end for one in spans), default=0.0)}

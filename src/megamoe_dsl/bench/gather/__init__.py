@@ -1,1 +1,0 @@
-"""GEMMs over the rows of experts: data with a reference."""

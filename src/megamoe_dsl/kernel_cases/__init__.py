@@ -1,0 +1,1 @@
+"""Test data of GEMMs and of the halves of a layer, with what their kernels are to compute."""

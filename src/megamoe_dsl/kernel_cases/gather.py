@@ -1,0 +1,181 @@
+"""Data of a GEMM over the rows of experts, with its reference: that of the packed GEMM of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..arch import SM90, Arch
+from ..blocks.gemm.gather.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
+from ..blocks.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
+from ..layouts.expert_rows import BlockedRows, PackedRows
+from ..problem import Problem, ProblemError
+from ..quant import no_scales
+from ..quant.weights import TORCH_DTYPES, stored_row
+from ..reference import activate, requantize
+from ..reference.promoted import Accumulate
+from ..runtime.gather_tensors import GatherTensors
+from ..runtime.gemm_scales import gate_up_words, scales_by_column
+from ..runtime.gemm_tensors import GemmTensors
+from .gemm import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
+
+NAN_BYTE = 255
+"""UE8M0's."""
+TOKENS_PER_ROW = 3
+"""So many rows of all experts together for each token that they are gathered from."""
+
+
+@dataclass(frozen=True)
+class GatherCase:
+    """`packed` is the GEMM of the same rows sorted and packed; `placed` the row of D of each."""
+
+    problem: GatherGemmProblem
+    tensors: GatherTensors
+    packed: GemmCase
+    placed: torch.Tensor
+
+    def activated(self, accumulate: Accumulate = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+        """D of gate and up, and its scales, likewise."""
+        t, p = self.tensors, self.problem
+        halves = gate_and_up(p, self.packed.reference(accumulate).float())
+        values = activate(formulas(p), halves, torch.ones(len(halves)))
+        d, d_sf = requantize(values, p.recipe, self.hidden_factors()) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
+        found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
+        found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
+        as_integers(scales)[self.placed] = as_integers(d_sf)
+        return found, scales
+
+    def hidden_factors(self) -> torch.Tensor | None:
+        """Of activated gate and up of each row, float32; None where they have none."""
+        factors = self.tensors.hidden_factors
+        return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
+
+    def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
+        """Gate and up as they are stored, in the columns of B's rows, likewise."""
+        assert self.tensors.preactivations is not None
+        found = self.tensors.preactivations.clone()
+        found[self.placed] = self.packed.reference(accumulate)
+        return found
+
+    def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
+        low, high = (self.tensors.d.clone() for _ in range(2))
+        low[self.placed], high[self.placed] = self.packed.ends(exact=exact)
+        return low, high
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, by name, with `ends`; of gate and up codes and their scales, and gate and up where they are stored.
+        Raises `ProblemError` where it would not know their bits: of normal numbers that a tensor core has scaled."""
+        if not self.problem.gate_up:
+            return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
+        if not (exact or self.packed.sums_known):
+            raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
+        accumulate: Accumulate = torch.float64 if exact else "hopper"
+        codes, scales = self.activated(accumulate)
+        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8))}
+        if self.tensors.d_sf is not None:
+            found["scales of D"] = as_integers(self.tensors.d_sf), as_integers(scales)
+        if self.tensors.preactivations is not None:
+            found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
+        return {name: (written, expected, expected) for name, (written, expected) in found.items()}
+
+    def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
+        """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
+        d = self.tensors.d.clone()
+        d[self.placed] = self.packed.reference(accumulate)
+        return d
+
+
+def gate_and_up(problem: GatherGemmProblem, columns: torch.Tensor) -> torch.Tensor:
+    """The columns [gate | up] of what a problem's B gives."""
+    if problem.gate_up == INTERLEAVED:
+        return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
+    return columns.roll(problem.n // 2, dims=1) if problem.gate_up == UP_FIRST else columns
+
+
+def formulas(problem: GatherGemmProblem) -> Problem:
+    """A layer that activates as the problem does, of any shape."""
+    shape = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
+    return replace(shape, activation=problem.activation, fast_math=problem.fast_math)
+
+
+def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Where sorted rows lie, and how many a matrix has."""
+    rows = BlockedRows(tuple(counts), ROW_BLOCK) if layout == SORTED_BLOCKED else PackedRows(tuple(counts))
+    return torch.tensor([row for expert in range(len(counts)) for row in rows.rows(expert)], dtype=torch.long), rows.num_rows
+
+
+def as_integers(values: torch.Tensor) -> torch.Tensor:
+    """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
+    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[values.element_size()])
+
+
+def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """These rows, in this order."""
+    return as_integers(values)[rows].view(values.dtype)
+
+
+def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> GatherCase:
+    """Operands drawn for `counts` rows of each expert; `exact` and `arch` as of `gemm_case`.  Raises `ProblemError` as that does.
+
+    Rows of a blocked A that belong to no expert are NaN.
+    """
+    of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups, recipe=problem.recipe)
+    packed = gemm_case(of_rows, counts, seed, exact=exact, arch=arch)
+    t = packed.tensors
+    assert t.groups is not None
+    a, a_sf, sources = t.a, t.a_sf, None
+    if problem.source == GATHERED:
+        generator = torch.Generator().manual_seed(seed + 1)
+        tokens = len(t.a) // TOKENS_PER_ROW + 1
+        sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
+        a, a_sf = drawing_of(of_rows, exact)(of_rows, tokens, generator)[:2]
+        own: GemmTensors = replace(t, a=rows_of(a, sources), a_sf=rows_of(a_sf, sources))
+        packed = replace(packed, tensors=own)
+    if problem.source == SORTED_BLOCKED:
+        placed, num_rows = rows_in(problem.source, counts)
+        a = torch.full((num_rows, t.a.shape[1] * t.a.element_size()), 0xFF, dtype=torch.uint8)
+        a[placed] = t.a.view(torch.uint8)
+        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), NAN_BYTE if t.a_sf.dtype == torch.uint8 else torch.nan)
+        a_sf = a_sf.to(t.a_sf.dtype)
+        as_integers(a_sf)[placed] = as_integers(t.a_sf)
+    placed, num_rows = rows_in(problem.result, counts)
+    if not problem.gate_up:
+        d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
+        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
+    hidden, b_sf = problem.hidden, t.b_sf
+    dtype, row = stored_row(hidden, problem.d_columns)
+    d = torch.full((num_rows, row), UNTOUCHED).to(dtype)
+    d_sf: torch.Tensor | None = None
+    if hidden.scale is not None:
+        d_sf = torch.full((num_rows, hidden.scales_of(problem.d_columns)), UNTOUCHED)
+    if d_sf is not None and problem.formats.promoted:
+        d_sf = scales_by_column(d_sf)
+    elif d_sf is not None:
+        d_sf = d_sf.to(TORCH_DTYPES[hidden.scale])
+    if problem.formats.scales_in_mma:
+        b_sf = gate_up_words(b_sf, problem.gate_up)
+    stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
+    tensors = GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors)
+    if t.factors is not None and hidden.factor:
+        up = t.factors.flip(0) * 1.25
+        of_columns: GemmTensors = replace(packed.tensors, factors=factors_of_columns(problem, t.factors, up))
+        packed = replace(packed, tensors=of_columns)
+        tensors = replace(tensors, up_factors=up, hidden_factors=hidden_factors(problem, seed))
+    return GatherCase(problem, tensors, packed, placed)
+
+
+def factors_of_columns(problem: GatherGemmProblem, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Of each expert and column of A x B, float32 [num_groups, n], from those of its gate and of its up."""
+    if problem.gate_up == INTERLEAVED:
+        return torch.stack([gate, up], dim=1).repeat(1, problem.n // 2)
+    halves = (up, gate) if problem.gate_up == UP_FIRST else (gate, up)
+    return torch.stack(halves, dim=1).repeat_interleave(problem.n // 2, dim=1)
+
+
+def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:
+    """Of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
+    drawn = torch.rand(problem.num_groups, generator=torch.Generator().manual_seed(seed + 2)) + 0.5
+    return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 20.0]))[torch.arange(problem.num_groups) % 4]

@@ -1,0 +1,269 @@
+"""Data of a GEMM with its reference: exact, where every sum is, or normal numbers quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..arch import SM90, Arch
+from ..blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from ..hardware.packed_tile import TILE_ROWS
+from ..integer import as_integer
+from ..problem import ProblemError
+from ..quant import MICRO_SCALING, no_scales, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
+from ..quant import SCALE_BLOCK as SCALE_CHANNELS
+from ..quant.weights import TORCH_DTYPES
+from ..reference.bounds import scaled_sums
+from ..reference.promoted import Accumulate
+from ..reference.stages import scaled_matmul
+from ..runtime.gemm_scales import capacity_step
+from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from ..runtime.gemm_weights import gemm_weights
+
+UNTOUCHED = 7.0
+"""What D holds before a launch."""
+
+
+Compared = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What a launch writes into, the lowest and the highest that it may write: the same tensor where bits are known."""
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """Operands, and which rows of A belong to which group: `spans` (group, first row, rows); rows of no group stay untouched.
+
+    weights  matrices B and their scales, of each group, as checkpoints have them
+    arch     whose tensor core forms the sums
+    """
+
+    problem: GemmProblem
+    tensors: GemmTensors
+    spans: tuple[tuple[int, int, int], ...]
+    weights: tuple[torch.Tensor, torch.Tensor]
+    arch: Arch = SM90
+
+    @property
+    def sums_known(self) -> bool:
+        """Whether sums of any numbers are known to the bit: nobody has measured Blackwell's."""
+        return self.problem.formats.sums_known and not self.arch.has_tensor_memory
+
+    def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
+        """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
+        which are then added, or of all."""
+        p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
+        padding = 0 if p.decodes else p.scale_rows * SCALE_BLOCK - p.n
+        for part, (a, a_sf, b, b_sf) in self.products():
+            if p.formats.promoted:
+                b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, b.shape[1]).view(torch.uint8)]).view(b.dtype)
+                found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
+            elif p.formats.scaled:
+                found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+            else:
+                parts = zip(*(values.split(p.k_block * (k_blocks or p.k_blocks), dim=1) for values in (a, b)), strict=True)
+                found = torch.stack([scaled_matmul(x, a_sf, w, b_sf, accumulate) for x, w in parts]).sum(dim=0)
+            found = self.multiplied(found, part)
+            d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
+        return d.view(self.tensors.d.shape)
+
+    def products(self) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
+        """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are, factors apart."""
+        t = self.tensors
+        a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
+        b, b_sf = self.weights
+        for group, first, rows in self.spans:
+            part = slice(first, first + rows)
+            yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
+
+    def multiplied(self, sums: torch.Tensor, part: slice) -> torch.Tensor:
+        """float32 sums of these rows of D, times the factor of their group where there is one."""
+        if self.tensors.factors is None:
+            return sums
+        group = next(group for group, first, rows in self.spans if slice(first, first + rows) == part)
+        return sums * self.tensors.factors[group]
+
+    def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
+
+        They are one where data are `exact`, and where the tensor core's bits are known; else as far apart as the order of a tensor core's
+        additions explains (`reference.scaled_sums`).
+        """
+        if exact or self.sums_known:
+            one = self.reference(torch.float64 if exact else "hopper", k_blocks)
+            return one, one
+        low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
+        for part, operands in self.products():
+            total, error = scaled_sums(*operands)
+            before = low[part].clone() if self.problem.accumulate else 0.0
+            for one, end in ((low, -error), (high, error)):
+                one[part] = (self.multiplied((total + end).float(), part) + before).to(low.dtype)
+        return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, by name, with `ends`."""
+        return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
+
+
+def in_parts(
+    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, accumulate: Accumulate, k_blocks: int
+) -> torch.Tensor:
+    """The promoted product, as the sum of those of so many K blocks each, FP32."""
+    found = torch.zeros(len(a), len(b))
+    blocks = a_sf.shape[1]
+    for first in range(0, blocks, k_blocks):
+
+        def own(values: torch.Tensor, first: int = first) -> torch.Tensor:
+            return values.unflatten(1, (blocks, -1))[:, first : first + k_blocks].flatten(1).contiguous()
+
+        found += scaled_matmul(own(a), own(a_sf), own(b), own(b_sf), accumulate)
+    return found
+
+
+def gemm_case(
+    problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0, arch: Arch = SM90
+) -> GemmCase:
+    """Operands drawn for `counts` rows of each group (one count of a dense problem).
+
+    exact     small integers with powers of two as scales: every sum is exact
+    capacity  rows of each group of a masked problem; by default the highest count rounded up to what the kernel takes
+    arch      whose tensor core forms the sums
+
+    Raises `ProblemError` for a list of another length or a bad count.
+    """
+    if len(counts) != problem.num_groups:
+        raise ProblemError("len(rows)", len(counts), f"num_groups = {problem.num_groups}")
+    for count in counts:
+        if (number := as_integer(count)) is None or number < 0:
+            raise ProblemError("rows", count, "a number of rows, 0 or more")
+    step = capacity_step(problem)
+    capacity = max(capacity, -(-max(1, *counts) // step) * step)
+    rows, spans, groups = place_rows(problem, counts, capacity)
+    generator = torch.Generator().manual_seed(seed)
+    a, a_sf, b, b_sf = drawing_of(problem, exact)(problem, rows, generator)
+    lead, weights = (problem.num_groups, capacity) if problem.kind == MASKED else (rows,), (b, b_sf)
+    if problem.decodes:
+        b, b_sf = gemm_weights(b, b_sf, SM90)
+    if not problem.has_groups:
+        b, b_sf = b[0], b_sf[0]
+    d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
+    tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
+    if problem.has_factors:
+        tensors = replace(tensors, factors=torch.rand(problem.num_groups, generator=generator) + 0.5)
+    return GemmCase(problem, tensors, spans, weights, arch)
+
+
+def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:
+    """What draws operands in the problem's formats."""
+    if not problem.formats.scaled:
+        return draw_exact_plain if exact else draw_normal_plain
+    if problem.decodes:
+        return draw_exact_mixed if exact else draw_normal_mixed
+    if problem.formats.promoted:
+        return draw_exact if exact else draw_normal
+    return draw_exact_bytes if exact else draw_normal_bytes
+
+
+def place_rows(
+    problem: GemmProblem, counts: Sequence[int], capacity: int
+) -> tuple[int, tuple[tuple[int, int, int], ...], torch.Tensor | None]:
+    """Rows of A, which of them belong to which group, and what says so to the kernel."""
+    if problem.kind == DENSE:
+        return counts[0], ((0, 0, counts[0]),), None
+    if problem.kind == MASKED:
+        spans = tuple((group, group * capacity, count) for group, count in enumerate(counts))
+        return capacity * len(counts), spans, torch.tensor(counts, dtype=torch.int32)
+    spans_found, index, first = [], [], 0
+    for group, count in enumerate(counts):
+        taken = count if problem.kind == PACKED else -(-count // ROW_BLOCK) * ROW_BLOCK
+        spans_found.append((group, first, taken))
+        index += [group] * (taken // ROW_BLOCK)
+        first += taken
+    if problem.kind == CONTIGUOUS:
+        # A block more that belongs to none.
+        return first + ROW_BLOCK, tuple(spans_found), torch.tensor([*index, -1], dtype=torch.int32)
+    ends = [start + taken for _, start, taken in spans_found]
+    return first, tuple(spans_found), torch.tensor(ends, dtype=torch.int32)
+
+
+def draw_exact(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """A, its scales, B, its scales: every product, sum and result is a number that FP32 has."""
+    p = problem
+    a, b = (torch.randint(-3, 4, shape, generator=generator).float() for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    shapes = (rows, p.k_blocks), (p.num_groups, p.scale_rows, p.k_blocks)
+    a_sf, b_sf = (torch.exp2(torch.randint(-2, 3, shape, generator=generator)) for shape in shapes)
+    return a.to(torch.float8_e4m3fn), a_sf, b.to(torch.float8_e4m3fn), b_sf
+
+
+def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantised."""
+    p = problem
+    a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
+    b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
+    return a, a_sf, b[:, : p.n], b_sf
+
+
+def draw_exact_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """BF16 without scales: integers, of B over a power of two, whose products and sums FP32 has."""
+    p = problem
+    a, b = (torch.randint(-31, 32, shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    b = b * 2.0**-10  # sums whose sigmoid is between 0 and 1
+    return a, no_scales(a), b, no_scales(b)
+
+
+def draw_normal_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers."""
+    p = problem
+    a, b = (torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    return a, no_scales(a), b, no_scales(b)
+
+
+def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """E4M3 with FP32 scales by E2M1 with UE8M0 ones, which differ by a factor of two within 128 of K: a partial sum of 128 is below 2^14
+    halves, as many bits as the tensor core keeps."""
+    p = problem
+    a = torch.randint(-3, 4, (rows, p.k), generator=generator).float().to(torch.float8_e4m3fn)
+    a_sf = torch.exp2(torch.randint(-2, 3, (rows, p.k_blocks), generator=generator))
+    shape = (p.num_groups, p.n)
+    b, wide, narrow = (
+        torch.randint(*ends, (*shape, last), generator=generator, dtype=torch.uint8)
+        for ends, last in (((0, 256), p.k // 2), ((126, 128), p.k_blocks), ((0, 2), p.k // SCALE_CHANNELS))
+    )
+    # Rows of every other packed tile have powers of two of their own, too far apart for shifts.
+    own = torch.randint(-8, 9, (*shape, 1), generator=generator, dtype=torch.int8)
+    tile = torch.arange(p.n)[None, :, None] // TILE_ROWS + torch.arange(p.num_groups)[:, None, None]
+    scales = wide.repeat_interleave(SCALE_BLOCK // SCALE_CHANNELS, dim=2) + narrow
+    return a, a_sf, b, (scales.to(torch.int16) + own * (tile % 2)).to(torch.uint8)
+
+
+def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantised; every 32 of K of B have a magnitude of their own."""
+    p = problem
+    drawn = torch.randn(p.num_groups, p.n, p.k // SCALE_CHANNELS, SCALE_CHANNELS, generator=generator)
+    drawn = drawn * torch.exp2(torch.randint(-4, 5, (*drawn.shape[:-1], 1), generator=generator))
+    return *quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator)), *quantize_e2m1(drawn.flatten(2))
+
+
+def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """As `draw_exact`, with scales of a byte: UE8M0, or UE4M3 of eighths from 1/2 on."""
+    p = problem
+    found = []
+    for form, shape in ((p.formats.activations, (rows, p.k)), (p.formats.weights, (p.num_groups, p.n, p.k))):
+        values = torch.randint(-3, 4, shape, generator=generator).float()
+        codes = MICRO_SCALING[form.element].encode(values)
+        ends = (0x30, 0x40) if form.factor else (125, 130)
+        scales = torch.randint(*ends, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
+        found += [codes, scales.view(TORCH_DTYPES[form.scale])]
+    return tuple(found)
+
+
+def draw_normal_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantised."""
+    found: list[torch.Tensor] = []
+    for form, shape in (
+        (problem.formats.activations, (rows, problem.k)),
+        (problem.formats.weights, (problem.num_groups, problem.n, problem.k)),
+    ):
+        values = torch.randn(shape, generator=generator)
+        found += quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
+    return tuple(found)

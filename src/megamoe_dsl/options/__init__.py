@@ -1,0 +1,1 @@
+"""Options of commands and scripts, each declared once as a field of a dataclass."""

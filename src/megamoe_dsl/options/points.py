@@ -1,0 +1,74 @@
+"""The options of everything that times points, and those of a run on GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..kernels.registry import find_kernel
+from ..presets import PRESETS as TABLE
+from .option import option
+from .shape import PROBLEM, ShapeOptions
+
+PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
+TOKENS = "Tokens per rank, as in 8,64,512."
+RECIPES = find_kernel("mega_moe").recipes
+OF_HALVES = {name for names in find_kernel("dispatch_grouped_gemm").recipes.values() for name in names}
+HALVES_ALONE = {name for name in OF_HALVES if not find_kernel("mega_moe").takes(name)}
+"""Number formats of the two halves of a layer that the fused kernel does not take."""
+BY_ARCH = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
+FORMATS = f"{BY_ARCH}; of its two halves {', '.join(sorted(HALVES_ALONE))} too"
+
+
+@dataclass(frozen=True)
+class PointOptions(ShapeOptions):
+    """Which points (points.py).  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
+
+    DEFAULT_PRESETS: ClassVar[str] = "flash"
+
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    experts_per_rank: int | None = option(
+        None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", PROBLEM
+    )
+    recipe: str = option(RECIPES["sm_90a"][0], f"Number formats: {FORMATS}.", PROBLEM)
+    tokens: str = option("8,64,512,2048,8192", TOKENS, PROBLEM)
+    ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", PROBLEM)
+
+
+@dataclass(frozen=True)
+class RunOptions(PointOptions):
+    """Where kernels come from and results go."""
+
+    remote: float | None = option(None, "Fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic.", PROBLEM)
+    artifacts: Path = option(Path(".megamoe"), "Folder of compiled kernels.")
+    watchdog_ms: int = option(5000, "Limit of every wait in a kernel, in milliseconds.")
+    out: Path = option(Path("bench/results"), "Folder of the JSON files.")
+
+
+@dataclass(frozen=True)
+class VariantOptions(RunOptions):
+    """Of a run that may take all kernels that there are."""
+
+    variants: bool = option(False, "Time every kernel in the folder that fits a point.")
+
+
+@dataclass(frozen=True)
+class BenchOptions(VariantOptions):
+    """`megamoe bench`."""
+
+    no_graphs: bool = option(False, "Back-to-back launches only.")
+    trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
+    other_sources: bool = option(False, "Take kernels of other sources too, if buffers are laid out alike.")
+
+
+@dataclass(frozen=True)
+class TuneOptions(RunOptions):
+    """`megamoe tune`."""
+
+    DEFAULT_PRESETS = "flash,pro"
+
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, PROBLEM)
+    compile_only: bool = option(False, "Only make the kernels.")
+    predict: bool = option(False, "Leave out what the model of performance predicts to be far from the fastest (megamoe predict).")

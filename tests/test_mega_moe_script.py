@@ -1,0 +1,78 @@
+"""What bench/mega_moe.py can do beside `megamoe bench`, without a GPU: its options, and which records are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mega_moe
+from mega_moe import beside_row, main, right
+from megamoe_dsl.bench import host
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.session import Measurement, Session
+from soak import SETS, soak_row, token_counts
+from test_bench import record
+
+
+def test_a_soak_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Session, Measurement[Any]]] = []
+
+    def run(session: Session, host: Host, measurement: Measurement[Any]) -> Results:
+        asked.append((session, measurement))
+        return Results("run.json", "none", ())
+
+    monkeypatch.setattr(Host, "find", Host.typical)
+    monkeypatch.setattr(mega_moe, "run_session", run)
+    with pytest.raises(SystemExit) as done:
+        main(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
+    ((session, measurement),) = asked
+    assert done.value.code == 0 and len(session.points) == 8
+    assert (measurement.kind, measurement.sites, measurement.record.keywords) == ("soak", (), {"launches": 9, "unfused": False})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--soak=-3", "--soak = -3: must be 0 or a number of launches"),
+        ("--baseline=nowhere", "--baseline = 'nowhere': must be a folder with unpacked wheels, deep_gemm among them"),
+        ("--trace --soak=3", "--trace = True: must be False with a soak"),
+        ("--check=reference", "--check = 'reference': must be unfused, or left out"),
+        ("--check=unfused --trace", "--check = 'unfused': must be left out with a trace"),
+        ("--soak=3 --remote=0.75 --ranks=2", "--remote = 0.75: must be None with a soak, which has routings of its own"),
+        ("--tokens=-1", "--tokens = -1: must be at least 0"),
+    ],
+)
+def test_bad_options_are_named_before_gpus_are_looked_for(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host, "local_target", lambda: pytest.fail("looked for GPUs"))
+    with pytest.raises(SystemExit) as refused:
+        main(options.split())
+    assert refused.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_soak_has_full_empty_and_uneven_launches() -> None:
+    counts = token_counts(8, 64)
+    assert len(counts) == SETS and all(0 <= n <= 64 for one in counts for n in one)
+    assert [64] * 8 in counts and [0] * 8 in counts
+    assert any(0 in one and max(one) for one in counts)
+
+
+def test_what_is_right() -> None:
+    good = record(100.0, 0)
+    variant = good["variants"]["block_m=8"]
+    assert right(good) and not right(record(100.0, 1)) and not right({**good, "baseline_error": "no such library"})
+    assert "no baseline: no such library" in beside_row({**good, "baseline_error": "no such library"})
+    for more, well in (
+        ({"difference_to_baseline": 0.04}, True),
+        ({"difference_to_baseline": 0.2}, False),
+        ({"unfused": {"passed": False}}, False),
+    ):
+        assert right({**good, "variants": {"block_m=8": {**variant, **more}}}) is well
+    soaked: dict[str, Any] = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
+    assert right(soaked) and "mismatches 0" in soak_row(soaked)
+    assert not right({"name": "flash", "soak": {"mismatches": 1, "wrong_sets": 0}})
+    assert right({"name": "flash", "soak": {**soaked["soak"], "unequal_to_unfused": 0}})
+    assert not right({"name": "flash", "soak": {**soaked["soak"], "unequal_to_unfused": 3}})
