@@ -32,20 +32,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
-    "testing": {*SHAPE, "kernels", "sim"},
-    "artifact": {*SHAPE, "device", "kernels", "sass"},
-    "presets": {*SHAPE, "artifact", "kernels"},
-    "pictures": {*SHAPE, "kernels", "schedule"},
-    "predict": {*SHAPE, "kernels", "pictures", "schedule", "tuned"},
+    "testing": {*SHAPE, "blocks", "kernels", "sim"},
+    "artifact": {*SHAPE, "device", "blocks", "kernels", "sass"},
+    "presets": {*SHAPE, "artifact", "blocks", "kernels"},
+    "pictures": {*SHAPE, "blocks", "kernels", "schedule"},
+    "predict": {*SHAPE, "blocks", "kernels", "pictures", "schedule", "tuned"},
     "options": {"config_error", "kernels", "presets", "problem", "recipe"},
-    "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
+    "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
     "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
-    "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},
-    "compat": {"arch", "artifact", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
-    "kernel_cases": {*SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
+    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "kernels", "quant", "sim"},
+    "compat": {"arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
+    "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
     "bench": {
         *SHAPE,
         "artifact",
+        "blocks",
         "cases",
         "inspect",
         "kernel_cases",
@@ -120,9 +121,9 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     """Warp numbers and register counts are in `kernel.py` of an architecture."""
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
-    gemms = ("gemm", "gemm.decoding", "gemm.sm100", "gather_gemm", "gather_gemm.sm100")
-    families = ("mega_moe.sm100", "mega_moe.sm90", *gemms, "moe_stages", "moe_stages.sm100", "ep_moe", "ep_moe.sm100")
-    assert found == {f"kernels.{family}.kernel" for family in families}
+    gemms = ("gemm.kernel", "gemm.decoding_kernel", "gemm.gather_kernel", "gemm.sm100.kernel", "gemm.sm100.gather_kernel")
+    layers = ("sm100", "sm90", "unfused", "unfused.sm100", "halves", "halves.sm100")
+    assert found == {f"kernels.{one}" for one in (*gemms, *(f"moe.{layer}.kernel" for layer in layers))}
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))

@@ -14,7 +14,6 @@ from ...blocks.gemm.maps import GemmMap, map_fields
 from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...blocks.gemm.sm100.maps import PairGemmMap, pair_map_fields
-from ...blocks.gemm.work import GemmLoad, count_work
 from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
@@ -24,6 +23,7 @@ from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from ..work import Work
+from .work import GemmLoad, count_work
 
 
 class GemmKernel(Kernel):

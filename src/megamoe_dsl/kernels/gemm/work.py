@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...kernels.work import Work, value_bytes
-from .problem import GemmProblem
+from ...blocks.gemm.problem import GemmProblem
+from ..work import Work, value_bytes
 
 
 @dataclass(frozen=True)
