@@ -30,13 +30,11 @@ class Format:
 
     @property
     def bytes_per_value(self) -> float:
-        """Scales included."""
         scale = 0.0 if self.scale is None else BITS[self.scale] / (self.rows * self.channels)
         return (BITS[self.element] + scale) / 8
 
     @property
     def element_bits(self) -> int:
-        """Of a value, without its scale."""
         return BITS[self.element]
 
     def scales_of(self, channels: int) -> int:
@@ -44,7 +42,6 @@ class Format:
         return 0 if self.scale is None else -(-channels // self.channels)
 
     def row_bytes(self, channels: int) -> int:
-        """Of so many values, without their scales."""
         return channels * BITS[self.element] // 8
 
 
@@ -75,7 +72,6 @@ class Recipe:
 
     @property
     def scaled(self) -> bool:
-        """Whether operands have scales."""
         return self.activations.scale is not None
 
     @property

@@ -38,7 +38,6 @@ class SharedExperts:
 
     @classmethod
     def within(cls, whole: Problem, count: int) -> SharedExperts:
-        """The inverse of `whole`."""
         routed = replace(whole, num_experts=whole.num_experts - count * whole.num_ranks, topk=whole.topk - count)
         return cls(routed, count)
 

@@ -136,7 +136,6 @@ class TokenRouting:
 
     @property
     def num_tokens(self) -> tuple[int, ...]:
-        """Tokens of each rank."""
         return tuple(len(tokens) for tokens in self.topk_idx)
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:

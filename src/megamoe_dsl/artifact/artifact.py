@@ -36,7 +36,6 @@ class Artifact:
 
     @property
     def arch(self) -> Arch:
-        """Of its configuration."""
         return self.config.arch
 
     @property

@@ -46,7 +46,6 @@ class Variant:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """By name."""
         pairs = (one.split("=") for one in self.name.split()[1:])
         return {name: VALUES[value] if value in VALUES else int(value) if value.isdigit() else value for name, value in pairs}
 

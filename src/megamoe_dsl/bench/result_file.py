@@ -22,12 +22,10 @@ FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
 
 
 def result_path(folder: Path, kind: str) -> Path:
-    """FOLDER/KIND-date-time.json"""
     return folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
 
 
 def write(path: Path, head: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """Replaces the file."""
     path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")
 
 

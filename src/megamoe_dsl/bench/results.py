@@ -27,7 +27,6 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Raises `ResultsError`."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             gpu, records = found["gpu"], tuple(found["records"])

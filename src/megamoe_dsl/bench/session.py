@@ -50,7 +50,6 @@ class Session:
     other_sources: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `ProblemError`."""
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
         require_place("out", self.out)
@@ -69,7 +68,6 @@ class Session:
 
 
 def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:
-    """No kernel but this."""
     return ()
 
 
@@ -94,7 +92,6 @@ class Measurement(Generic[AnyLayer]):
 
 
 def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    """Checks and times."""
     return measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs)
 
 

@@ -30,7 +30,6 @@ class Times:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
-        """Of repeats; energies too."""
         return cls(statistics.median(values), min(values), max(values))
 
 

@@ -20,7 +20,6 @@ def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
 
 
 def variant_name(config: MegaMoeConfig) -> str:
-    """block_m=8 lookahead=32 num_stages=6 cluster=1"""
     return variant_text(variant_fields(config))
 
 

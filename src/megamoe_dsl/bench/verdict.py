@@ -86,7 +86,6 @@ def right_variants(record: dict[str, Any], like: MegaMoeConfig) -> Iterable[tupl
 
 
 def median(times: dict[str, Any]) -> float:
-    """Microseconds, back to back."""
     return float(times["us"]["median"])
 
 

@@ -23,7 +23,6 @@ class RankPlace:
 
     @property
     def num_sms(self) -> int:
-        """CTAs of the grid."""
         return int(self.config.num_sms)
 
     @property

@@ -70,13 +70,11 @@ class PublishedExperts:
 
     @classmethod
     def of(cls, path: Path | str | Checkpoint, layer: int) -> PublishedExperts:
-        """Of a checkpoint in any published layout.  Raises `CheckpointError`."""
         checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
         return cls(checkpoint, find_layout(checkpoint, layer), layer)
 
     @cached_property
     def num_experts(self) -> int:
-        """Over all ranks."""
         if self.layout.stacked:
             return self.checkpoint.describe(self.name(self.layout.fc2, 0))[1][0]
         expert = 0
@@ -99,12 +97,10 @@ class PublishedExperts:
         return rows, values * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
 
     def name(self, stem: str, expert: int, scales: bool = False) -> str:
-        """Of a tensor."""
         ending = self.layout.scales if scales else self.layout.codes
         return f"{stem.format(layer=self.layer, expert=expert)}{ending}"
 
     def names(self, expert: int) -> list[str]:
-        """Of all tensors that an expert needs."""
         kinds = (False,) if self.layout.scales is None else (False, True)
         return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
 

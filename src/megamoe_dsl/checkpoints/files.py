@@ -45,7 +45,6 @@ class Checkpoint:
 
     @cached_property
     def files(self) -> Mapping[str, Path]:
-        """File of every tensor."""
         if self.path.is_file():
             return dict.fromkeys(self._file(self.path).keys(), self.path)
         indexes = sorted(self.path.glob(INDEX))

@@ -37,7 +37,6 @@ class ExpertFile:
 
     @property
     def name(self) -> str:
-        """Of the file."""
         return f"layer-{self.experts.layer:03d}-experts-{self.first:05d}-{self.end - 1:05d}.safetensors"
 
     @property
@@ -46,7 +45,6 @@ class ExpertFile:
         return {"source": str(self.experts.checkpoint.path.resolve()), "layout": self.experts.layout.name, "recipe": self.problem.recipe}
 
     def tensor_names(self) -> list[str]:
-        """Of all tensors in the file."""
         layout = PUBLISHED[OWN[self.problem.formats.weights]]
         own = PublishedExperts(self.experts.checkpoint, layout, self.experts.layer)
         return [name for expert in range(self.first, self.end) for name in own.names(expert)]

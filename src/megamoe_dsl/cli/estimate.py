@@ -61,7 +61,6 @@ class Estimate:
 
     @property
     def num_bytes(self) -> int:
-        """All of the memory."""
         return BASE_BYTES + self.weight_bytes + self.buffer_bytes
 
     def require(self, config: KernelConfig, there: int) -> None:
@@ -79,5 +78,4 @@ class Estimate:
 
 
 def physical_memory() -> int:
-    """Bytes of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

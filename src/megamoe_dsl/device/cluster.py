@@ -20,7 +20,6 @@ class ClusterPlace:
 
     @property
     def everyone(self) -> Int32:
-        """Mask of all CTAs."""
         return Int32((1 << self.size) - 1)
 
     @property

@@ -72,7 +72,6 @@ def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
 
 
 def atomic_add_shared(address: Any, value: Any) -> Any:
-    """Previous value."""
     return emit_to(Int32, "atom.relaxed.cta.shared::cta.add.u32 {}, [{}], {};", address, value)
 
 
@@ -181,7 +180,6 @@ def load_acquire_u32(address: Any, scope: str) -> Any:
 
 
 def load_acquire_u64(address: Any, scope: str) -> Any:
-    """8 bytes, as `load_acquire_u32`."""
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
 
 

@@ -46,7 +46,6 @@ class Stage:
 
     @staticmethod
     def first(plan: Region, smem: Any, depth: int, cluster: int = 1) -> Stage:
-        """Of a ring of `depth` stages."""
         return Stage(plan, cluster, smem, Ring.start(depth))
 
     def next(self) -> Self:

@@ -62,7 +62,6 @@ class Equals32:
     scope: cutlass.Constexpr[str]
 
     def read(self) -> Any:
-        """The counter."""
         return load_acquire_u32(self.address, self.scope)
 
     def met(self, value: Any) -> Any:
@@ -78,7 +77,6 @@ class Equals64:
     target: Int64
 
     def read(self) -> Any:
-        """The mask."""
         return load_acquire_u64(self.address, "gpu")
 
     def met(self, value: Any) -> Any:

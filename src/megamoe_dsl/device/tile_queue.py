@@ -54,7 +54,6 @@ class TileQueue:
         return TileQueue(self.plan, self.cluster, self.smem, Ring.start(self.ring.depth // every), every, first)
 
     def next(self) -> TileQueue:
-        """The place after it."""
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:

@@ -33,7 +33,6 @@ def lowest_bit(mask: Any) -> Any:
 
 
 def popc(mask: Any) -> Any:
-    """Number of set bits."""
     return emit_to(Int32, "popc.b32 {}, {};", mask)
 
 
@@ -65,7 +64,6 @@ def inclusive_sum(value: Any) -> Any:
 
 
 def shuffle_f32(value: Any, lane: Any) -> Any:
-    """`shuffle` of a float."""
     return emit_to(Float32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
 
 

@@ -26,7 +26,6 @@ class KBlock:
 
     @property
     def weight_row_bytes(self) -> int:
-        """Of a row of weights in memory."""
         return self.channels * self.weight_bits // 8
 
     @property
@@ -41,7 +40,6 @@ class KBlock:
 
     @property
     def mmas(self) -> int:
-        """Instructions that multiply it."""
         return self.row_bytes // MMA_K_BYTES
 
 

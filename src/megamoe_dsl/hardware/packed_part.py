@@ -25,7 +25,6 @@ class PackedPart:
 
     @property
     def record_lines(self) -> int:
-        """Of the records."""
         return RECORDS_BYTES // LINE_BYTES * self.groups * GROUP_ROWS // TILE_ROWS
 
     @property
@@ -35,12 +34,10 @@ class PackedPart:
 
     @property
     def num_bytes(self) -> int:
-        """Of both."""
         return (self.code_lines + self.record_lines) * LINE_BYTES
 
     @property
     def groups(self) -> int:
-        """Of whose records it has all."""
         return max(self.rows, GROUP_ROWS) // GROUP_ROWS
 
     @property

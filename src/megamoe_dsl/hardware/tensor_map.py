@@ -151,7 +151,6 @@ class TensorMap:
 
     @cached_property
     def rank(self) -> int:
-        """Number of dimensions."""
         return len(self.dims)
 
     @cached_property

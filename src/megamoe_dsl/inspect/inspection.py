@@ -43,7 +43,6 @@ class Inspection:
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """mbarriers of a CTA."""
         return self.artifact.kernel.barriers(self.artifact.config)
 
     def as_dict(self) -> dict[str, Any]:

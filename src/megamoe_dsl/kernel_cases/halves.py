@@ -59,7 +59,6 @@ def combined(case: Case, acts: Sequence[RowActivations], accumulate: Accumulate 
 
 
 def draw_activations(case: Case, rank: int) -> RowActivations:
-    """Of a rank."""
     return draw_rows(case.problem, torch.Generator().manual_seed(rank))
 
 

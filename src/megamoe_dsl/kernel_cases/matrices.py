@@ -13,7 +13,6 @@ from ..runtime.gemm_weights import gemm_weights
 
 
 def draw_group(problem: GemmProblem, group: int, rows: int, device: str) -> torch.Tensor:
-    """Before they are quantised."""
     return torch.randn(rows, problem.k, device=device) * (0.5 + group / problem.num_groups)
 
 
@@ -26,7 +25,6 @@ class Matrices:
 
     @classmethod
     def draw(cls, p: GemmProblem, device: str) -> Matrices:
-        """On the device's generator."""
         b = torch.empty(p.num_groups, p.n, p.k, dtype=torch.float8_e4m3fn, device=device)
         b_sf = torch.empty(p.num_groups, p.scale_rows, p.k_blocks, device=device)
         for group in range(p.num_groups):
@@ -35,7 +33,6 @@ class Matrices:
         return cls(b, b_sf)
 
     def dense(self, group: int) -> torch.Tensor:
-        """Float64 [n, k]."""
         n, k = self.b.shape[1:]
         w = torch.zeros(self.b_sf.shape[1] * 128, k, dtype=torch.uint8, device=self.b.device)
         w[:n] = self.b[group].view(torch.uint8)
@@ -54,14 +51,12 @@ class UnscaledMatrices:
 
     @classmethod
     def draw(cls, p: GemmProblem, device: str) -> UnscaledMatrices:
-        """On the device's generator."""
         b = torch.empty(p.num_groups, p.n, p.k, dtype=torch.bfloat16, device=device)
         for group in range(p.num_groups):
             b[group] = draw_group(p, group, p.n, device)
         return cls(b)
 
     def dense(self, group: int) -> torch.Tensor:
-        """Float64 [n, k]."""
         return self.b[group].double()
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,12 +73,10 @@ class PackedMatrices:
 
     @classmethod
     def draw(cls, p: GemmProblem, device: str) -> PackedMatrices:
-        """On the device's generator."""
         drawn = [quantize_e2m1(draw_group(p, group, p.n, device)) for group in range(p.num_groups)]
         return cls(*(torch.stack(one) for one in zip(*drawn, strict=True)))
 
     def dense(self, group: int) -> torch.Tensor:
-        """Float64 [n, k]."""
         return dequantize_e2m1(self.b[group], self.b_sf[group]).double()
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -30,12 +30,10 @@ class ArgumentSpec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the arguments, in the order of a launch."""
         return tuple(name for name, _ in self.arguments)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Bytes of each."""
         return tuple(WIDTHS[kind] for _, kind in self.arguments)
 
     def pack(self, **values: int) -> tuple[int, ...]:

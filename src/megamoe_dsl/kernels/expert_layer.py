@@ -31,7 +31,6 @@ class LayerConfigs(NamedTuple):
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:
-    """Whose problem it is."""
     return GatherGemmKernel() if isinstance(problem, GatherGemmProblem) else GemmKernel()
 
 
@@ -67,7 +66,6 @@ class ExpertLayer:
 
     @property
     def routing(self) -> RoutingProblem:
-        """Of the first launch and of the last."""
         return RoutingProblem(self.hidden, self.num_experts, self.topk, self.recipe)
 
     @property
@@ -88,7 +86,6 @@ class ExpertLayer:
 
     @property
     def formats(self) -> Recipe:
-        """Of tokens, weights, and what Linear2 takes."""
         return self.routing.formats
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:

@@ -50,7 +50,6 @@ class ExpertRows(ABC):
         return sum(self.counts)
 
     def num_bytes(self, row_bytes: int) -> int:
-        """Memory of the matrix."""
         return self.num_rows * row_bytes
 
     def rows(self, expert: int) -> list[int]:
@@ -69,11 +68,9 @@ class PackedRows(ExpertRows):
 
     @property
     def num_rows(self) -> int:
-        """Those of all experts."""
         return self.used
 
     def first_row(self, expert: int) -> int:
-        """Of an expert."""
         return self.ends[expert] - self.counts[expert]
 
     def row(self, expert: int, index: int) -> int:
@@ -93,7 +90,6 @@ class BlockedRows(ExpertRows):
 
     @property
     def num_rows(self) -> int:
-        """Of all blocks."""
         return self._packed.num_rows
 
     @property
@@ -108,7 +104,6 @@ class BlockedRows(ExpertRows):
         return align(self.used, self.block) + min(len(self.counts), self.used) * self.block if self.used else 0
 
     def first_row(self, expert: int) -> int:
-        """Of an expert, a multiple of the block."""
         return self._packed.first_row(expert)
 
     def row(self, expert: int, index: int) -> int:
@@ -136,7 +131,6 @@ class GatheredRows(ExpertRows):
         return self.num_tokens
 
     def row(self, expert: int, index: int) -> int:
-        """The token."""
         return self.sources[PackedRows(self.counts).row(expert, index)]
 
 

@@ -57,7 +57,6 @@ class Field:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all elements."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property

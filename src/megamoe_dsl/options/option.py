@@ -39,12 +39,10 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """experts_per_rank: --experts-per-rank"""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def argument(self) -> dict[str, Any]:
-        """Keywords of argparse's `add_argument`."""
         if self.type is bool:
             return {"action": "store_true", "help": self.text}
         shown = self.shown if self.shown is not None else self.default

@@ -13,7 +13,6 @@ TILES = 16  # of a lane: wide enough for their names
 
 
 def tile_kind(block: Block) -> str:
-    """Linear1 or Linear2."""
     return "Linear1" if block.phase == FC1 else "Linear2"
 
 

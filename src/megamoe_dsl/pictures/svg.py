@@ -54,7 +54,6 @@ class _Sheet:
         self.y, self.width = float(MARGIN), 0.0
 
     def text(self, x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", paper: str = "ink", bold: bool = False) -> None:
-        """On the page."""
         look = {"text_anchor": anchor} if anchor != "start" else {}
         if bold:
             look["font_weight"] = "bold"

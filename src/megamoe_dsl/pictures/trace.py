@@ -78,7 +78,6 @@ def _draw_spans(spans: list[TracedSpan], source: str) -> Picture:
 
 
 def _role(warp: str) -> str:
-    """Of a warp's name, as in "02 token_loader"."""
     return warp.split(maxsplit=1)[-1].replace("_", " ")
 
 

@@ -20,7 +20,6 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """SM, and its numbers."""
         return f"SM {', '.join(map(str, self.sms))}"
 
 

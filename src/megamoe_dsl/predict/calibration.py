@@ -72,7 +72,6 @@ class Calibration:
 
 
 def path_of(gpu: str) -> Path:
-    """NVIDIA H200: nvidia_h200.json"""
     return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
 
 

@@ -73,14 +73,12 @@ class KBlocks:
 
     @classmethod
     def of(cls, problem: Problem, block_k: int = BLOCK_K) -> KBlocks:
-        """Of a layer, in stages of so many channels."""
         hidden, intermediate = problem.hidden, problem.intermediate
         n_blocks = ceil_div(2 * intermediate, TILE_ROWS), ceil_div(hidden, TILE_ROWS)
         return cls(ceil_div(hidden, block_k), ceil_div(intermediate, block_k), *n_blocks, problem.experts_per_rank)
 
     @property
     def of_expert(self) -> int:
-        """Of an expert's weights."""
         return self.fc1_n * self.fc1 + self.fc2_n * self.fc2
 
     def weights(self, tiles: Tiles) -> Ints:

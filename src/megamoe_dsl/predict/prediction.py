@@ -32,7 +32,6 @@ class Prediction:
 
     @property
     def us(self) -> float:
-        """Of a call."""
         return self.launched.us
 
     @property

@@ -69,7 +69,6 @@ class Shape:
 
     @property
     def mmas(self) -> float:
-        """Of a K block."""
         return self.k_block.channels / (2 * BYTE_MMA if self.packed else BYTE_MMA)
 
     @property

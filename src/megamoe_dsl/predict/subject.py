@@ -47,7 +47,6 @@ class Subject:
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
-        """Of one of this package's kernels."""
         if isinstance(config, Sm90Config):
             return cls.of_sm90(config, load)
         assert isinstance(config, Sm100Config)
@@ -55,8 +54,6 @@ class Subject:
 
     @classmethod
     def of_sm90(cls, config: Sm90Config, load: RankLoad) -> Subject:
-        """Of the SM90 kernel."""
-
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
 
@@ -64,8 +61,6 @@ class Subject:
 
     @classmethod
     def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
-        """Of an SM100 kernel, whoever wrote it."""
-
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm100.tile_table(shape, tiles, load, calibration, clock), sm100.machine(shape, load, calibration, clock)
 

@@ -30,7 +30,6 @@ class TokenBlocks:
 
     @classmethod
     def of(cls, counts: Sequence[int], block_m: int) -> TokenBlocks:
-        """Of these tokens of each local expert."""
         blocks = [ceil_div(tokens, block_m) for tokens in counts]
         valid = [min(block_m, tokens - m * block_m) for tokens, n in zip(counts, blocks, strict=True) for m in range(n)]
         return cls((*counts, 0), (0, *accumulate(blocks)), tuple(valid))
@@ -40,7 +39,6 @@ class TokenBlocks:
         return self.counts[expert]
 
     def first_block(self, expert: int) -> int:
-        """The expert's first block."""
         return self.first[expert]
 
 
@@ -56,7 +54,6 @@ class Tiles:
 
     @classmethod
     def of(cls, blocks: Iterable[Block]) -> Tiles:
-        """Of blocks in their order."""
         rows = [(one.phase, one.expert, one.n_block, one.pool_block, one.valid_m) for one in blocks]
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 

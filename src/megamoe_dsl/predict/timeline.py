@@ -77,5 +77,4 @@ def draw(launched: Launched, subject: str) -> Picture:
 
 
 def bars(some: Iterable[PredictedSpan]) -> list[Bar]:
-    """Of the spans of one lane."""
     return [Bar(one.start, one.end, one.kind, one.name) for one in some]

@@ -66,5 +66,4 @@ class CompiledPreset:
         return choose(self.problem, num_tokens, self.target)
 
     def artifact(self, num_tokens: int) -> Artifact:
-        """The kernel of `config(num_tokens)`."""
         return self.artifacts[self.config(num_tokens)]

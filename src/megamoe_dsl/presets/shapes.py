@@ -34,7 +34,6 @@ class Preset:
 
     @property
     def experts_per_rank(self) -> int:
-        """With `num_ranks` ranks."""
         return self.num_experts // self.num_ranks
 
     def problem(self, max_tokens_per_rank: int, **changes: int | float | str | None) -> Problem:

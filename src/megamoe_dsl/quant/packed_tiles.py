@@ -162,7 +162,6 @@ def _order(parts: torch.Tensor) -> torch.Tensor:
 
 
 def _collect_codes(tiles: torch.Tensor) -> torch.Tensor:
-    """Inverse of `_arrange_codes`."""
     n_tiles, k_tiles = tiles.shape[:2]
     words = tiles.reshape(n_tiles, k_tiles, 2, 2, 2, 4, 8, 4, 2, 2, 4)
     magnitudes = torch.stack([words & _MAGNITUDE, words >> 4 & _MAGNITUDE], dim=-1).flatten(-2).unflatten(-1, (2, 4))

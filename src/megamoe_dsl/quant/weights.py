@@ -131,7 +131,6 @@ class ExpertWeights:
             _require_shape(name, getattr(self, name), dtype, shape)
 
     def expert(self, index: int) -> "ExpertWeights":
-        """One of them."""
         return self.map(lambda tensor: tensor[index : index + 1])
 
     def resized(self, problem: "Problem", shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":

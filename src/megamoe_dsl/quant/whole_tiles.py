@@ -26,12 +26,10 @@ class MatrixShape(NamedTuple):
 
 
 def weight_shapes(problem: Problem) -> dict[str, MatrixShape]:
-    """Of the layer's weights."""
     return {"fc1": MatrixShape(2, problem.intermediate, problem.hidden), "fc2": MatrixShape(1, problem.hidden, problem.intermediate)}
 
 
 def tiled_shapes(problem: Problem) -> dict[str, MatrixShape]:
-    """Of the same in whole tiles."""
     return {
         name: MatrixShape(parts, align(rows, TILE_ROWS // parts), align(k, TILE_K))
         for name, (parts, rows, k) in weight_shapes(problem).items()

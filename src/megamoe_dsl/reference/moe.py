@@ -62,7 +62,6 @@ def check_inputs(
 
 
 def travel_dtype(problem: Problem) -> torch.dtype:
-    """Of what `stages.travel` gives."""
     return torch.float32 if problem.formats.combine.scale else torch.bfloat16
 
 

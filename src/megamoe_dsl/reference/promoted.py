@@ -21,7 +21,6 @@ _MAX_PRODUCTS = {True: 1 << 20, False: 1 << 26}  # held at a time, on a CPU or n
 
 
 def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> Iterator[torch.Tensor]:
-    """Of every 128 of K, ascending: [n, rows]."""
     block = FP32_SCALE_BLOCK
     if accumulate == "hopper":
         # The blocks side by side, and as many tokens at a time as memory allows.

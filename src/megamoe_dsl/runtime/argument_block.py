@@ -37,7 +37,6 @@ class ArgumentBlock:
             setattr(self.values, name, type(getattr(self.values, name)).from_buffer_copy(value) if isinstance(value, bytes) else value)
 
     def save(self) -> bytes:
-        """What `restore` brings back."""
         return bytes(self.values)
 
     def restore(self, saved: bytes) -> None:

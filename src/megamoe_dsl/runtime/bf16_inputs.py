@@ -26,7 +26,6 @@ class Bf16Inputs:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return self.x.shape[0]
 
     def check_layout(self, problem: Problem, owner: str = "") -> None:

@@ -93,7 +93,6 @@ class Inputs:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return self.x.shape[0]
 
     def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
@@ -253,12 +252,10 @@ class RankBuffers:
 
     @property
     def problem(self) -> Problem:
-        """The layer."""
         return self.config.problem
 
     @property
     def device(self) -> torch.device:
-        """Of the weights."""
         return self.weights.fc1.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
@@ -291,7 +288,6 @@ class RankBuffers:
         self.store(inputs)
 
     def store(self, inputs: Inputs) -> None:
-        """`load` without the check."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             rows, given = self.view(name)[: inputs.num_tokens], getattr(inputs, name)
             rows[:, : given.shape[1]] = given

@@ -57,6 +57,5 @@ class CallPlans(Generic[Plan]):
         return plan
 
     def clear(self) -> None:
-        """Forgets all plans."""
         self._made.clear()
         self._last = None

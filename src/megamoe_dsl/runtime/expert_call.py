@@ -120,17 +120,14 @@ class ExpertCall:
 
     @property
     def tokens(self) -> int:
-        """Of the call."""
         return len(self.x)
 
     @property
     def rows(self) -> int:
-        """Of all experts together, at most."""
         return self.tokens * self.layer.topk
 
     @cached_property
     def region(self) -> Region:
-        """Of the workspace."""
         return workspace(self.layer, self.tokens)
 
     @cached_property
@@ -148,7 +145,6 @@ class ExpertCall:
 
     @cached_property
     def x_sf(self) -> torch.Tensor:
-        """Their scales."""
         return self._view("x_sf")
 
     @cached_property
@@ -178,7 +174,6 @@ class ExpertCall:
 
     @cached_property
     def fc1(self) -> GatherTensors:
-        """Of Linear1: rows gathered from tokens, activated and packed."""
         h, w = self._view("h"), self.weights
         if not self.layer.formats.scaled:
             operands = self.x, no_scales(self.x), w.w1, w.w1_sf
@@ -191,7 +186,6 @@ class ExpertCall:
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:
-        """Of Linear2: rows as Linear1 leaves them."""
         h, h_sf = self.fc1.d, self.fc1.d_sf
         operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
         if not self.layer.formats.scales_in_mma:
@@ -210,6 +204,5 @@ class ExpertCall:
         return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
 
     def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:
-        """Of the first or the last launch."""
         read, written = tensors
         return {**{name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}, "num_tokens": self.tokens}

@@ -30,7 +30,6 @@ class ExpertFactors(NamedTuple):
 
     @classmethod
     def of(cls, factors: torch.Tensor) -> ExpertFactors:
-        """Of float32 [5, E]."""
         x, *others = factors
         return cls(x[:1], *others)
 

@@ -63,7 +63,6 @@ class DeviceExperts:
         return call.y
 
     def route(self, call: ExpertCall) -> None:
-        """The first launch."""
         self._fill_route(call, self._counters.address())
         self._route.launch()
 
@@ -71,15 +70,12 @@ class DeviceExperts:
         return _fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
 
     def fc1(self, call: ExpertCall) -> None:
-        """The second launch: Linear1."""
         self._fc1(call.fc1)
 
     def fc2(self, call: ExpertCall) -> None:
-        """The third launch: Linear2."""
         self._fc2(call.fc2)
 
     def sum(self, call: ExpertCall) -> None:
-        """The last launch."""
         _fill(self._sum, call.arguments(call.sum_tensors()))
         self._sum.launch()
 

@@ -93,7 +93,6 @@ class GemmTensors:
 
     @property
     def rows(self) -> int:
-        """M."""
         return self.a.numel() // self.a.shape[-1]
 
     def scales(self) -> KernelScales:

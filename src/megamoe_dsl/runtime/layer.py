@@ -215,7 +215,6 @@ class MegaMoE(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Of the weights and of the symmetric buffer."""
         return self.memory.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:

@@ -31,7 +31,6 @@ class Scratch:
 
 @lru_cache
 def scratch(device: torch.device) -> Scratch:
-    """That of a device."""
     return Scratch(device)
 
 

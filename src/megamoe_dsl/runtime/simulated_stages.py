@@ -45,6 +45,5 @@ class SimulatedStages(SimulatedMoE):
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
-        """Every stage."""
         pairs = zip(self.stages, self.buffers, strict=True)
         return [self.launch_of(stage, ranks[rank], rank, num_tokens, y) for stage, ranks in pairs]

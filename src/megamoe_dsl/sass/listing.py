@@ -37,7 +37,6 @@ class Instruction:
 
     @property
     def operation(self) -> str:
-        """The opcode without modifiers."""
         return self.opcode.split(".", 1)[0]
 
     @property

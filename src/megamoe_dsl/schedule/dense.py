@@ -14,14 +14,10 @@ class DensePlan(Protocol):
     """What the order reads of a configuration."""
 
     @property
-    def block_m(self) -> int:
-        """Rows of a block."""
-        ...
+    def block_m(self) -> int: ...
 
     @property
-    def n_blocks(self) -> int:
-        """Column blocks."""
-        ...
+    def n_blocks(self) -> int: ...
 
     @property
     def group_m(self) -> int:
@@ -47,7 +43,6 @@ class DenseOrder:
 
     @property
     def num_steps(self) -> int:
-        """One."""
         return 1
 
     def has(self, step: Int, sizes: OneSize) -> Any:
@@ -55,11 +50,9 @@ class DenseOrder:
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> OneSize:
-        """Of the only step."""
         return self.sizes(zero)
 
     def part(self, step: Int, before: OneSize) -> Int:
-        """The step itself."""
         return step
 
     def sizes(self, part: Int) -> OneSize:

@@ -12,9 +12,7 @@ from ..layouts.arith import Int, ceil_div
 class ExpertTable(Protocol):
     """Tokens and first block of rows of each expert; the entry after the last expert holds 0 tokens."""
 
-    def tokens(self, expert: Int) -> Int:
-        """Tokens of an expert."""
-        ...
+    def tokens(self, expert: Int) -> Int: ...
 
     def first_block(self, expert: Int) -> Int:
         """The expert's first block of rows, where every expert begins a block of its own."""
@@ -34,7 +32,6 @@ class HostTable:
         return cls(tuple(counts), block_m)
 
     def tokens(self, expert: int) -> int:
-        """Tokens of an expert."""
         return (*self.counts, 0)[expert]
 
     def first_block(self, expert: int) -> int:

@@ -37,18 +37,14 @@ class LocalExperts(Protocol):
     """What the order reads of a problem."""
 
     @property
-    def experts_per_rank(self) -> int:
-        """Local experts."""
-        ...
+    def experts_per_rank(self) -> int: ...
 
 
 class FusedMoePlan(Protocol):
     """What the order reads of a configuration."""
 
     @property
-    def problem(self) -> LocalExperts:
-        """The layer."""
-        ...
+    def problem(self) -> LocalExperts: ...
 
     @property
     def lookahead(self) -> int:
@@ -56,9 +52,7 @@ class FusedMoePlan(Protocol):
         ...
 
     @property
-    def block_m(self) -> int:
-        """Tokens of a block."""
-        ...
+    def block_m(self) -> int: ...
 
     @property
     def fc1_n_blocks(self) -> int:
@@ -76,9 +70,7 @@ class FusedMoePlan(Protocol):
         ...
 
     @property
-    def num_clusters(self) -> int:
-        """Clusters of the grid."""
-        ...
+    def num_clusters(self) -> int: ...
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -112,7 +104,6 @@ class Block:
 
     @property
     def mma_n(self) -> Int:
-        """Tokens the MMA covers."""
         return mma_tokens(self.valid_m)
 
 
@@ -125,7 +116,6 @@ class PhaseSizes:
 
     @property
     def total(self) -> Int:
-        """Of both phases."""
         return self.fc1 + self.fc2
 
 

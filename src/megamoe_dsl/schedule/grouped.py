@@ -15,9 +15,7 @@ class GroupedPlan(DensePlan, Protocol):
     """What the order reads of a configuration: that of a dense GEMM for each expert, and how many experts there are."""
 
     @property
-    def num_experts(self) -> int:
-        """Experts of the table."""
-        ...
+    def num_experts(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class GroupedOrder:
 
     @property
     def num_steps(self) -> int:
-        """One for each expert."""
         return self.config.num_experts
 
     def has(self, step: Int, sizes: OneSize) -> Any:
@@ -55,7 +52,6 @@ class GroupedOrder:
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> OneSize:
-        """Of the first expert."""
         return self.sizes(zero)
 
     def part(self, step: Int, before: OneSize) -> Int:
@@ -63,7 +59,6 @@ class GroupedOrder:
         return step
 
     def sizes(self, part: Int) -> OneSize:
-        """The expert's blocks."""
         return OneSize(ceil_div(self.table.tokens(part), self.config.block_m) * self.config.n_blocks)
 
     def block(self, step: Int, local: Int, sizes: OneSize) -> GroupedBlock:

@@ -12,9 +12,7 @@ class StepSizes(Protocol):
     """How many blocks a step has: `total`.  An order may keep more here that it computes once per step and needs for every block."""
 
     @property
-    def total(self) -> Int:
-        """Blocks of the step."""
-        ...
+    def total(self) -> Int: ...
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,6 @@ class RingStep:
 
     @property
     def total(self) -> Int:
-        """Blocks of both phases."""
         return self.fc1 + self.fc2
 
 

@@ -52,7 +52,6 @@ class Scheduler:
         return self.valid() & (self.local >= self.sizes.total)
 
     def advance(self) -> Self:
-        """To the next step."""
         step = self.step + 1
         part = self.order.part(step, self.sizes)
         return dataclasses.replace(self, step=step, local=self.local - self.sizes.total, sizes=self.order.sizes(part))

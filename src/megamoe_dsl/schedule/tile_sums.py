@@ -35,7 +35,6 @@ class TileSums:
 
     @property
     def num_tiles(self) -> int:
-        """Of all experts."""
         return self.ends[-1]
 
     @property

@@ -20,14 +20,10 @@ class Thread(Protocol):
     state: dict[Any, Any]
 
     @property
-    def order(self) -> LaneOrder:
-        """What its lanes know."""
-        ...
+    def order(self) -> LaneOrder: ...
 
     @property
-    def cta(self) -> Place:
-        """Where it runs."""
-        ...
+    def cta(self) -> Place: ...
 
 
 @dataclass(slots=True)

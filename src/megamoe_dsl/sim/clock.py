@@ -56,7 +56,6 @@ class Clock:
             np.maximum(self.rows, other.rows, out=self.rows)
 
     def copy(self) -> Clock:
-        """A snapshot."""
         out = Clock(self.rows)
         out._shared = self._shared = True
         return out
@@ -74,7 +73,6 @@ class Clock:
         self.own()[:, agent] = value
 
     def knows(self, other: Clock) -> bool:
-        """Whether `other` adds nothing."""
         if self.rows.shape != other.rows.shape:
             width = max(self.rows.shape[1], other.rows.shape[1])
             self.fit(width)

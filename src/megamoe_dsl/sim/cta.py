@@ -34,7 +34,6 @@ class Cta:
         self.warps: list[Warp] = []
 
     def barrier(self, number: int) -> BarrierState:
-        """Named barrier `number`."""
         return self.barriers.setdefault(number, BarrierState())
 
     def live_threads(self) -> int:

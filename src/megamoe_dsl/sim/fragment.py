@@ -21,6 +21,5 @@ class Fragment:
         self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
 
     def set(self, mask: Mask) -> None:
-        """Other lanes."""
         bits = ALL_LANES if mask is None else mask.tobytes()
         self.mask, self.bits = (None, ALL_LANES) if bits == ALL_LANES else (mask, bits)

@@ -19,20 +19,16 @@ class Geometry:
 
     @property
     def ctas(self) -> int:
-        """CTAs of the grid."""
         return prod(self.grid)
 
     @property
     def ctas_of_cluster(self) -> int:
-        """CTAs of a cluster."""
         return prod(self.cluster)
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
         return prod(self.block)
 
     @property
     def warps(self) -> int:
-        """Warps of a CTA."""
         return -(-self.threads // 32)

@@ -33,7 +33,6 @@ class GlobalRows:
 
     @property
     def num_bytes(self) -> int:
-        """Of all of them."""
         return self.width * len(self.steps)
 
     def of(self, values: NDArray[Any], offset: int) -> NDArray[Any]:

@@ -47,9 +47,7 @@ class WorldLike(Protocol):
         """A number that no CTA of this run has."""
         ...
 
-    def clock(self) -> int:
-        """Simulated time."""
-        ...
+    def clock(self) -> int: ...
 
     def cancel(self, cta: CtaLike) -> Dim3 | None:
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
@@ -95,9 +93,7 @@ class ClusterLike(Protocol):
         ...
 
     @property
-    def grid(self) -> GridLike:
-        """Their launch."""
-        ...
+    def grid(self) -> GridLike: ...
 
     def arrive(self, lanes: int) -> None:
         """`lanes` threads arrive at the cluster barrier."""
@@ -129,31 +125,21 @@ class CtaLike(Place, Protocol):
         ...
 
     @property
-    def world(self) -> WorldLike:
-        """The run."""
-        ...
+    def world(self) -> WorldLike: ...
 
     @property
-    def cluster(self) -> ClusterLike:
-        """Its cluster."""
-        ...
+    def cluster(self) -> ClusterLike: ...
 
     @property
-    def warps(self) -> Sequence[WarpLike]:
-        """By index."""
-        ...
+    def warps(self) -> Sequence[WarpLike]: ...
 
-    def barrier(self, number: int) -> BarrierState:
-        """Named barrier `number`."""
-        ...
+    def barrier(self, number: int) -> BarrierState: ...
 
     def live_threads(self) -> int:
         """Threads a barrier without a count waits for."""
         ...
 
-    def warp_left(self) -> None:
-        """A warp exited."""
-        ...
+    def warp_left(self) -> None: ...
 
 
 class WarpLike(Thread, Protocol):
@@ -174,19 +160,13 @@ class WarpLike(Thread, Protocol):
     local: ByteStore | None
 
     @property
-    def world(self) -> WorldLike:
-        """The run."""
-        ...
+    def world(self) -> WorldLike: ...
 
     @property
-    def cta(self) -> CtaLike:
-        """Its thread block."""
-        ...
+    def cta(self) -> CtaLike: ...
 
     @property
-    def kernel(self) -> ParsedKernel:
-        """What it runs."""
-        ...
+    def kernel(self) -> ParsedKernel: ...
 
     def local_memory(self) -> ByteStore:
         """The .local memory of the 32 lanes, one stride after the other."""

@@ -35,7 +35,6 @@ def bits_of(mask: Mask) -> int:
 
 
 def mask_of(lanes: list[int]) -> int:
-    """Lanes as a mask."""
     return FULL if len(lanes) == 32 else 1 << lanes[0] if len(lanes) == 1 else sum(1 << lane for lane in lanes)
 
 

@@ -49,9 +49,7 @@ class Acting(Protocol):
     line: int
 
     @property
-    def cta(self) -> Place:
-        """Where it runs."""
-        ...
+    def cta(self) -> Place: ...
 
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
@@ -290,7 +288,6 @@ class LaneOrder:
             strand.clock.raise_to(shown_to, shown)  # HAPPENED says of whom the strand knows that much
 
     def sync(self, bits: int) -> None:
-        """`bar.warp.sync` of these lanes."""
         bits = self.whole(bits & ~self.missing)
         clock = self.meet(bits).clock
         if bits == FULL:

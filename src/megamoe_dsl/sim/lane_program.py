@@ -103,7 +103,6 @@ class _Writer:
         self.values: dict[str, Value] = {}
 
     def place(self, of: Any, dtype: Any) -> Value:
-        """A new place."""
         self.places.append((of, np.dtype(dtype).num))
         return len(self.places) - 1, dtype
 

@@ -56,7 +56,6 @@ class Mbarrier:
         self._check()
 
     def expect(self, count: int) -> None:
-        """`mbarrier.expect_tx`."""
         self._add_transactions(count)
 
     def complete(self, count: int) -> None:

@@ -121,7 +121,6 @@ class GlobalMemory:
         return int(base)
 
     def remove(self, buffer: Any) -> None:
-        """Forget a registered buffer."""
         base = buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data
         at = bisect.bisect(self.bases, base) - 1
         if at < 0 or self.bases[at] != base:

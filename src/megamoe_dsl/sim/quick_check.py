@@ -88,22 +88,18 @@ class Uncompiled:
     """What stands for the compiled functions: decides nothing."""
 
     def knows(self, *_: object) -> bool:
-        """Nobody can say."""
         return False
 
     def access(self, *_: object) -> bool:
-        """Nobody can say."""
         return False
 
     def read(self, *_: object) -> None:
         """Nobody can say."""
 
     def pages(self, index: Records, shift: int) -> list[int]:
-        """See `QuickCheck`."""
         return np.unique(index >> shift).tolist()
 
     def keep(self, some: NDArray[np.bool_], row: Records, first: int, index: Records, new: Records) -> None:
-        """See `QuickCheck`."""
         here = (index >= first) & (index < first + len(row))
         index, new = index[here], new[here]
         before = row[index - first]
@@ -115,7 +111,6 @@ class Uncompiled:
         """Nobody can say."""
 
     def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
-        """See `QuickCheck`."""
         for row in rows:
             for agents, when in known:
                 clock[row, agents] = np.maximum(clock[row, agents], when)

@@ -83,8 +83,6 @@ class Race:
         return lanes
 
     def order(self, name: str, warp: Acting) -> LaneOrder:
-        """A new warp."""
-
         def add() -> LaneAgents:
             lanes = self.agent_of_lanes(name, warp.cta)
             self.warps[lanes.agent] = own.agent

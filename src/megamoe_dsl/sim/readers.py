@@ -37,7 +37,6 @@ class _Page:
         return self.records[row]
 
     def rows(self) -> Iterator[tuple[int, Records]]:
-        """Agents and their rows."""
         return zip(self._rows, self.records, strict=False)
 
 
@@ -50,7 +49,6 @@ class Readers:
         self._quick = quick_check()
 
     def grow(self, size: int) -> None:
-        """Room for more locations."""
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
 
     def add(self, index: NDArray[np.int64], records: Records) -> None:

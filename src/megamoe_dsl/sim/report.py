@@ -50,7 +50,6 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Warp-instructions per second."""
         return self.instructions / self.seconds if self.seconds else 0.0
 
     @property

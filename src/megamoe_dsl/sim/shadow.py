@@ -51,7 +51,6 @@ class Shadow:
         self._strong_so_far = 0
 
     def where(self, index: int) -> str:
-        """A location for people."""
         byte = index << self._shift
         if first := max((first for first in self._refined if first <= index), default=0):
             page = self._refined[first]

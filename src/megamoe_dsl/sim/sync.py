@@ -26,9 +26,7 @@ class Learner(Protocol):
         """Lanes have synchronised with who tells this."""
         ...
 
-    def known(self, bits: int | None = None) -> Clock:
-        """What lanes know."""
-        ...
+    def known(self, bits: int | None = None) -> Clock: ...
 
 
 class SyncPoint:

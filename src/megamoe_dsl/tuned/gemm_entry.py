@@ -48,7 +48,6 @@ class GemmEntry:
 
     @property
     def expected(self) -> float:
-        """Rows of a group."""
         return self.rows / self.num_groups
 
     @property

@@ -99,7 +99,6 @@ def tuned_table(gpu: str) -> Table[Entry]:
 
 @lru_cache
 def tuned_gemms(gpu: str) -> Table[GemmEntry]:
-    """The same of GEMMs."""
     return Table.read(gpu, kind=GemmEntry)
 
 

@@ -38,7 +38,6 @@ class GemmPoint:
 
     @property
     def rows(self) -> int:
-        """Of all groups together."""
         return sum(self.counts)
 
     @property
@@ -49,7 +48,6 @@ class GemmPoint:
 
     @property
     def flop(self) -> float:
-        """Of the rows that are there."""
         return 2.0 * self.rows * self.problem.n * self.problem.k
 
     @property
@@ -72,17 +70,14 @@ class GemmPoint:
         return replace(self, problem=replace(self.problem, recipe=recipe))
 
     def describe(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"name": self.name, **asdict(self)}
 
 
 def dense(m: int, n: int, k: int) -> GemmPoint:
-    """Of a dense problem."""
     return GemmPoint(GemmProblem(n, k), (m,))
 
 
 def grouped(kind: str, counts: Sequence[int], n: int, k: int) -> GemmPoint:
-    """Of a problem with groups."""
     return GemmPoint(GemmProblem(n, k, kind, len(counts)), tuple(counts))
 
 

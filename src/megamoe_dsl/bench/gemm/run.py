@@ -38,7 +38,6 @@ class GemmRun:
     variants: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `ProblemError`."""
         require_place("out", self.out)
 
 

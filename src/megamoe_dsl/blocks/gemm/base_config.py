@@ -60,7 +60,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def smem(self) -> Any:
-        """Of `num_stages` stages."""
         return self.smem_plan(self.num_stages)
 
     @property
@@ -70,7 +69,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def num_clusters(self) -> int:
-        """Of the grid."""
         return self.num_sms // self.cluster
 
     @property

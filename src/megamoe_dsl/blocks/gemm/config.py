@@ -209,7 +209,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def n_blocks(self) -> int:
-        """Column blocks of D."""
         return -(-self.problem.n // self.block_n)
 
     @property
@@ -255,12 +254,10 @@ class GemmConfig(BaseGemmConfig):
     # --- threads and registers
     @property
     def math_warps(self) -> int:
-        """Warps that multiply."""
         return WARPS_PER_GROUP * self.warpgroups
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * (LOADER_WARPS + self.math_warps + self.decode_warps)
 
     @property
@@ -270,7 +267,6 @@ class GemmConfig(BaseGemmConfig):
 
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        """Of so many stages."""
         boxes, plan = self.boxes if self.staged else 0, GemmSmemPlan
         if self.problem.decodes:
             plan = DecodingSmemPlan if self.swap_ab else DecodedSmemPlan

@@ -100,7 +100,6 @@ class GemmContext:
 
     @property
     def first_k_block(self) -> Any:
-        """Of what this CTA multiplies of a tile."""
         return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
 
     @property
@@ -111,7 +110,6 @@ class GemmContext:
 
     @property
     def first_stage(self) -> Stage:
-        """Of the ring of operands."""
         config = self.config
         return Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers)
 
@@ -145,7 +143,6 @@ class GemmContext:
 
     @property
     def first_tile(self) -> TileQueue:
-        """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     def wait_rows(self, tile: GemmTile) -> None:

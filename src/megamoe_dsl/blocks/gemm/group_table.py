@@ -23,7 +23,6 @@ class GroupTable:
     address: Int32
 
     def tokens(self, expert: Any) -> Any:
-        """Rows of a group."""
         return load_shared_u32(self.address + expert * 8)
 
     def first_row(self, expert: Any) -> Any:

@@ -80,7 +80,6 @@ class GemmProblem:
 
     @property
     def formats(self) -> Recipe:
-        """Of A, `activations`, and of B, `weights`."""
         return RECIPES[self.recipe]
 
     @property
@@ -115,12 +114,10 @@ class GemmProblem:
 
     @property
     def d_columns(self) -> int:
-        """Of D."""
         return self.n
 
     @property
     def output_bytes(self) -> int:
-        """Of an element of D."""
         return 2 if self.output == BF16 else 4
 
     @property

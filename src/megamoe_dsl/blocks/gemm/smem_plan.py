@@ -53,7 +53,6 @@ class GemmSmemPlan:
 
     @property
     def loaders(self) -> int:
-        """Warps that load operands."""
         return LOADERS
 
     @property
@@ -73,22 +72,18 @@ class GemmSmemPlan:
 
     @property
     def token_scales(self) -> Field:
-        """Of A."""
         return Field("sfa", (self.num_stages, align(4 * self.scale_rows, 128) // 4), F32, 128)
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage."""
         return self.tile.n * ROW_BYTES
 
     @property
     def more_operands(self) -> tuple[Field, ...]:
-        """Of stages of rings besides."""
         return ()
 
     @property
     def box_bytes(self) -> int:
-        """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
 
     @property

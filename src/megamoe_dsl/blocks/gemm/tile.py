@@ -49,7 +49,6 @@ class TileShape:
 
     @property
     def sums(self) -> int:
-        """Of a thread, of a whole tile."""
         return self.chunks(False) * (self.m if self.swap_ab else self.columns(False) // self.chunks(False)) // 2
 
     def scale_step(self, half: bool) -> int:

@@ -17,7 +17,6 @@ FC1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
 
 
 def fc1_tile(tokens: int) -> ComposedLayout:
-    """(token, channel) -> byte."""
     return swizzled(SW64, Layout((tokens, FC1_CHANNELS), (FC1_CHANNELS, 1)))
 
 

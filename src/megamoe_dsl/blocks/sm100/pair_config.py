@@ -27,7 +27,6 @@ class PairConfig:
 
     @property
     def k_block(self) -> KBlock:
-        """K of a stage."""
         formats = self.problem.formats
         if not formats.scaled:
             return PLAIN_VALUES

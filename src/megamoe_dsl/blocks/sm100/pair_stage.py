@@ -22,7 +22,6 @@ class PairStage:
 
     @property
     def weight_rows(self) -> int:
-        """Of one CTA."""
         return BLOCK_N * self.consumers
 
     @property
@@ -51,7 +50,6 @@ class PairStage:
         return self.block_m // 2 * self.k_block.row_bytes + self.k_block.words * self.sfa_atoms * SF_ATOM_BYTES
 
     def operands(self, num_stages: int) -> tuple[Field, Field]:
-        """Of a ring: weights, tokens."""
         return (
             Field("weights", (num_stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (num_stages, self.token_bytes), U8, OPERAND_ALIGNMENT),

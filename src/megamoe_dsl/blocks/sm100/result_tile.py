@@ -22,7 +22,6 @@ def result_tile(tokens: int) -> ComposedLayout:
 
 
 def result_bytes(tokens: int) -> int:
-    """Of a tile."""
     return tokens * BLOCK_N * 2
 
 

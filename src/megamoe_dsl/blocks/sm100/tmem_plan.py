@@ -46,7 +46,6 @@ class Sm100TmemPlan:
 
     @property
     def used(self) -> int:
-        """Columns in use."""
         return self.sfb + self.sfb_columns
 
     @property

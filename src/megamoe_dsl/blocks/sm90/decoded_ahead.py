@@ -32,7 +32,6 @@ class DecodedAhead(DecodedShare):
 
     @staticmethod
     def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
-        """Of a whole tile."""
         share = DecodedShare.of(me, half=False, in_registers=True)
         return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
 

@@ -35,7 +35,6 @@ class DecodedRows(DecodedShare):
 
     @staticmethod
     def of(me: MathThread) -> DecodedRows:  # type: ignore[override]
-        """Its first chunk."""
         return DecodedRows(me.group, me.warp, me.lane, False, 1, CHUNK_ROWS, CHUNK_ROWS, None, 0)
 
     @property

@@ -89,7 +89,6 @@ class DecodedShare(RowShare):
         return ((load_shared_f32(stage.shared("sfb")),),) * self.chunks
 
     def release(self, stage: Stage, more: Any) -> None:
-        """Not the last stage."""
         release_if(stage, self.lane, more)
 
     @cute.jit

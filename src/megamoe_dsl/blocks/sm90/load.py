@@ -71,7 +71,6 @@ class Fetch:
         return 1
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """One of them alone."""
         self.load(destination, full, x, y)
 
 
@@ -98,7 +97,6 @@ class TokenTile(RowTile):
     scales: Int64
 
     def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
-        """Of K block k, to `sfa` of its stage."""
         load_tile_cta(stage.shared("sfa"), self.scales, full, self.scale_row, k)
 
     @property
@@ -145,7 +143,6 @@ class WeightTile:
         self.weights.load(destination, full, *self.place(k))
 
     def load_box(self, box: int, destination: Any, full: Any, k: Any) -> None:
-        """One box of that."""
         self.weights.load_box(box, destination, full, *self.place(k))
 
 

@@ -54,7 +54,6 @@ class PackedShare(MathThread):
 
     @property
     def blocks(self) -> int:
-        """Of 64 weight rows that the warpgroup has."""
         return BLOCKS
 
     @property
@@ -94,7 +93,6 @@ class PackedBlock(PackedShare):
 
     @property
     def blocks(self) -> int:
-        """One."""
         return 1
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
@@ -112,7 +110,6 @@ class Ahead:
 
     @staticmethod
     def of(me: PackedShare, stage: Stage) -> Ahead:
-        """Of a full stage."""
         record = me.record(stage)
         return Ahead(record, me.fragment(stage, record, 0))
 

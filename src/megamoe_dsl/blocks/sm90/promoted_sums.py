@@ -17,6 +17,5 @@ class PromotedSums:
 
     @staticmethod
     def zero(parts: int, values: int) -> PromotedSums:
-        """`parts` of `values` each."""
         part = tuple(Float32(0.0) for _ in range(values))
         return PromotedSums((part,) * parts, part)

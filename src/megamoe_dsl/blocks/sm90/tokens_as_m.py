@@ -62,12 +62,10 @@ class RowShare(MathThread):
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a chunk in a stage."""
         return self.chunk_rows * ROW_BYTES
 
     @property
     def first_chunk(self) -> Any:
-        """The first of them."""
         return self.group if self.half else 0
 
     @property
@@ -129,7 +127,6 @@ class RowShare(MathThread):
         return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4)
 
     def token_scales(self, stage: Stage) -> list[Any]:
-        """Of the thread's two tokens."""
         first = stage.token_scales + self.token * stage.scale_step
         return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
 

@@ -79,7 +79,6 @@ class ColumnShare(MathThread):
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
 
     def token_scales(self, stage: Stage) -> list[Any]:
-        """Of the thread's tokens, two at a time."""
         first = stage.token_scales + self.pair * 4
         return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 

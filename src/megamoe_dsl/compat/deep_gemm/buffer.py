@@ -32,7 +32,6 @@ _BY_INPUTS: WeakValueDictionary[int, SymmBuffer] = WeakValueDictionary()
 
 
 def current_device() -> torch.device:
-    """Where buffers are made."""
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -35,7 +35,6 @@ def install(*, keep_plain_weights: bool = True) -> Swap:
         swap.put(module, name, function)
 
     def build(experts: Any) -> None:
-        """`build_sm90_mega_moe_experts_weights`."""
         build_sm90_weights(experts, keep_plain_weights=keep_plain_weights)
 
     swap.put(importlib.import_module(WEIGHTS_SM90), "build_sm90_mega_moe_experts_weights", build)

@@ -41,7 +41,6 @@ class TokensConfig:
 
     @property
     def num_clusters(self) -> int:
-        """Of one CTA each."""
         return self.num_sms
 
     @classmethod

@@ -29,7 +29,6 @@ class RoutingKernel(Kernel):
         return replace(kind.choose(problem, target), **fields)
 
     def label(self, config: TokensConfig) -> str:
-        """Hidden, experts and top-k."""
         p = config.problem
         assert isinstance(p, RoutingProblem)
         return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
@@ -43,13 +42,11 @@ class TopExpertsKernel(RoutingKernel):
     configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig, SM100.name: Sm100TopExpertsConfig}
 
     def launcher(self, config: TopExpertsConfig) -> Callable[..., Any]:
-        """`top_experts`.  Imports the DSL."""
         from .top_experts import top_experts
 
         return top_experts
 
     def label(self, config: TokensConfig) -> str:
-        """Experts, top-k and scores."""
         p = config.problem
         assert isinstance(p, TopExpertsProblem)
         return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
@@ -67,7 +64,6 @@ class RouteKernel(RoutingKernel):
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig, SM100.name: Sm100RouteConfig}
 
     def launcher(self, config: RouteConfig) -> Callable[..., Any]:
-        """`route`.  Imports the DSL."""
         from .route import route
 
         return route
@@ -77,7 +73,6 @@ class RouteKernel(RoutingKernel):
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
 
     def smem(self, config: RouteConfig) -> Region:
-        """Of the CTA that sorts."""
         return config.region
 
 
@@ -88,7 +83,6 @@ class SumKernel(RoutingKernel):
     configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig, SM100.name: Sm100SumConfig}
 
     def launcher(self, config: SumConfig) -> Callable[..., Any]:
-        """`topk_sum`.  Imports the DSL."""
         from .topk_sum import topk_sum
 
         return topk_sum

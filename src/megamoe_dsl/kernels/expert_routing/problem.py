@@ -44,7 +44,6 @@ class RoutingProblem:
 
     @property
     def formats(self) -> Recipe:
-        """Of tokens, `activations`, and what follows."""
         return RECIPES[self.recipe]
 
     def check_tokens(self, tokens: object, field: str = "num_tokens") -> int:

@@ -200,5 +200,4 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
 
 @cute.jit
 def route(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, stream: Any):
-    """Launches the kernel."""
     launch(route_kernel(config, args), config, stream)

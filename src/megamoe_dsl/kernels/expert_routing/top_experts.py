@@ -53,7 +53,6 @@ def word_of(score: Any) -> Uint32:
 
 
 def bits_of(value: Any) -> Uint32:
-    """Of a float."""
     return emit_to(Uint32, "mov.b32 {}, {};", value)
 
 
@@ -64,7 +63,6 @@ def score_of_word(word: Any) -> Float32:
 
 
 def larger(a: Any, b: Any) -> Uint32:
-    """Of two words."""
     return emit_to(Uint32, "max.u32 {}, {}, {};", a, b)
 
 
@@ -156,5 +154,4 @@ def top_experts_kernel(config: cutlass.Constexpr[TopExpertsConfig], args: TopExp
 
 @cute.jit
 def top_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments, stream: Any):
-    """Launches the kernel."""
     launch(top_experts_kernel(config, args), config, stream)

@@ -57,5 +57,4 @@ def topk_sum_kernel(config: cutlass.Constexpr[SumConfig], args: SumArguments):
 
 @cute.jit
 def topk_sum(config: cutlass.Constexpr[SumConfig], args: SumArguments, stream: Any):
-    """Launches the kernel."""
     launch(topk_sum_kernel(config, args), config, stream)

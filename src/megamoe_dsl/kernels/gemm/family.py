@@ -76,13 +76,11 @@ class GemmKernel(Kernel):
         return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
-        """Their names."""
         if isinstance(config, Sm100GemmConfig):
             return [one.name.lower() for one in PairGemmMap]
         return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
 
     def label(self, config: BaseGemmConfig) -> str:
-        """Shape, kind and tile."""
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
@@ -117,7 +115,6 @@ class GemmKernel(Kernel):
         return count_work(problem, load)
 
     def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
-        """Of the roles.  Raises `InspectionError`."""
         from .measures import measure_gemm
         from .sm100.measures import measure_pair_gemm
 
@@ -130,5 +127,4 @@ class GemmKernel(Kernel):
         return {group: count for group, count in given.items() if count}
 
     def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
-        """SM100 only."""
         return config.tmem if isinstance(config, Sm100GemmConfig) else None

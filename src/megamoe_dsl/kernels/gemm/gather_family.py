@@ -100,7 +100,6 @@ class GatherGemmKernel(GemmKernel):
         return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]
 
     def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
-        """Of the roles.  Raises `InspectionError`."""
         from .gather_measures import measure_gather_gemm
         from .sm100.gather_measures import measure_pair_gather
 

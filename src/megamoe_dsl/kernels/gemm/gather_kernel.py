@@ -83,7 +83,6 @@ def run(ctx: GatherContext, warp: Any):
 
 
 def context(config: GatherGemmConfig, args: GatherGemmArguments, maps: Any) -> GatherContext:
-    """Of this CTA."""
     return GatherContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], Int32(0))
 
 
@@ -94,7 +93,6 @@ def gather_gemm_kernel(
     d: GridConstant[cuda.TensorMap],
     args: GatherGemmArguments,
 ):
-    """Rows that are gathered."""
     run(context(config, args, GatherMaps(address(weights), address(d))), cute.arch.warp_idx())
 
 

@@ -76,7 +76,6 @@ def end_together(ctx: GemmContext):
 
 
 def rank_in_cluster(config: GemmConfig) -> Int32:
-    """Of a CTA."""
     return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
 
 

@@ -141,7 +141,6 @@ def scales_of(plan: CombinePlan, piece: Piece) -> Any:
 
 
 def channels_of(plan: CombinePlan, index: Any) -> Any:
-    """Of a piece."""
     return plan.chunk if plan.last_chunk == plan.chunk else plan.channels(part_of(plan, index))
 
 

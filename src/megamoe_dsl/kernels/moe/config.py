@@ -162,7 +162,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * (self.dispatch_warps + self.loader_warps + self.epilogue_warps + self.decode_warps)
 
     @property
@@ -226,7 +225,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def num_clusters(self) -> int:
-        """Of the grid."""
         return self.num_sms // self.cluster
 
     @property

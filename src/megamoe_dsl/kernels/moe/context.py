@@ -48,7 +48,6 @@ class Context(RankPlace):
 
     @property
     def results(self) -> Bf16Results | E4m3Results:
-        """How results travel."""
         row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
         return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
 
@@ -69,12 +68,10 @@ class Context(RankPlace):
 
     @property
     def first_stage(self) -> Stage:
-        """Of the ring of operands."""
         return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
 
     @property
     def first_tile(self) -> TileQueue:
-        """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
     def k_blocks(self, tile: Any) -> Int32:

@@ -100,7 +100,6 @@ class MegaMoeKernel(Kernel):
         return sm100_maps.tensor_maps(config, addresses["sym"], addresses)
 
     def tmem(self, config: MegaMoeConfig) -> TmemPlan | None:
-        """SM100 only."""
         return config.tmem if isinstance(config, Sm100Config) else None
 
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
@@ -110,8 +109,6 @@ class MegaMoeKernel(Kernel):
         return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
-        """Of the roles of the configuration's architecture.  Raises `InspectionError`."""
-
         from .sm90.measures import measure_sm90
         from .sm100.measures import measure_sm100
 

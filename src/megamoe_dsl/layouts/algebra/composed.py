@@ -27,12 +27,10 @@ class ComposedLayout:
 
     @property
     def shape(self) -> IntTuple:
-        """The inner layout's."""
         return self.inner.shape
 
     @property
     def size(self) -> int:
-        """Number of coordinates."""
         return self.inner.size
 
     @property

@@ -108,5 +108,4 @@ class _Digits:
 
 
 def identity(size: int) -> Layout:
-    """size:1."""
     return Layout(size, 1)

@@ -45,7 +45,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of coordinates."""
         return product(self.shape)
 
     @property

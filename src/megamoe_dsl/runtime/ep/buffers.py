@@ -52,12 +52,10 @@ class RowActivations:
 
     @property
     def row_scales(self) -> torch.Tensor:
-        """As `ordered` takes them."""
         return inverse_utccp_scale_order(self.scales) if self.scales.dtype == torch.int32 else self.scales.T.contiguous()
 
     @classmethod
     def empty(cls, problem: Problem, device: torch.device | str) -> RowActivations:
-        """Zeros, for all rows."""
         layout = cls.layout(problem)
         return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype, shape in layout.values()))
 
@@ -147,7 +145,6 @@ class EpSymmetric:
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
     def tables_arguments(self, peers: int, num_tokens: int, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Of `routing_tables`."""
         return {
             "sym": self.sym.data_ptr(),
             "peers": peers,
@@ -192,7 +189,6 @@ class EpBuffers(EpSymmetric):
 
     @property
     def weights(self) -> ExpertWeights:
-        """As they were given."""
         return self._weights
 
     @weights.setter

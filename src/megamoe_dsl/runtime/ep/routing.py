@@ -40,7 +40,6 @@ class Splits:
 
     @classmethod
     def stack(cls, ranks: list[Splits]) -> Splits:
-        """Of all ranks, given in order."""
         return cls(torch.stack([one.experts for one in ranks]), torch.stack([one.ranks for one in ranks]))
 
 

@@ -44,5 +44,4 @@ class Traffic:
 
     @property
     def bytes_saved(self) -> int:
-        """Of all ranks."""
         return (self.pairs - self.tokens) * self.row_bytes

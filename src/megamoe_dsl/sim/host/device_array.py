@@ -82,7 +82,6 @@ def _element_bits(array: Any) -> int:
 
 
 def _strides(array: Any) -> tuple[int, ...]:
-    """Strides in elements."""
     if hasattr(array, "ctypes"):
         if any(one < 0 for one in array.strides):
             raise SimError("an array with negative strides: must have strides of 0 or more")

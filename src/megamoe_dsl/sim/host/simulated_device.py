@@ -35,7 +35,6 @@ class SimulatedDevice:
         return {_SMS: self.num_sms, _SMEM: 48 * 1024, _SMEM_OPT_IN: SMEM_MAX, _MAJOR: major, _MINOR: minor}.get(number, 0)
 
     def launch(self, launch: Launch) -> None:
-        """A kernel launch."""
         self.take(launch)
 
     def failed(self, error: BaseException) -> None:

@@ -57,7 +57,6 @@ class Narrow:
             self.codes = _encoder(kind)(samples, relu)
 
     def __call__(self, high: Any, low: Any) -> Any:
-        """Pairs of these values."""
         both = np.empty((len(low), 2), np.float32)
         both[:, 0], both[:, 1] = low, high
         bits = both.view(np.uint32)

@@ -32,7 +32,6 @@ class Copy:
         return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
 
     def make(self, w: WarpLike) -> None:
-        """Copy again."""
         for write, value in zip(self.writers, self.values(w, w.R), strict=True):
             write(w, value, None)
 

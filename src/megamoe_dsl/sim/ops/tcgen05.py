@@ -177,7 +177,6 @@ class _Access:
             w.R[index] = row.view(poison.dtype)
 
     def store(self, w: WarpLike) -> None:
-        """Perform a store."""
         self.check(w, False)
         memory = tensor_unit(w.cta).memory
         words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)

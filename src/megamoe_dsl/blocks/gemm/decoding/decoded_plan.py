@@ -22,7 +22,6 @@ class DecodedSmemPlan(DecodingSmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage, as of FP8."""
         return self.tile.n * BLOCK_K
 
     @property

@@ -16,12 +16,10 @@ class DecodingSmemPlan(GemmSmemPlan):
 
     @property
     def part(self) -> PackedPart:
-        """Of a packed tile, that a stage has."""
         return PackedPart(self.tile.n)
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: codes, then records."""
         return self.part.num_bytes
 
     @property

@@ -126,7 +126,6 @@ class GatherGemmConfig(GemmConfig):
         return self.problem.source == SORTED_PACKED
 
     def smem_plan(self, num_stages: int) -> GatherSmemPlan:
-        """Of so many stages."""
         rows = (self.table_entries, self.boxes_of_warp, self.any_row, self.split_k)
         plan = (self.tile, num_stages, self.cluster, self.fetchers, *rows)
         trace_warps = self.num_threads // 32 if self.trace else 0

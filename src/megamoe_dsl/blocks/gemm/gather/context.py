@@ -59,13 +59,11 @@ class GatherContext(GemmContext):
 
     @property
     def first_copied_stage(self) -> ScaledStage:
-        """Of the ring, for the warps that gather."""
         first = self.first_stage
         return ScaledStage(first.plan, first.cluster, first.smem, first.ring, *self._scales)
 
     @property
     def first_read_stage(self) -> GemmStage:
-        """Of the ring, for the math warps."""
         first = super().first_read_stage
         if not self.config.problem.gathers:
             return first

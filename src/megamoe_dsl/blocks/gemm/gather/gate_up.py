@@ -29,11 +29,9 @@ class GateUpFetch(Fetch):
 
     @property
     def boxes(self) -> int:
-        """Gate, and up."""
         return 2
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """One of them."""
         super().load(destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
 
 

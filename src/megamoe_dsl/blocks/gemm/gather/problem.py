@@ -80,12 +80,10 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def d_columns(self) -> int:
-        """Of D."""
         return self.n // 2 if self.gate_up else self.n
 
     @property
     def output_bytes(self) -> int:
-        """Of an element of D."""
         return max(self.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
 
     @property
@@ -95,7 +93,6 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def activation_clamp(self) -> float | None:
-        """The activation's own."""
         return self.activates.clamp
 
     @property

@@ -24,7 +24,6 @@ class GatherSmemPlan(GemmSmemPlan):
 
     @property
     def loaders(self) -> int:
-        """Warps that load operands."""
         return super().loaders - 1 + self.gather_warps if self.gather_warps else super().loaders
 
     @property

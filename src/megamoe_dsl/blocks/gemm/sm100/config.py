@@ -89,7 +89,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- tiles
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of problems: rows without scales may begin anywhere."""
         return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
 
     @property
@@ -109,12 +108,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def n_blocks(self) -> int:
-        """Column blocks of D."""
         return -(-self.problem.n // self.block_n)
 
     @property
     def k_blocks(self) -> int:
-        """Stages of a tile."""
         return self.problem.k // self.block_k
 
     @property
@@ -125,12 +122,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- threads
     @property
     def epilogue_warps(self) -> int:
-        """Of all epilogue warpgroups."""
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * (LOADER_WARPS + self.epilogue_warps)
 
     # --- plans
@@ -140,7 +135,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
-        """Of so many stages."""
         rows = PASS_ROWS if self.staged else 0
         return PairGemmSmemPlan(self.stage, num_stages, self.table_entries, rows, self.epilogue_warpgroups, self.tmem.accumulators)
 

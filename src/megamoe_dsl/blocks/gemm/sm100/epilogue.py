@@ -44,7 +44,6 @@ class ResultsOfTile:
     factor: Any
 
     def begin(self, first: Any, own_row: Any) -> Any:
-        """Address of the row."""
         return self.ctx.args.d + Int64(self.tile.row + first + own_row) * self.row_bytes
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
@@ -52,7 +51,6 @@ class ResultsOfTile:
         return with_factor(self.ctx, sums, self.factor)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
-        """Of those after it."""
         return [begun + step * self.row_bytes for step in steps]
 
     def has(self, row: Any) -> Any:
@@ -60,17 +58,14 @@ class ResultsOfTile:
         return (row < self.tile.valid_m) & (self.column < self.ctx.config.problem.n)
 
     def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
-        """BF16 as it is."""
         store_v4(place, words)
 
     @property
     def value_bytes(self) -> int:
-        """Of an element of D."""
         return self.ctx.config.problem.output_bytes
 
     @property
     def row_bytes(self) -> int:
-        """Of D."""
         return self.ctx.config.problem.n * self.value_bytes
 
 

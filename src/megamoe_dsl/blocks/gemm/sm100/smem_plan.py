@@ -48,7 +48,6 @@ class PairGemmSmemPlan:
 
     @property
     def epilogue_warps(self) -> int:
-        """Of a CTA."""
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property

@@ -17,17 +17,14 @@ def measure_pair_gemm(find: Measurer) -> list[Measure]:
 
 
 def measure_mma(find: Measurer) -> list[Measure]:
-    """Of the MMA warp."""
     return find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", find.config.k_block.mmas * find.config.consumers)
 
 
 def loads_per_k_block(find: Measurer) -> int:
-    """Of a loader: rows, and their scales."""
     return 1 + bool(find.config.problem.formats.scaled)
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:
-    """Of the weight loader."""
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads_per_k_block(find))
 
 

@@ -129,7 +129,6 @@ class EpConfig(ABC):
     # --- the GEMM
     @property
     def gemm_kind(self) -> type[GemmConfig]:
-        """How it is computed."""
         return EpGemmConfig
 
     @cached_property
@@ -158,12 +157,10 @@ class EpConfig(ABC):
     # --- threads and registers
     @property
     def num_clusters(self) -> int:
-        """Of the grid."""
         return self.num_sms // self.cluster
 
     @property
     def math_warps(self) -> int:
-        """Warps that multiply."""
         return self._math_warps(self.gemm)
 
     def _math_warps(self, gemm: Any) -> int:
@@ -172,12 +169,10 @@ class EpConfig(ABC):
 
     @property
     def gathering_warps(self) -> int:
-        """Beside the loaders."""
         return 0
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * self._warps(self.gemm)
 
     def _warps(self, gemm: Any) -> int:
@@ -197,11 +192,9 @@ class EpConfig(ABC):
     # --- plans
     @property
     def smem(self) -> EpSmemPlan:
-        """Of `num_stages` stages."""
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
-        """Of so many stages."""
         gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
         return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=self._warps(gemm) if self.trace else 0)
 
@@ -273,7 +266,6 @@ class DispatchGemmConfig(EpConfig):
 
     @property
     def gemm_kind(self) -> type[GemmConfig]:
-        """How it is computed."""
         return EpGatherGemmConfig if self.gathers else EpGemmConfig
 
     @property
@@ -324,7 +316,6 @@ class GemmCombineConfig(EpConfig):
     token_blocks: int = 1
 
     def check_fields(self) -> None:
-        """Raises `ConfigError`."""
         for name in ("scatter", "interleaved"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
@@ -362,15 +353,12 @@ class GemmCombineConfig(EpConfig):
 
     @property
     def num_finished(self) -> int:
-        """Counters of parts."""
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
-        """With slots of results."""
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        """Linear2 of every row."""
         p = self.problem
         return GemmProblem(p.hidden, p.intermediate, MASKED, p.experts_per_rank, recipe=p.recipe)

@@ -76,7 +76,6 @@ class EpGemm(GemmContext):
     ep: EpContext
 
     def begin(self, role: Role) -> None:
-        """Of the kernel's warps."""
         begin(self.ep, role)
 
     def stamp(self, activity: Activity, tile: GemmTile) -> None:

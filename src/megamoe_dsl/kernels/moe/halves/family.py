@@ -96,13 +96,11 @@ class EpKernel(Kernel):
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
-        """Of the GEMM's roles on SM100.  Raises `InspectionError`."""
         if not isinstance(config, Sm100EpConfig):
             return []
         return gemm_family(config).measures(config.gemm, listing)
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
-        """SM100 only."""
         return config.tmem if isinstance(config, Sm100EpConfig) else None
 
     @abstractmethod
@@ -130,7 +128,6 @@ class DispatchGroupedGemmKernel(EpKernel):
     configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig, SM100.name: Sm100DispatchGemmConfig}
 
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
-        """Imports the DSL."""
         if isinstance(config, Sm100EpConfig):
             from .sm100.kernel import dispatch_gathering_pair_gemm, dispatch_grouped_pair_gemm
 
@@ -156,7 +153,6 @@ class GroupedGemmCombineKernel(EpKernel):
     configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig, SM100.name: Sm100GemmCombineConfig}
 
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
-        """Imports the DSL."""
         if isinstance(config, Sm100EpConfig):
             from .sm100.kernel import grouped_pair_gemm_combine
 
@@ -195,7 +191,6 @@ class RoutingTablesKernel(Kernel):
         return {"sym": symmetric_buffer(config.problem)}
 
     def launcher(self, config: RoutingTablesConfig) -> Callable[..., Any]:
-        """Imports the DSL."""
         from .tables import routing_tables
 
         return routing_tables

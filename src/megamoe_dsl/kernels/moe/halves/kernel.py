@@ -90,7 +90,6 @@ def run_loader_warp(ctx: EpContext, gemm: GemmContext, warp: Any):
 
 
 def first_communication_warp(config: EpConfig) -> int:
-    """The others follow."""
     return LOADER_WARPS + config.math_warps
 
 

@@ -45,7 +45,6 @@ def rows_of(ctx: EpContext, expert: Any) -> Any:
 
 
 def first_groups(ctx: EpContext) -> RowGroups:
-    """Of the first expert."""
     return RowGroups(Int32(0), Int32(0), rows_of(ctx, 0), Int32(0))
 
 

@@ -36,12 +36,10 @@ class EpSmemPlan(ABC):
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers."""
         return (*self.gemm.barriers, self.slot_barrier)
 
     @property
     def num_bytes(self) -> int:
-        """Of dynamic SMEM."""
         return self.region.size
 
     @cached_property
@@ -66,12 +64,10 @@ class DispatchPlan(EpSmemPlan):
 
     @property
     def slots(self) -> Field:
-        """Chunks of rows."""
         return Field("pull", (COMMUNICATION_WARPS, self.pull_slots, self.pull_chunk), U8, 128)
 
     @property
     def slot_barrier(self) -> MBarrier:
-        """One for each."""
         return pull_barrier(COMMUNICATION_WARPS * self.pull_slots)
 
 
@@ -83,7 +79,6 @@ class CombineSmemPlan(EpSmemPlan):
 
     @property
     def slots(self) -> Field:
-        """Of every communication warp."""
         return Field("combine_slots", (COMMUNICATION_WARPS, self.combine.slots, self.combine.slot_bytes), U8, 128)
 
     @property

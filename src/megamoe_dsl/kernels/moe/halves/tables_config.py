@@ -28,7 +28,6 @@ class TablesPlan:
 
     @cached_property
     def region(self) -> Region:
-        """Everything."""
         counts = (WARPS, self.experts)
         words = {"rows": counts, "pulls": counts, "sums": (WARPS,), "starts": (self.experts,)}
         return Region.stack("smem", *(Field(name, shape, U32, 16) for name, shape in words.items()))
@@ -83,5 +82,4 @@ class RoutingTablesConfig:
 
     @property
     def smem(self) -> TablesPlan:
-        """Of the CTA."""
         return TablesPlan(self.problem.num_experts)

@@ -44,7 +44,6 @@ class CombinePlan:
         return self._largest_chunk(self.sets) or LANE_VECTOR
 
     def _largest_chunk(self, sets: int) -> int:
-        """0 when nothing fits."""
         slot = self.budget // self.warps // (sets * self.topk + self.sum_slots)
         fits = (slot - self.row.scale_bytes) // self.row.value_bytes
         vectors = ceil_div(self.hidden, LANE_VECTOR)
@@ -54,12 +53,10 @@ class CombinePlan:
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a piece of y: `chunk` BF16 channels."""
         return Y_BYTES * self.chunk
 
     @property
     def part_bytes(self) -> int:
-        """Of a piece of a result."""
         return self.row.value_bytes * self.chunk
 
     @property
@@ -69,7 +66,6 @@ class CombinePlan:
 
     @property
     def pieces(self) -> int:
-        """Of a token."""
         return ceil_div(self.hidden, self.chunk)
 
     @property
@@ -78,7 +74,6 @@ class CombinePlan:
         return self.hidden - (self.pieces - 1) * self.chunk
 
     def channels(self, part: Int) -> Int:
-        """Of piece `part` of a token."""
         return self.chunk if self.last_chunk == self.chunk else select(part == self.pieces - 1, self.last_chunk, self.chunk)
 
     def place(self, lane: Int, vector: int, channels: Int) -> tuple[Int, int]:
@@ -89,7 +84,6 @@ class CombinePlan:
 
     @property
     def sum_slots(self) -> int:
-        """That the sum takes."""
         return Y_BYTES // self.row.value_bytes
 
     @property

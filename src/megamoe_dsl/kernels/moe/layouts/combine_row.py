@@ -22,7 +22,6 @@ class CombineRow:
 
     @property
     def scaled(self) -> bool:
-        """Whether there are scales."""
         return self.format.scale is not None
 
     def holds(self, byte: Int) -> Any:
@@ -32,7 +31,6 @@ class CombineRow:
 
     @property
     def value_bytes(self) -> int:
-        """Of one value."""
         return self.format.element_bits // 8
 
     @property

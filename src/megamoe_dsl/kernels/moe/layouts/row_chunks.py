@@ -16,7 +16,6 @@ class RowChunks:
 
     @property
     def count(self) -> int:
-        """Of chunks."""
         return ceil_div(self.num_bytes, self.chunk)
 
     def start(self, index: int) -> int:
@@ -24,5 +23,4 @@ class RowChunks:
         return index * self.chunk
 
     def size(self, index: int) -> int:
-        """Bytes of a chunk."""
         return min(self.chunk, self.num_bytes - self.start(index))

@@ -45,7 +45,6 @@ class SmemPlan(ABC):
 
     @property
     def dispatch_warps(self) -> int:
-        """Warps that pull tokens."""
         return DISPATCH_WARPS
 
     @property
@@ -120,7 +119,6 @@ class SmemPlan(ABC):
 
     @property
     def tile_fields(self) -> tuple[Field, ...]:
-        """The ring, and staging."""
         stages = self.num_stages
         weights = Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT)
         tokens = Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT)
@@ -134,7 +132,6 @@ class SmemPlan(ABC):
 
     @property
     def combine_slots(self) -> Field:
-        """Of every warp that combines."""
         return Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.slot_bytes), U8, 128)
 
     @property
@@ -149,12 +146,10 @@ class SmemPlan(ABC):
 
     @property
     def barrier_fields(self) -> tuple[Field, ...]:
-        """The mbarriers."""
         return tuple(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers)
 
     @property
     def num_bytes(self) -> int:
-        """Of dynamic SMEM."""
         return self.region.size
 
     def max_stages(self, capacity: int) -> int:

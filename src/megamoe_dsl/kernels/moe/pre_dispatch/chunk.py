@@ -27,12 +27,10 @@ class Chunk:
 
     @property
     def whole(self) -> bool:
-        """Whether every chunk is."""
         return self.config.problem.hidden % CHUNK == 0
 
     @property
     def token(self) -> Any:
-        """Whose chunk it is."""
         return div(self.number, chunks_of_token(self.config))
 
     def index(self, mine: Any, count: int) -> Any:

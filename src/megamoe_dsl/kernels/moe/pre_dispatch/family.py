@@ -31,8 +31,6 @@ class PreDispatchKernel(Kernel):
         return replace(PreDispatchConfig.choose(problem, target), **fields)
 
     def launcher(self, config: PreDispatchConfig) -> Callable[..., Any]:
-        """`pre_dispatch`.  Imports the DSL."""
-
         from .kernel import pre_dispatch
 
         return pre_dispatch

@@ -178,7 +178,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     # --- threads and registers
     @property
     def epilogue_warps(self) -> int:
-        """Of all epilogue warpgroups."""
         return self.epilogue_warpgroups * WARPS_PER_GROUP
 
     @property
@@ -189,7 +188,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     # --- tiles
     @property
     def alternating_groups(self) -> int:
-        """All epilogue warpgroups."""
         return self.epilogue_warpgroups
 
     @property
@@ -209,11 +207,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     # --- plans
     @property
     def smem(self) -> Sm100SmemPlan:
-        """Of `num_stages` stages."""
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
-        """Of another number of stages."""
         return Sm100SmemPlan(*self.plan_shape, num_stages, **self.plan_fields)
 
     @property

@@ -30,7 +30,6 @@ class PoolResults:
     biases: tuple[Float32, ...]
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """With biases."""
         return with_bias(self.ctx, self.ctx.result_phase, sums, self.biases, self.row + first)
 
     def begin(self, first: Any, own_row: Any) -> Any:
@@ -38,7 +37,6 @@ class PoolResults:
         return self.ctx.result_place(self.row + first + own_row)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
-        """Where they go."""
         return self.ctx.result_rows(begun, steps)
 
     def has(self, row: Any) -> Any:
@@ -46,12 +44,10 @@ class PoolResults:
         return row < self.valid
 
     def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
-        """As results travel."""
         self.ctx.outputs.send(place, first, lane, words)
 
     @property
     def value_bytes(self) -> int:
-        """Of a value on its way."""
         return self.ctx.outputs.row.value_bytes
 
 

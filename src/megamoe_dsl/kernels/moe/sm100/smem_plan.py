@@ -39,7 +39,6 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def epilogue_warps(self) -> int:
-        """Of all epilogue warpgroups."""
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
@@ -49,12 +48,10 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage."""
         return self.stage.weight_bytes
 
     @property
     def token_bytes(self) -> int:
-        """Of a stage."""
         return self.stage.token_bytes
 
     @property
@@ -95,7 +92,6 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def pull_chunk(self) -> int:
-        """A whole row."""
         return self.tokens.row_bytes(self.hidden)
 
     @property

@@ -37,7 +37,6 @@ NUM_SMS = 132  # of an H200
 
 
 def tiles_of(problem: Problem) -> tuple[int, ...]:
-    """What `block_m` may be."""
     return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
 
 
@@ -147,7 +146,6 @@ class Sm90Config(MegaMoeConfig):
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> tuple[int, ...]:
-        """What `block_m` may be."""
         return tiles_of(problem)
 
     @property
@@ -188,7 +186,6 @@ class Sm90Config(MegaMoeConfig):
         return self.block_m if self.swap_ab else self.block_m // MATH_WARPGROUPS
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
-        """The row itself."""
         return self.first_row(pool_block) + row_in_block
 
     # --- threads and registers
@@ -225,7 +222,6 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def blocks_per_fetch(self) -> int:
-        """One for each CTA."""
         return self.cluster
 
     @property

@@ -38,7 +38,6 @@ class Bf16Pass:
         return [cast.pack_bf16(self.acc[self.part // 2][a], self.acc[self.part // 2][a + 1]) for a in at]
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        """As it is."""
         return tuple(chunk)
 
 
@@ -79,5 +78,4 @@ def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass 
 
 
 def channels_of(form: Bf16Results | E4m3Results) -> int:
-    """Of a pass."""
     return E4m3Pass.channels if form.row.scaled else Bf16Pass.channels

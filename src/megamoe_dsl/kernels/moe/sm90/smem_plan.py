@@ -54,12 +54,10 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def epilogue_warps(self) -> int:
-        """The math warps."""
         return WARPS_PER_GROUP * MATH_WARPGROUPS
 
     @property
     def dispatch_warps(self) -> int:
-        """Warps that pull tokens."""
         return warps_beside(DISPATCH_WARPS, self.decoded)
 
     @property
@@ -102,7 +100,6 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def token_bytes(self) -> int:
-        """Of a stage: E4M3 [block_m][BLOCK_K]."""
         return self.block_m * BLOCK_K
 
     @property

@@ -52,12 +52,10 @@ class StageConfig(MegaMoeConfig):
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * self.num_warps
 
     @property
     def smem(self) -> Any:
-        """Of `num_stages` stages."""
         return self.smem_plan(self.num_stages)
 
     @abstractmethod
@@ -84,18 +82,15 @@ class LinearConfig(StageConfig):
 
     @property
     def num_warps(self) -> int:
-        """Loaders and epilogue."""
         return LOADER_WARPS + self.epilogue_warps
 
     @property
     def registers(self) -> RegisterBudget:
-        """Of loaders and epilogue."""
         return self.linear_registers
 
     # --- what the order of tiles asks for (schedule/grouped.py)
     @property
     def num_experts(self) -> int:
-        """Of this rank."""
         return self.problem.experts_per_rank
 
     @property
@@ -124,7 +119,6 @@ class SwigluConfig(StageConfig):
 
     @property
     def num_warps(self) -> int:
-        """All do the same."""
         return SWIGLU_WARPS
 
     @property

@@ -38,7 +38,6 @@ class StageContext(Context):
 
     @property
     def result_phase(self) -> int:
-        """The stage's own."""
         phase: int = self.config.phase
         return phase
 

@@ -90,12 +90,10 @@ class LinearKernel(StageKernel):
     """A grouped GEMM over the pool."""
 
     def facts(self, config: StageConfig) -> list[tuple[str, object]]:
-        """Tile, grid and ring."""
         tile = dict(MegaMoeKernel().facts(config))["tile"]
         return [("tile", tile), *super().facts(config), ("stages", config.num_stages)]
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
-        """SM100 only."""
         return MegaMoeKernel().tmem(config)
 
     def registers(self, config: StageConfig) -> Mapping[str, int]:

@@ -36,7 +36,6 @@ class StagePlan(SmemPlan):
 
     @cached_property
     def region(self) -> Region:
-        """All fields."""
         return Region.stack("smem", *self.stage_fields, self.expert_table, *self.barrier_fields)
 
     def max_stages(self, capacity: int) -> int:
@@ -80,7 +79,6 @@ class SwigluStagePlan(StagePlan):
 
     @property
     def stage_fields(self) -> tuple[Field, ...]:
-        """None."""
         return ()
 
 

@@ -52,19 +52,13 @@ class GatherTile(Protocol):
     """What the estimate asks of a configuration."""
 
     @property
-    def problem(self) -> Any:
-        """What is multiplied."""
-        ...
+    def problem(self) -> Any: ...
 
     @property
-    def block_m(self) -> int:
-        """Rows of A."""
-        ...
+    def block_m(self) -> int: ...
 
     @property
-    def num_sms(self) -> int:
-        """CTAs of the grid."""
-        ...
+    def num_sms(self) -> int: ...
 
     @property
     def consumers(self) -> int:
@@ -72,19 +66,13 @@ class GatherTile(Protocol):
         ...
 
     @property
-    def pairs(self) -> int:
-        """Of a cluster."""
-        ...
+    def pairs(self) -> int: ...
 
     @property
-    def n_blocks(self) -> int:
-        """Column blocks of D."""
-        ...
+    def n_blocks(self) -> int: ...
 
     @property
-    def k_blocks(self) -> int:
-        """Stages of a tile."""
-        ...
+    def k_blocks(self) -> int: ...
 
     @property
     def stage(self) -> PairStage:
@@ -92,9 +80,7 @@ class GatherTile(Protocol):
         ...
 
     @property
-    def tmem(self) -> Sm100TmemPlan:
-        """Whose sums it holds."""
-        ...
+    def tmem(self) -> Sm100TmemPlan: ...
 
 
 AnyGatherTile = TypeVar("AnyGatherTile", bound=GatherTile)

@@ -80,7 +80,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of problems."""
         return (PACKED,)
 
     @property
@@ -105,7 +104,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
         return 32 * (self.first_epilogue_warp + self.epilogue_warps)
 
     @property
@@ -135,7 +133,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
         return Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
 
     def smem_plan(self, num_stages: int) -> PairGatherSmemPlan:
-        """Of so many stages."""
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
         rows = (problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)

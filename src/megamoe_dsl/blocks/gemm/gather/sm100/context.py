@@ -54,6 +54,5 @@ class PairGatherContext(GatherContext):
 
     @property
     def first_stage(self) -> Stage:
-        """Of the ring of operands."""
         first = super().first_stage
         return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.config.problem.formats.scaled else first

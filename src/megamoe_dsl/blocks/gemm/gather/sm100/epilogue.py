@@ -47,7 +47,6 @@ class ExpertSums:
     factor: Any
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """Rounded once."""
         return with_factor(self.ctx, sums, self.factor)
 
 

@@ -22,7 +22,6 @@ class GateUpOperand(PairOperand):
     expert: Int32
 
     def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        """All runs."""
         load_box_5d(destination, self.rows, full, (x, 0, 0, self.row, self.expert))
 
 

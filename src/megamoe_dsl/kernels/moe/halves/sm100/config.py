@@ -40,7 +40,6 @@ class Sm100EpConfig(EpConfig):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """Of E2M1 tokens the longest stages."""
         found = super().choose(problem, target, num_tokens, **{"cluster": CLUSTER, **fields})
         return (
             found
@@ -78,7 +77,6 @@ class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
     of its expert, or more."""
 
     def check_fields(self) -> None:
-        """Raises `ConfigError`."""
         super().check_fields()
         most = f"at most {SF_ATOM_ROWS}: an expert's rows begin at a multiple of it, and those after them may be on their way"
         require(self.block_m <= SF_ATOM_ROWS, "block_m", self.block_m, most)
@@ -97,12 +95,10 @@ class Sm100GemmCombineConfig(Sm100EpConfig, GemmCombineConfig):
     """A `GemmCombineConfig` of pairs.  Raises `ConfigError` for tiles that could not be told apart by the 128 rows that they are of."""
 
     def check_fields(self) -> None:
-        """Raises `ConfigError`."""
         super().check_fields()
         whole = self.interleaved or SF_ATOM_ROWS % self.block_m == 0
         require(whole, "block_m", self.block_m, f"a divisor of {SF_ATOM_ROWS} where tiles of a block of rows are counted")
 
     @property
     def tile_warps(self) -> int:
-        """Of both CTAs."""
         return self.cluster * self.math_warps

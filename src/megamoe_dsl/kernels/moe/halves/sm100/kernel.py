@@ -70,7 +70,6 @@ def initialise(ctx: EpContext, gemm: GemmContext, warp: Any, names: cutlass.Cons
 
 
 def schedule(gemm: Any) -> None:
-    """The scheduler warp."""
     schedule_tiles(gemm.ep, gemm)
 
 

@@ -32,7 +32,6 @@ class SentRows(ResultsOfTile):
         return self.ctx.ep.at("destinations", self.tile.row + first + own_row)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
-        """Where they go."""
         return [load_u64(begun + step * 8) for step in steps]
 
 

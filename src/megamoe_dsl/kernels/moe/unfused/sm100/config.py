@@ -47,7 +47,6 @@ class Sm100Stage(StageConfig, Sm100Config):
         return replace(choose_registers(self.problem.experts_per_rank), dispatch=0)
 
     def smem_plan(self, num_stages: int) -> Any:
-        """Of another number of stages."""
         return self.plan(*self.plan_shape, num_stages, **self.plan_fields)
 
 
