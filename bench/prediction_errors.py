@@ -18,10 +18,10 @@ from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
 
+from deep_gemm_prediction import beside_ours, subject_of
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.deep_gemm import beside_ours, subject_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.preference import prefers
 from megamoe_dsl.predict.subject import Subject

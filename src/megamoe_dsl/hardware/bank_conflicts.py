@@ -23,11 +23,6 @@ def wavefronts(addresses: Sequence[int], width: int) -> int:
     return sum(_request(addresses[i : i + lanes], width) for i in range(0, len(addresses), lanes))
 
 
-def fewest_wavefronts(addresses: Sequence[int], width: int) -> int:
-    """The least that the number of requests allows."""
-    return -(-len(addresses) // (REQUEST_BYTES // width))
-
-
 def _request(addresses: Sequence[int], width: int) -> int:
     words = {(address + i) // BANK_BYTES for address in addresses for i in range(0, width, BANK_BYTES)}
     return max(Counter(word % BANKS for word in words).values())
