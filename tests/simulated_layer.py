@@ -9,7 +9,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
+from megamoe_dsl.runtime.buffers import Bf16Inputs
 from megamoe_dsl.runtime.simulated import CPU, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 from megamoe_dsl.sim import Launch, Report, load

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from megamoe_dsl.runtime import scratch
-from megamoe_dsl.runtime.scratch import Scratch
+from megamoe_dsl.runtime.expert_plan import Scratch
 
 
 def test_calls_of_a_stream_share_what_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:

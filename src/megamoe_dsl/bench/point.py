@@ -19,7 +19,7 @@ from ..predict.roofline import bound_of
 from ..presets import preset
 from ..problem import Problem
 from ..quant import ExpertWeights, weight_names
-from ..quant.expert_expansion import fp8_weights
+from ..quant.expansion import fp8_weights
 from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel

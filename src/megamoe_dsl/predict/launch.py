@@ -11,8 +11,8 @@ from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .pool_table import PoolTable
 from .server import Ints
+from .tile_table import PoolTable
 from .tiles import Tiles, TokenBlocks
 
 LATER_PULLS = 1.6
