@@ -145,7 +145,7 @@ class PublishedExperts:
         return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
 
     def bias_names(self, expert: int) -> list[str]:
-        """Of the biases that an expert of a layer with biases needs."""
+        """Names of the biases that an expert of a layer with biases needs."""
         return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
 
     def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:

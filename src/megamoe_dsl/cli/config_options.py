@@ -29,7 +29,7 @@ DEFAULT_KERNEL = MegaMoeKernel.name
 
 
 def either(values: Sequence[object]) -> str:
-    """8, 16 or 32"""
+    """Lists the allowed values in words, as in "8, 16 or 32"."""
     *others, last = map(str, values)
     return f"{', '.join(others)} or {last}" if others else last
 

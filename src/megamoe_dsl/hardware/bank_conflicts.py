@@ -16,7 +16,8 @@ REQUEST_BYTES = BANKS * BANK_BYTES
 
 
 def wavefronts(addresses: Sequence[int], width: int) -> int:
-    """Of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not aligned."""
+    """Wavefronts of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not
+    aligned."""
     if any(address % width for address in addresses):
         raise ValueError(f"an address is not a multiple of {width}")
     lanes = REQUEST_BYTES // width

@@ -20,7 +20,7 @@ from .registers import RegisterUse, register_use
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `megamoe inspect` shows."""
+    """Everything that `megamoe inspect` shows of one artifact."""
 
     artifact: Artifact
     registers: list[RegisterUse]

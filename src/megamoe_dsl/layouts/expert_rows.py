@@ -37,7 +37,7 @@ class ExpertRows(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """Of the matrix, padding included."""
+        """Rows of the matrix, padding included."""
 
     @abstractmethod
     def row(self, expert: int, index: int) -> int:

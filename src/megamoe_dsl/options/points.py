@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..kernels.registry import find_kernel
-from ..presets import PRESETS
 from ..presets import PRESETS as TABLE
 from ..recipe import BF16, COMBINE
 from .option import option
@@ -20,7 +19,7 @@ PROBLEM = "Problem"
 class ShapeOptions:
     """A preset, with every other field that is given in its place; or a shape without a preset, which needs them all."""
 
-    preset: str | None = option(None, f"A shape by name: {', '.join(PRESETS)}; other options replace its fields.", PROBLEM)
+    preset: str | None = option(None, f"A shape by name: {', '.join(TABLE)}; other options replace its fields.", PROBLEM)
     hidden: int | None = option(None, "Channels of x and y.", PROBLEM)
     intermediate: int | None = option(None, "Channels between the two linears.", PROBLEM)
     experts: int | None = option(None, "Experts over all ranks.", PROBLEM)
@@ -68,14 +67,14 @@ class RunOptions(PointOptions):
 
 @dataclass(frozen=True)
 class VariantOptions(RunOptions):
-    """Of a run that may take all kernels that there are."""
+    """Options of a run that may take all kernels that there are."""
 
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
 
 
 @dataclass(frozen=True)
 class BenchOptions(VariantOptions):
-    """`megamoe bench`."""
+    """Options of `megamoe bench` besides the points."""
 
     no_graphs: bool = option(False, "Back-to-back launches only.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
@@ -84,7 +83,7 @@ class BenchOptions(VariantOptions):
 
 @dataclass(frozen=True)
 class TuneOptions(RunOptions):
-    """`megamoe tune`."""
+    """Options of `megamoe tune` besides the points."""
 
     DEFAULT_PRESETS = "flash,pro"
 

@@ -26,7 +26,7 @@ class Worker:
 
 
 def workers(config: MegaMoeConfig) -> list[Worker]:
-    """All of a GPU."""
+    """All workers of a GPU, in the order of their SMs."""
     turn = config.blocks_per_fetch
     size = config.cluster // turn
     return [Worker(range(i * size, (i + 1) * size), i // turn, i % turn) for i in range(config.num_clusters * turn)]

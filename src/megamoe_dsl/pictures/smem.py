@@ -50,7 +50,7 @@ class FieldSpan:
 
 
 def spans(config: MegaMoeConfig) -> list[FieldSpan]:
-    """Of the plan's fields, with all mbarriers as one, in the order of their offsets."""
+    """The plan's fields, with all mbarriers as one, in the order of their offsets."""
     region = config.smem.region
     barriers = [place for place in region if place.field.name.endswith(BARRIER)]
     found = [

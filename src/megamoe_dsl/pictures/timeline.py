@@ -95,7 +95,7 @@ def row_cost(config: MegaMoeConfig) -> float:
 
 
 def rows_of(config: MegaMoeConfig, rows: int, sm: int) -> int:
-    """Of the rows that this SM pulls: each of its dispatch warps takes every so-many-th."""
+    """How many of the rows this SM pulls: the dispatch warps of all SMs take them in turn."""
     warps = config.dispatch_warps
     laps, rest = divmod(rows, warps * config.num_sms)
     return warps * laps + min(max(rest - warps * sm, 0), warps)

@@ -105,7 +105,7 @@ class Engine:
         self.every = np.arange(workers)
 
     def run(self) -> Run:
-        """All of it."""
+        """Simulates the whole launch, tile by tile in the order of the schedule."""
         for _ in range(self.machine.places + self.machine.groups):
             self._fetch(self.every)
         while True:

@@ -210,7 +210,7 @@ class RankBuffers:
         return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
-        """Of the tensor that the argument of this name points to."""
+        """Address of the tensor that the kernel's argument of this name points to."""
         tensor: torch.Tensor = getattr(self.weights if hasattr(self.weights, name) else self, name)
         return tensor.data_ptr()
 

@@ -110,7 +110,7 @@ class DeviceExperts:
         self._sum.launch()
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
-        """Of a call's workspace and weights; its tensors have been checked."""
+        """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
         first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 

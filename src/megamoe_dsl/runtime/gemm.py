@@ -274,7 +274,7 @@ def gemm_out_op(
     accumulate: bool,
     factors: torch.Tensor | None = None,
 ) -> None:
-    """Into `out`."""
+    """Writes D into `out`; rows of no group are left alone."""
     launch(out, a, a_sf, b, b_sf, groups, kind, out.dtype, accumulate, factors)
 
 

@@ -198,7 +198,7 @@ def get_symm_buffer_for_sm90_mega_moe(
     activation: str = "swiglu",
     num_shared_experts: int = 0,
 ) -> SM90SymmBuffer:
-    """As `get_symm_buffer_for_mega_moe`, on SM90."""
+    """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments."""
     _check_options(num_shared_experts, use_fp8_dispatch, "fp8xfp8", activation)
     return SM90SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
 

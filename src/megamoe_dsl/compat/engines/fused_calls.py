@@ -43,7 +43,7 @@ _ABSENT = object()
 
 
 class Swap:
-    """Remembers what was there."""
+    """Replaces attributes of other packages' modules, and puts back what was there."""
 
     def __init__(self) -> None:
         self._before: list[tuple[ModuleType, str, object]] = []
