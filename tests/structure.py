@@ -49,6 +49,23 @@ def imports() -> dict[str, frozenset[str]]:
     return found
 
 
+def family(module: str) -> str:
+    """The folder of `kernels/` in which a module lies; empty for others."""
+    parts = module.split(".")
+    folder = len(parts) > 1 and parts[0] == "kernels" and (PACKAGE / "kernels" / parts[1]).is_dir()
+    return parts[1] if folder else ""
+
+
+def family_imports() -> set[str]:
+    """`importer -> imported` for modules of two folders of `kernels/`."""
+    return {
+        f"{module} -> {other}"
+        for module, others in imports().items()
+        for other in others
+        if family(module) and family(other) and family(module) != family(other)
+    }
+
+
 def circle(graph: dict[str, frozenset[str]]) -> list[str]:
     """Modules that import one another in a ring, the first again at the end; empty without one."""
     done: set[str] = set()
