@@ -1,4 +1,4 @@
-"""How large the tree is and how tangled: `python tests/house.py` prints a table of measures, each with the bound that `test_house.py` holds.
+"""How large the tree is and how tangled: `python tests/house.py` prints measures, each with the bound that `test_house.py` holds.
 
 Every measure is read from the sources; nothing is imported. A file's lines include comments and blank lines.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 
 from structure import PACKAGE, family_imports, imports, modules
@@ -53,8 +53,8 @@ def below(*folders: str) -> list[str]:
 def lines_that_describe() -> tuple[int, int]:
     """Lines of `kernels/` and `blocks/gemm` in files that describe a kernel, and all their lines.
 
-    Such a file has one of the words of `DESCRIBES` in its name (`smem_plan.py`, `choose.py`; `kernel.py` is the shell of roles) or lies in a
-    folder `layouts`.
+    Such a file has one of the words of `DESCRIBES` in its name (`smem_plan.py`, `choose.py`; `kernel.py` is the shell of roles) or lies in
+    a folder `layouts`.
     """
     every = below("kernels", "blocks.gemm")
     describing = [module for module in every if DESCRIBES.search(modules()[module].stem) or ".layouts." in module]
@@ -63,8 +63,7 @@ def lines_that_describe() -> tuple[int, int]:
 
 def calls(function: ast.AST, name: str) -> bool:
     """Whether it calls `name` or `anything.name`."""
-    found = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(one, ast.Name) and one.id == name or isinstance(one, ast.Attribute) and one.attr == name for one in found)
+    return any(isinstance(node, ast.Call) and last_name(node.func) == name for node in ast.walk(function))
 
 
 def last_name(node: ast.expr) -> str:
