@@ -16,11 +16,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 
@@ -72,7 +71,7 @@ class GemmConfig:
     num_sms         CTAs, one for an SM; each takes every num_sms-th tile
     num_stages      pipeline stages in shared memory
     group_m         blocks of A's rows that neighboring tiles share, for L2
-    epilogue        function that stores a thread's sums of a tile
+    epilogue        what becomes of a thread's sums of a tile
     waits_per_tile  False plants a race: math warps wait for the first stage of the first tile, and of no other tile
     """
 
@@ -83,7 +82,7 @@ class GemmConfig:
     num_sms: int
     num_stages: int = 2
     group_m: int = 2
-    epilogue: Callable[..., None] = field(default_factory=lambda: store_tile)
+    epilogue: Epilogue = field(default_factory=lambda: Store())
     waits_per_tile: bool = True
 
     @property
@@ -170,6 +169,21 @@ class Gemm:
 
 
 # 3. The epilogue: from a thread's FP32 sums to D.
+
+
+class Epilogue(Protocol):
+    """A part of the configuration, a frozen dataclass; `tests/toy/add_and_clamp.py` is another one."""
+
+    def finish(self, gemm: Gemm, block: DenseBlock, me: Share, sums: Any) -> None:
+        """Traced: brings a thread's sums, a tuple for each part of its share, to memory."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Stores sums as they are."""
+
+    def finish(self, gemm: Gemm, block: DenseBlock, me: Share, sums: Any) -> None:
+        store_tile(gemm, block, me, sums)
 
 
 @cute.jit
@@ -259,7 +273,7 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
     if cutlass.const_expr(config.waits_per_tile):
         stage.wait_full()
     sums, stage = multiply_tile(stage, me, scales, Int32(config.k_blocks))
-    config.epilogue(gemm, block, me, sums)
+    config.epilogue.finish(gemm, block, me, sums)
     return stage
 
 
