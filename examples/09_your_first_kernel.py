@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 
@@ -82,7 +82,7 @@ class GemmConfig:
     num_sms: int
     num_stages: int = 2
     group_m: int = 2
-    epilogue: Epilogue = field(default_factory=lambda: Store())
+    epilogue: Any = field(default_factory=lambda: Store())
     waits_per_tile: bool = True
 
     @property
@@ -171,16 +171,9 @@ class Gemm:
 # 3. The epilogue: from a thread's FP32 sums to D.
 
 
-class Epilogue(Protocol):
-    """A part of the configuration, a frozen dataclass; `tests/toy/add_and_clamp.py` is another one."""
-
-    def finish(self, gemm: Gemm, block: DenseBlock, me: Share, sums: Any) -> None:
-        """Traced: brings a thread's sums, a tuple for each part of its share, to memory."""
-
-
 @dataclass(frozen=True)
 class Store:
-    """Stores sums as they are."""
+    """Stores a thread's sums, a tuple for each part of its share, as they are; `tests/toy/add_and_clamp.py` is another epilogue."""
 
     def finish(self, gemm: Gemm, block: DenseBlock, me: Share, sums: Any) -> None:
         store_tile(gemm, block, me, sums)
@@ -285,12 +278,11 @@ def gemm_kernel(config: cutlass.Constexpr[GemmConfig], args: GemmArguments):
     """One CTA: one thread initializes the mbarriers, then every warp runs its role."""
     buffer: Any = cutlass.Array(cutlass.Int8, config.region.size, space=cutlass.AddressSpace.smem, alignment=1024)
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    smem = smem_base(buffer)
-    gemm = Gemm(config, args, smem)
+    gemm = Gemm(config, args, smem_base(buffer))
     if thread == 0:
         for i in cutlass.range_constexpr(config.num_stages):
-            init(config.region.address(smem, "full_barrier", i), 2)
-            init(config.region.address(smem, "empty_barrier", i), MATH_WARPS)
+            init(config.region.address(gemm.smem, "full_barrier", i), 2)
+            init(config.region.address(gemm.smem, "empty_barrier", i), MATH_WARPS)
         fence_init()
         for which in cutlass.range_constexpr(len(MAPS)):
             acquire_tensor_map(gemm.map(which))
@@ -315,22 +307,13 @@ def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any
 # 6. What you do with it.
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """PTX and machine code of a configuration."""
-
-    config: GemmConfig
-    ptx: str
-    cubin: bytes
-
-
-def compile_gemm(config: GemmConfig) -> Compiled:
-    """Compiles for SM90, with line information: findings name the lines of this file that call a block."""
+def compile_gemm(config: GemmConfig) -> tuple[str, bytes]:
+    """PTX and machine code for SM90, with line information: findings name the lines of this file that call a block."""
     arguments = GemmArguments(Int64(0), Int64(0), Int64(0), Int32(0))
     with tempfile.TemporaryDirectory() as folder, attribute_lines(Path(__file__).parent):
         options = f"--gpu-arch=sm_90a --keep-ptx --keep-cubin --generate-line-info --dump-dir={folder}"
         compiled = cute.compile(gemm, config, arguments, driver.CUstream(0), options=options)
-        return Compiled(config, compiled.__ptx__, compiled.__cubin__)
+        return compiled.__ptx__, compiled.__cubin__
 
 
 @dataclass(frozen=True)
@@ -362,18 +345,15 @@ class Operands:
         return Operands(m, a.to(torch.float8_e4m3fn), sfa.T.contiguous(), b.to(torch.float8_e4m3fn), sfb, product)
 
 
-def simulate(compiled: Compiled, operands: Operands, seed: int = 0) -> tuple[torch.Tensor, sim.Report]:
+def simulate(config: GemmConfig, ptx: str, operands: Operands, seed: int = 0) -> tuple[torch.Tensor, sim.Report]:
     """D and the simulator's report."""
-    config = compiled.config
     b = tile_sm90(operands.b) if config.tiled else operands.b
     addresses = (one.data_ptr() for one in (operands.a, operands.sfa, b))
-    table = b"".join(one.encode() for one in config.tensor_maps(*addresses, len(operands.a)))
-    maps = aligned(table)
+    maps = aligned(b"".join(one.encode() for one in config.tensor_maps(*addresses, len(operands.a))))
     d = torch.empty(operands.m, config.n)
     geometry = sim.Geometry((config.num_sms, 1, 1), (NUM_THREADS, 1, 1), dynamic_smem=config.region.size)
-    report = sim.run(
-        compiled.ptx, maps, operands.sfb, d, operands.m, geometry=geometry, buffers=[operands.a, operands.sfa, b], outputs=[d], seed=seed
-    )
+    arguments = (maps, operands.sfb, d, operands.m)
+    report = sim.run(ptx, *arguments, geometry=geometry, buffers=[operands.a, operands.sfa, b], outputs=[d], seed=seed)
     return d, report
 
 
@@ -388,24 +368,25 @@ def main() -> None:
     config = GemmConfig(n=512, k=384, block_m=128, tiled=True, num_sms=2)
     operands = Operands.random(200, config.n, config.k)
 
-    compiled = compile_gemm(config)
-    d, report = simulate(compiled, operands)
+    ptx, cubin = compile_gemm(config)
+    d, report = simulate(config, ptx, operands)
     print(f"D[{operands.m}, {config.n}] equals torch's: {torch.equal(d, operands.product)}; {report}")
     assert torch.equal(d, operands.product) and not report.findings
 
     # With a wait for the first tile alone D is still right: TMA happens to be fast enough. The detector checks the order, not the values.
-    d, report = simulate(compile_gemm(replace(config, waits_per_tile=False)), operands)
+    hasty = replace(config, waits_per_tile=False)
+    d, report = simulate(hasty, compile_gemm(hasty)[0], operands)
     print(f"a wait dropped, D equals torch's: {torch.equal(d, operands.product)}; {len(report.findings)} findings, the first:")
     print(f"  {report.findings[0]}")
     assert report.findings[0].kind == "RAW race"
 
     # PTX: a K block is four wgmmas of K = 32 for each chunk of 128 rows of B. A whole tile has two chunks, a half tile one.
-    ptx = Counter(line.split()[0] for line in compiled.ptx.splitlines() if line.startswith("\t"))
+    operations = Counter(line.split()[0] for line in ptx.splitlines() if line.startswith("\t"))
     for name in ("cp.async.bulk.tensor", "wgmma.mma_async", "mbarrier.try_wait", "st.global"):
-        print(f"PTX {name}: {sum(count for operation, count in ptx.items() if operation.startswith(name))}")
+        print(f"PTX {name}: {sum(count for operation, count in operations.items() if operation.startswith(name))}")
 
     # Machine code: the same number of tensor core instructions, and no value that left its register for the stack.
-    listing = disassemble(compiled.cubin)
+    listing = disassemble(cubin)
     kinds = Counter(one.kind for one in listing.instructions)
     print("machine code: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6)))
     loads, stores = listing.spills

@@ -14,6 +14,6 @@ def test_compiled_and_simulated(m: int, block_m: int) -> None:
 
     operands = first_kernel.Operands.random(m, 512, 256)
     config = first_kernel.GemmConfig(512, 256, block_m, tiled=False, num_sms=2, epilogue=AddAndClamp(BIAS))
-    d, report = first_kernel.simulate(first_kernel.compile_gemm(config), operands)
+    d, report = first_kernel.simulate(config, first_kernel.compile_gemm(config)[0], operands)
     assert torch.equal(d, (operands.product + BIAS).clamp(min=0)) and not report.findings
     assert (d == 0).any() and (d > 0).any()
