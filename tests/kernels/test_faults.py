@@ -18,6 +18,7 @@ from warp_barriers import EXPLAINED, warp_barriers_of
 
 from first_finding import assert_noticed, first_sign
 from megamoe_dsl.artifact.compile import compile_kernel
+from sweep import sample
 
 EXPLAINED_BARRIERS = {
     "pull_tokens": (0,),
@@ -67,6 +68,7 @@ SAMPLE = {
 }
 
 
+@sample("2")
 @pytest.mark.parametrize("number", range(SUBJECTS))
 def test_the_kernel_itself_shows_no_sign(number):
     assert how_noticed(None, number=number) is None

@@ -11,7 +11,7 @@ from sm90_runs import config, hopper_case, problem
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.moe.sm90 import kernel
-from sweep import rarely
+from sweep import rarely, sample
 
 PAIRS = {"recipe": "fp8xmxfp4", "hidden": 512, "intermediate": 256, "num_ranks": 1, "num_experts": 1, "topk": 1}
 LAYERS: dict[str, tuple[int, dict[str, Any], dict[str, int]]] = {
@@ -28,6 +28,7 @@ def other_orders() -> list[Any]:
     return [one if one[1] in SAMPLES else rarely(*one) for one in found]
 
 
+@sample("ORDER-order3")
 @pytest.mark.parametrize(("name", "order"), other_orders())
 def test_any_order_gives_the_same_bits(name: str, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Race detector on; other instructions than those of the kernel's own order."""
