@@ -12,7 +12,7 @@ from sweep import mark_the_sweep
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("any machine", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
 
 

@@ -47,7 +47,7 @@ def without(case: Case, *names: str) -> Case:
     return replace(case, weights=weights, problem=replace(case.problem, weigh_results=False))
 
 
-@sample("SM90, tokens as rows, weights in combine", "SM90, decoded", "SM100")
+@sample("SM90, tokens as rows, weights in combine", "SM100")
 @pytest.mark.parametrize(("runs", "recipe", "block_m", "weigh_results"), KERNELS)
 def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, weigh_results: bool) -> None:
     """Exact data to the bit, then random data, of SM90 to the bit too; every bias matters.  More tokens than a half tile has."""

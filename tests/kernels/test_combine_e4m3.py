@@ -96,6 +96,7 @@ def test_packed_weights(block_m: int) -> None:
     sm90_runs.prove(sm90_runs.config(moe, block_m=block_m, num_sms=2), [(block_m + 3, 9)], exact=False, target_expert=1)
 
 
+@pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
     sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
@@ -110,6 +111,7 @@ def test_pieces(hidden: int, topk: int) -> None:
     sm90_runs.prove(kernel, [(9,)], mask=0.5, exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [16, sweep(128)])
 def test_stages_give_the_same_bits(block_m: int) -> None:
     """A launch per stage: Linear2 leaves BF16, and what is sent is rounded there from memory, not from sums."""
@@ -139,6 +141,7 @@ def test_four_ranks_of_sm100() -> None:
     mega_moe_runs.prove(mega_moe_runs.config(moe, num_sms=2), [(5, 0, 9, 2), (0, 0, 0, 0), (16, 11, 1, 16)], mask=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [32, sweep(192)])
 def test_packed_tokens_of_sm100(block_m: int) -> None:
     moe = problem(block_m + 3, mega_moe_runs, recipe="mxf4xmxf4", num_experts=4)

@@ -95,6 +95,7 @@ def test_all_tokens_to_one_expert(target):
     assert received(case)[target // 4][target % 4] == 41
 
 
+@pytest.mark.sweep
 def test_topk_larger_than_local_experts():
     """Top-5 of eight experts on two ranks: every token visits both."""
     prove(config(problem(16, topk=5, num_experts=8)), [(16, 9)])
@@ -147,6 +148,7 @@ def test_other_grids(num_sms):
     prove(config(problem(20, hidden=512), num_sms=num_sms, block_m=16), [(20, 7)])
 
 
+@pytest.mark.sweep
 def test_both_phases_alternate(monkeypatch):
     """Linear1 one expert ahead, and runs of two tiles instead of sixteen, so that few tiles go back and forth between the phases."""
     monkeypatch.setattr(fused_moe, "INTERLEAVE", 2)

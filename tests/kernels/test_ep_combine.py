@@ -90,6 +90,7 @@ def test_bad_fields_are_named(field: str, value: object, others: dict[str, bool]
         GemmCombineConfig(MOE, 64, 128, **{field: value, **others})
 
 
+@pytest.mark.sweep
 def test_launches_without_a_pause() -> None:
     """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
     case = random_case(MOE, (12, 7), 4, mask=0.1)

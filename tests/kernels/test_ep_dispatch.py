@@ -45,7 +45,7 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     assert check_dispatch(ep, random, accumulate="hopper") > 0
 
 
-@sample("64-128-options0")
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "block_n", "options"),
     [
@@ -78,6 +78,7 @@ def test_launches_without_a_pause() -> None:
     assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
+@sample("True")
 @pytest.mark.parametrize("block_wise", [True, False])
 def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
     """A whole tile, and less than half a tile after it, each waiting for its own rows or for both's; an expert without rows."""

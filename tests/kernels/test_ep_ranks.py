@@ -66,7 +66,7 @@ def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fiel
     return simulated(small_config(case.problem, **fields), case, combine, seed=ranks)
 
 
-@sample("8-to one rank-fp8xfp8", "4-skewed-fp8xfp4")
+@sample("4-skewed-fp8xfp4")
 @pytest.mark.parametrize(
     ("ranks", "routing", "recipe"),
     [

@@ -22,7 +22,7 @@ KINDS: dict[str, type[EpConfig]] = {"dispatch": DispatchGemmConfig, "combine": G
 PAIRS: dict[str, type[Sm100EpConfig]] = {"dispatch": Sm100DispatchGemmConfig, "combine": Sm100GemmCombineConfig}
 
 
-@sample("dispatch-deepseek-v3-changes0", "combine-deepseek-v3-changes3")
+@sample("combine-deepseek-v3-changes3")
 @pytest.mark.parametrize(
     ("kind", "preset", "changes"),
     [
@@ -44,6 +44,7 @@ def test_kernel_fits_the_chip(kind: str, preset: str, changes: dict[str, int]) -
         check_resident(config, config.num_sms - 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "preset", "changes"),
     [

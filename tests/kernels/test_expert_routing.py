@@ -122,6 +122,7 @@ def test_a_layer_in_bf16_quantises_nothing(tokens: int) -> None:
     assert torch.equal(y, reference(call))
 
 
+@pytest.mark.sweep
 def test_gate_and_up_are_stored_by_expert() -> None:
     drawn = call_of(replace(LAYER, gate_up="up_first", preactivations=True), 5)
     call = replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16())

@@ -107,11 +107,26 @@ def test_explained_warp_barriers_show_nowhere():
     assert sign_of(replace(compiled, ptx=ptx), case, SMALL_LAUNCHES, seed=0) is None
 
 
+@sample(
+    "mbarrier wait skipped 11",
+    "proxy fence dropped 1",
+    "system fence dropped 0",
+    "acquire of a smaller scope 1",
+    "bulk group wait skipped 0",
+    "tcgen05 fence dropped 3",
+    "TMEM load wait skipped 0",
+    "arrival count too high 0",
+    "bytes too many 0",
+    "scale copy dropped 0",
+    "signal twice 1",
+    "warp barrier skipped 18",
+)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_fault_is_noticed(name):
     assert_noticed(SAMPLE[name], lambda: notice(name))
 
 
+@pytest.mark.sweep
 def test_one_fence_of_the_mma_warp_must_stay():
     """Each of the two is covered by the other; without both, the MMA overwrites an accumulator that is being read."""
     compiled, case = subject()

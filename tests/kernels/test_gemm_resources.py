@@ -49,7 +49,7 @@ SCALED = {
 SUITE = ("W4A8",)
 
 
-@sample("two parts of 128", "one part of 192, pairs", "swapped", "BF16, packed halves", "decoding, packed rows", "decoded, 256 rows")
+@sample("one part of 192, pairs", "BF16, packed halves", "decoding, packed rows")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_registers_are_enough(name: str) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""

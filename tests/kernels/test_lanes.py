@@ -62,6 +62,7 @@ def test_sm90_gives_stages_back_for_lanes_that_go_together() -> None:
     assert found == {("WAR race", True, "TMA load for")}
 
 
+@pytest.mark.sweep
 def test_decoded_stages_are_given_back_for_such_lanes_too() -> None:
     """What other warps decode into comes with scales that they store: compute-sanitizer follows such stores and reports the same
     (docs/proof.md)."""

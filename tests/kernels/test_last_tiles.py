@@ -20,7 +20,7 @@ E4M3 = {"combine": "e4m3"}
 GPT_OSS = {"recipe": "fp8xmxfp4", "biases": True, "activation": "swigluoai"}
 
 
-@sample("exact rows", "packed rows")
+@sample("exact rows")
 @pytest.mark.parametrize(
     ("channels", "block_m", "fields", "exact"),
     [

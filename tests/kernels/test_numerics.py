@@ -36,6 +36,7 @@ def test_exact_silu():
     assert "div.rn.f32" in layer.moe.artifact.ptx and "rcp.approx" not in layer.moe.artifact.ptx
 
 
+@pytest.mark.sweep
 def test_exact_silu_of_gates_far_below_zero():
     """exp(-gate) is infinite in FP32: the gate counts as zero, and makes no NaN."""
     moe = problem(3, num_experts=4, activation_clamp=10.0, fast_math=False)
@@ -70,7 +71,7 @@ def busiest_scale(layer: Layer, case: Case, name: str) -> torch.Tensor:
     return scales[counts.index(max(counts)), 4]
 
 
-@sample("fc1_sf")
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["fc1_sf", "fc2_sf"])
 def test_a_wrong_weight_scale_violates_the_bound(name):
     """One byte of 32 weights in the kernel's memory, a factor of two off: the comparison says so on random data, within whose bound the

@@ -107,6 +107,7 @@ def test_a_pool_that_is_a_ring() -> None:
     assert max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) >= 2 * kernel.ring_blocks
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("weigh_results", [False, rarely(True)])
 def test_biases(weigh_results: bool) -> None:
     """An expert with two blocks and a few more tokens, one with half a tile."""

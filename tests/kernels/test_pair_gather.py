@@ -180,6 +180,7 @@ def test_every_tile_without_scales_is_exact(block_m: int, consumers: int, pairs:
     )
 
 
+@sample("512")
 @pytest.mark.parametrize("experts", [1, 128, 512, 1024])
 def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
     kernel = find_kernel("gather_gemm")

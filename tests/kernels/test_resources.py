@@ -23,7 +23,7 @@ def config_of(name: str, block_m: int) -> Sm100Config:
 EVERY = [(name, tier.block_m) for name in MEASURED for tier in TIERS]
 
 
-@sample("pro-96")
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "block_m"), [one for one in EVERY if not has_figures(config_of(*one))])
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     """Of the others tests/golden/test_golden.py says so."""

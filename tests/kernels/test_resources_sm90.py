@@ -46,7 +46,7 @@ def config_of(name: str, block_m: int) -> Sm90Config:
 EVERY = [(name, block_m) for name in MEASURED for block_m in BLOCK_M]
 
 
-@sample("pro-32")
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "block_m"), [one for one in EVERY if not has_figures(config_of(*one))])
 def test_tile_fits_the_chip(name: str, block_m: int) -> None:
     """Of the others tests/golden/test_golden.py says so."""
@@ -60,7 +60,7 @@ def test_tile_has_stages(name: str, block_m: int) -> None:
     assert config.swap_ab == (block_m < 128)
 
 
-@sample("16")
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", PACKED_BLOCK_M[:-1])
 def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
     """No spills with A, the next A and two partial sums in registers, and nothing overtaken; rings hold more K blocks than with E4M3."""

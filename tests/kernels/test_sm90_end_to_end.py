@@ -46,7 +46,7 @@ def test_edges_of_a_tile(block_m, counts):
     prove(kernel, [(n,) for n in counts], target_expert=0, exact=False)
 
 
-@sample("8")
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [8, rarely(32), 128])
 def test_one_rank_alone(block_m):
     moe = problem(16, num_ranks=1, num_experts=4, topk=3)
@@ -77,6 +77,7 @@ def test_clusters_of_two(tokens):
     prove(config(moe, cluster=2, block_m=128, lookahead=1), [tokens], target_expert=1, exact=False)
 
 
+@pytest.mark.sweep
 def test_clusters_of_two_over_several_launches():
     """Tiles of many experts with few tokens, grids of one and of three clusters, counts that change, empty ranks."""
     moe = problem(70, num_ranks=4, num_experts=8, topk=3, hidden=512, intermediate=256)
@@ -118,7 +119,7 @@ def test_every_slot_masked(block_m):
     assert all(not out.view(torch.int16).any() for out in y)
 
 
-@sample("9")
+@pytest.mark.sweep
 @pytest.mark.parametrize("tokens", [9, ALONE // 8 + 1])
 def test_what_names_no_expert_is_masked(tokens, monkeypatch):
     """Indices out of range reach the kernel when nobody looks at values; they must not become addresses."""
@@ -132,7 +133,7 @@ def test_what_names_no_expert_is_masked(tokens, monkeypatch):
     assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 
 
-@sample("16-0")
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [0, 5])
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_all_tokens_to_one_expert(block_m, target):
@@ -189,7 +190,7 @@ def test_more_than_128_experts():
     assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
-@sample("128-3")
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "num_sms"), [rarely(16, 2), (16, 3), rarely(16, 7), (128, 3)])
 def test_grids_that_divide_nothing(block_m, num_sms):
     """Fewer CTAs than tiles, a number that divides no number of tiles, and more CTAs than some phases have tiles."""

@@ -60,6 +60,7 @@ def pairs(moe: Problem, **overrides: Any) -> Sm90Config:
     return config(moe, block_m=128, cluster=2, num_stages=2, **overrides)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exact", [False, rarely(True)])
 def test_pairs_share_weights_and_tokens(exact):
     """Of two ranks; expert 1 has three blocks, whose pairs have one tile of weights or one block of tokens, others a half tile."""

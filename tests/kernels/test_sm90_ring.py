@@ -50,6 +50,7 @@ def test_pairs_of_ctas():
     assert turns(kernel, prove(kernel, [(200, 190)], target_expert=1, exact=False)) >= 2
 
 
+@pytest.mark.sweep
 def test_four_ranks():
     moe = problem(60, num_ranks=4, num_experts=8, topk=2, pool_rows=128)
     kernel = config(moe, block_m=16, num_sms=2)
@@ -67,6 +68,7 @@ def test_eight_ranks(recipe, block_m, mask, skew):
     assert turns(kernel, prove(kernel, counts, mask=mask, skew=skew, exact=False)) > 1
 
 
+@pytest.mark.sweep
 def test_packed_weights():
     """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
     moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)

@@ -44,6 +44,7 @@ def test_clusters_of_two() -> None:
     prove_equal(config(moe, cluster=2, block_m=128, num_sms=4), [hopper_case(moe, (150,), 6, target_expert=1, exact=False)])
 
 
+@pytest.mark.sweep
 def test_rows_in_parts() -> None:
     """Of a row several warps send a part, and two do SwiGLU, the second with less than a warp has room for."""
     moe = problem(3, num_ranks=1, hidden=2304, intermediate=640, num_experts=2, topk=1)
@@ -54,7 +55,7 @@ def test_rows_in_parts() -> None:
     prove_equal(kernel, [hopper_case(moe, (3,), 10, exact=False)])
 
 
-@sample("128")
+@sample("16")
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_packed_weights(block_m: int) -> None:
     """Weights of 4 bits, decoded by the math warps of the linear stages, also where the fused kernel has warps that decode for them and

@@ -108,6 +108,7 @@ def test_block_k_changes_no_bit(block_m):
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("ranks", "tokens"), sampled([(4, (5, 0, 9, 2)), (2, (17, 24)), (1, (24,))], {(4, (5, 0, 9, 2))}))
 def test_random_data_on_ranks(ranks, tokens):
     """Skewed routing, a clamp, masked slots, a rank without tokens; counts that change from launch to launch."""
