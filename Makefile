@@ -50,6 +50,7 @@ format: $(INSTALLED)
 pictures: $(INSTALLED)
 	while read what options; do \
 		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
+	$(BIN)/python tests/draw_structure.py docs/pictures/structure.svg
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbours share compiled kernels, so they stay in one process

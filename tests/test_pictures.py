@@ -18,7 +18,7 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_colour
-from megamoe_dsl.pictures.pool import EXPERTS
+from megamoe_dsl.pictures.regions import EXPERTS
 from megamoe_dsl.pictures.schedule import TILES
 from megamoe_dsl.pictures.subject import sample_counts
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step

@@ -17,12 +17,12 @@ from megamoe_dsl.kernels.uneven import uneven_tile
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
-from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
+from router_reference import router_metadata, weighted_sum
+from simulated_experts import simulate_experts, simulate_route
 from sweep import sample
 
 LAYER = ExpertLayer(256, 128, 8, 2)

@@ -12,11 +12,10 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
-from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
-from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
-from megamoe_dsl.runtime.simulated_layer import SimulatedLayer
 from megamoe_dsl.target import Target
+from simulated_layer import SimulatedLayer
 from sweep import sample
 
 TOKENS = [5, 0]

@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from hardware_layouts import fewest_wavefronts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
-from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
+from megamoe_dsl.hardware.bank_conflicts import wavefronts
 from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
 from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels, vector_address

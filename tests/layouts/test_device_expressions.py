@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from hardware_layouts import accumulators, k_step, load_columns, operand_tile, pool_scales, scale_bytes, stmatrix_b16, weight_scales
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,14 +26,12 @@ from megamoe_dsl.blocks.sm100.result_tile import (
     result_tile,
     write_address,
 )
-from megamoe_dsl.hardware.accumulator import accumulators
 from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER
-from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
+from megamoe_dsl.hardware.fragments import stmatrix_b8
 from megamoe_dsl.hardware.k_block import BYTE_VALUES, PLAIN_VALUES, packed_values
-from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
+from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES
 from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
-from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
 from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.kernels.moe.layouts.gate_up import gate_up_rows

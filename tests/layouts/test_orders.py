@@ -3,11 +3,12 @@
 import os
 
 import pytest
+from hardware_layouts import utccp_row_inverse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import bank_groups, check_sf_order, check_swizzle
 
-from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, pool_sf_row, utccp_row, utccp_row_inverse
+from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, pool_sf_row, utccp_row
 from megamoe_dsl.hardware.swizzle import SW64, SW128, Swizzle
 
 
