@@ -1,4 +1,4 @@
-"""What `make quick` runs: modules of tests that touch no compiler (compiling.txt lists the others)."""
+"""What `make quick` runs: tests that touch no compiler.  compiling.txt lists the files and folders of those that may, or start Python."""
 
 from __future__ import annotations
 
