@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 
@@ -30,6 +30,7 @@ import torch
 from cutlass import Boolean, Int32, Int64
 
 from megamoe_dsl import sim
+from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile, load_tokens, load_weights
 from megamoe_dsl.blocks.sm90.main_loop import Share, multiply_tile
 from megamoe_dsl.blocks.sm90.math_thread import MathThread
@@ -37,13 +38,15 @@ from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_ROWS, RowShare
 from megamoe_dsl.blocks.sm90.tokens_as_n import ColumnShare
 from megamoe_dsl.blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from megamoe_dsl.blocks.walk import Walk, advance_to_valid, next_block
+from megamoe_dsl.blocks.warp_roles import WarpRole, run_roles, warps
 from megamoe_dsl.device.cluster import ClusterPlace
+from megamoe_dsl.device.launch import launcher
 from megamoe_dsl.device.location import attribute_lines
 from megamoe_dsl.device.mbarrier import fence_init, init
 from megamoe_dsl.device.memory import store_f32
 from megamoe_dsl.device.stage import Stage
 from megamoe_dsl.device.tma import acquire_tensor_map
-from megamoe_dsl.device.warp import set_max_registers, smem_base
+from megamoe_dsl.device.warp import smem_base
 from megamoe_dsl.hardware.operand_tile import BLOCK_K
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.arith import select
@@ -54,8 +57,6 @@ from megamoe_dsl.schedule import DenseBlock, DenseOrder
 
 TILE_ROWS = 256
 MATH_WARPS, FIRST_MATH_WARP = 8, 4
-NUM_THREADS = 32 * (FIRST_MATH_WARP + MATH_WARPS)
-LOADER_REGISTERS, MATH_REGISTERS = 40, 232  # of a thread; together they fit the 65,536 of an SM
 MAPS = TOKENS, TOKENS_HALF, WEIGHTS, SCALES = range(4)
 
 # 1. The configuration: all that is known when the kernel is compiled.
@@ -74,6 +75,10 @@ class GemmConfig:
     epilogue        what becomes of a thread's sums of a tile
     waits_per_tile  False plants a race: math warps wait for the first stage of the first tile, and of no other tile
     """
+
+    arch: ClassVar[Arch] = SM90
+    num_threads: ClassVar[int] = 32 * (FIRST_MATH_WARP + MATH_WARPS)
+    cluster: ClassVar[int] = 1
 
     n: int
     k: int
@@ -204,7 +209,7 @@ def place_of(config: GemmConfig, me: Share, part: int, i: int) -> tuple[Any, Any
 
 
 @cute.jit
-def run_token_loader(gemm: Gemm):
+def run_token_loader(gemm: Gemm, warp: Int32):
     """One warp: for every K block of every tile, waits for a free stage and has TMA fill it with rows of A and their scales."""
     config = gemm.config
     blocks, stage = gemm.walk(), gemm.stage()
@@ -222,7 +227,7 @@ def run_token_loader(gemm: Gemm):
 
 
 @cute.jit
-def run_weight_loader(gemm: Gemm):
+def run_weight_loader(gemm: Gemm, warp: Int32):
     """One warp: the same for rows of B."""
     config = gemm.config
     blocks, stage = gemm.walk(), gemm.stage()
@@ -239,7 +244,8 @@ def run_weight_loader(gemm: Gemm):
 def run_math(gemm: Gemm, warp: Int32):
     """Two warpgroups: each multiplies its share of every tile and stores it."""
     config = gemm.config
-    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    number = warp - FIRST_MATH_WARP
+    me = MathThread(number >> 2, number & 3, cute.arch.lane_idx())
     blocks, stage = gemm.walk(), gemm.stage()
     if cutlass.const_expr(not config.waits_per_tile):
         stage.wait_full()
@@ -270,7 +276,13 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
     return stage
 
 
-# 5. The kernel.
+# 5. The kernel: a table of roles, and one CTA.
+
+LOADERS = (WarpRole("token loader", warps(0), run_token_loader), WarpRole("weight loader", warps(1), run_weight_loader))
+ROLES = (
+    WarpRole("loaders", range(FIRST_MATH_WARP), lambda gemm, warp: run_roles(LOADERS, gemm, warp), registers=40),
+    WarpRole("math", None, run_math, registers=232),  # of a thread: with the loaders' they fit the 65,536 of an SM
+)
 
 
 @cute.kernel
@@ -287,21 +299,10 @@ def gemm_kernel(config: cutlass.Constexpr[GemmConfig], args: GemmArguments):
         for which in cutlass.range_constexpr(len(MAPS)):
             acquire_tensor_map(gemm.map(which))
     cute.arch.sync_threads()
-    if warp < FIRST_MATH_WARP:
-        set_max_registers(LOADER_REGISTERS, grow=False)
-        if warp == 0:
-            run_token_loader(gemm)
-        elif warp == 1:
-            run_weight_loader(gemm)
-    else:
-        set_max_registers(MATH_REGISTERS, grow=True)
-        run_math(gemm, warp - FIRST_MATH_WARP)
+    run_roles(ROLES, gemm, warp)
 
 
-@cute.jit
-def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
-    """Launches the kernel."""
-    gemm_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(NUM_THREADS, 1, 1), min_blocks_per_mp=1, stream=stream)
+gemm = launcher(gemm_kernel, GemmArguments, lambda config, args: (), ctas_per_sm=1)
 
 
 # 6. What you do with it.
@@ -351,7 +352,7 @@ def simulate(config: GemmConfig, ptx: str, operands: Operands, seed: int = 0) ->
     addresses = (one.data_ptr() for one in (operands.a, operands.sfa, b))
     maps = aligned(b"".join(one.encode() for one in config.tensor_maps(*addresses, len(operands.a))))
     d = torch.empty(operands.m, config.n)
-    geometry = sim.Geometry((config.num_sms, 1, 1), (NUM_THREADS, 1, 1), dynamic_smem=config.region.size)
+    geometry = sim.Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1), dynamic_smem=config.region.size)
     arguments = (maps, operands.sfb, d, operands.m)
     report = sim.run(ptx, *arguments, geometry=geometry, buffers=[operands.a, operands.sfa, b], outputs=[d], seed=seed)
     return d, report

@@ -1,9 +1,9 @@
-"""A stage that is given back before its values have come: right on most days, and wrong when loads take their time.
+"""A pipeline stage that is freed too early: sums are right on most days, and wrong when loads take their time.
 
-One warp fills a stage, another reads it. All 32 lanes load, the warp meets, one lane gives the stage back, and only then are the values
-used. A barrier of a warp orders what its lanes have read, but a load that nothing has used may still be under way, and the stage's next
-values overtake it. The race detector says so in any schedule; with late loads some schedules show wrong sums as well. Mended, every lane
-gives the stage back for itself: what a lane has loaded is there before it arrives.
+One warp fills the stage, another reads it: all 32 lanes load, the warp synchronizes, one lane arrives at the empty barrier, and only then
+the values are used. A warp barrier orders what lanes have read, but a load whose value is unused may still be in flight, and the stage's
+next values overtake it. The race detector finds this in any schedule; with late loads some schedules give wrong sums as well. In the
+mended kernel every lane arrives for itself, so its value is there before it arrives.
 """
 
 import cutlass
@@ -64,5 +64,5 @@ for mended in (False, True):
             right.append(int((sums == x.sum(dim=0)).sum()))
             assert bool(report.findings) != mended
         who, how = "every lane" if mended else "one lane", "late" if late else "at once"
-        print(f"{who} gives the stage back, loads {how}: of 32 sums {right} are right; {len(report.findings)} findings")
+        print(f"{who} frees the stage, loads {how}: of 32 sums {right} are right; {len(report.findings)} findings")
         assert (min(right) == 32) == (mended or not late)

@@ -23,7 +23,7 @@ BOUNDS = {
     "kernels: isinstance in families and main loops": (47, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (120, 40),
     "package: lines": (58_327, 48_000),
-    "package: modules": (675, None),
+    "package: modules": (676, None),
     "package: modules under 40 lines": (167, None),
     "package: lines of bench": (2_500, 2_500),
     "bench/results: files": (60, 60),
