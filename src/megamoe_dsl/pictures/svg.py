@@ -17,8 +17,8 @@ NARROWEST_AXIS = 360
 CHARACTERS = int((WIDTH - 2 * MARGIN) / CHARACTER)
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
 HATCHES = {
-    "rising": "M-1,1 fc2,-2 M0,6 l6,-6 M5,7 fc2,-2",
-    "falling": "M-1,5 fc2,2 M0,0 l6,6 M5,-1 fc2,2",
+    "rising": "M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2",
+    "falling": "M-1,5 l2,2 M0,0 l6,6 M5,-1 l2,2",
     "upright": "M2,0 v6",
     "dots": "M2,2 h1 M5,5 h1",
 }
