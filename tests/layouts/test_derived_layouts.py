@@ -12,6 +12,7 @@ from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b
 from megamoe_dsl.hardware.operand_tile import k_step, operand_tile, swizzle_atom, unpacked_fp4_row
 from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row, utccp_row_inverse
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, tmem_scales, utccp_atom, utccp_order, utccp_source, weight_scales
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels
 from megamoe_dsl.kernels.moe.layouts.gate_up import gate_up_rows
@@ -19,7 +20,7 @@ from megamoe_dsl.layouts.algebra import Layout, XorSwizzle, coalesce, idx2crd, l
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from megamoe_dsl.sim.tma_box import shared_bytes, to_shared_format
+from megamoe_dsl.sim.tma_box import to_shared_format
 from megamoe_dsl.sim.tmem import fragment
 from megamoe_dsl.sim.wgmma_fragment import to_registers
 
@@ -197,7 +198,7 @@ def test_operand_tile_is_what_the_descriptor_names(rows, span):
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_operand_tile_is_what_tma_writes(span):
     tile = operand_tile(64, span)
-    box = shared_bytes(0, 64 * span, span).reshape(64, span)
+    box = Swizzle(span)(np.arange(64 * span)).reshape(64, span)
     assert all(tile(row, byte) == box[row, byte] for row in range(64) for byte in range(span))
 
 

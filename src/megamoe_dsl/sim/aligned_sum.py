@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megamoe_dsl.sim.formats import Float64Array
+from .formats import Float64Array
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, Records
-from .clock_rows import HAPPENED, READS
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, READS, Records
 from .compiled import compiled
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
 FIELDS = {
-    "AGENT_MASK": AGENT_MASK,
-    "ASYNC_BIT": ASYNC_BIT,
-    "CLOCK_SHIFT": CLOCK_SHIFT,
-    "HAPPENED": HAPPENED,
-    "READS": READS,
-    "CODE_MASK": CODE_MASK,
-    "CODE_SHIFT": CODE_SHIFT,
-    "ALIKE": ALIKE,
-}
+    "AGENT_MASK": AGENT_MASK, "ASYNC_BIT": ASYNC_BIT, "CLOCK_SHIFT": CLOCK_SHIFT, "HAPPENED": HAPPENED, "READS": READS,
+    "CODE_MASK": CODE_MASK, "CODE_SHIFT": CODE_SHIFT, "ALIKE": ALIKE,
+}  # fmt: skip
 Rows = NDArray[np.int32]
 Flags = NDArray[np.bool_] | None
 

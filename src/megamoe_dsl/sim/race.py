@@ -15,22 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, unordered
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS, unordered
 from .accessor import Accessor, Actor, Thread
-from .agents import check_agents
 from .chunks import CHUNK, Chunks
 from .clock import Clock
-from .clock_rows import HAPPENED, READS, ROWS
-from .kernel_names import KernelNames
-from .lane_agents import LaneAgents
+from .lane_agents import LaneAgents, check_agents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
-from .place import Place
 from .quick_check import QuickCheck, quick_check
-from .report import Finding
+from .report import Finding, KernelNames
 from .shadow import Places, Shadow
-from .sync import SyncPoint, in_scope
+from .sync import Place, SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
 TENSOR, GLOBAL, SHARED = 0, 1, 2

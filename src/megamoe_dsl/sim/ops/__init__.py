@@ -18,13 +18,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SimError
+from ..fragment import Outcome
 from ..interfaces import WarpLike
 from ..lanes import Mask
 from ..operands import Binder
-from ..outcome import Outcome
 from ..parser import PtxInstruction
 
 Handler = Callable[[WarpLike, Mask], Outcome | None]
+
+
+def converged(handler: Callable[[WarpLike, Mask], None]) -> Handler:
+    """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
+
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        return handler(w, mask) if w.converged(mask) else w.block("convergence")
+
+    return run
 
 
 @dataclass(frozen=True)

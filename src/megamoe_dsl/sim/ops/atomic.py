@@ -9,11 +9,11 @@ import numpy as np
 
 from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
+from ..fragment import YIELD, Outcome
 from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..memory import Allocation
 from ..operands import UNSIGNED, Binder, vector
-from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, PtxInstruction
 from . import register
 from .access import resolve

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
+from ..fragment import YIELD, Outcome
 from ..interfaces import WarpLike
 from ..lanes import Mask
-from ..named_barrier import BarrierState
 from ..operands import Binder
-from ..outcome import YIELD, Outcome
 from ..parser import PtxInstruction
-from ..sync import SCOPES
+from ..sync import SCOPES, BarrierState
 from . import Straight, register
 from .common import scope
 

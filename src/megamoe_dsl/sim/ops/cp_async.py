@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..access_record import HAPPENED
 from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
 from ..clock import Clock
-from ..clock_rows import HAPPENED
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
+from ..fragment import YIELD, Outcome
 from ..interfaces import WarpLike
 from ..lane_codes import mask_of
 from ..lanes import Lanes, Mask, stacked
@@ -19,7 +20,6 @@ from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
-from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, Straight, register
 from .access import gather, scatter

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import SimError
+from ..fragment import YIELD, Outcome
 from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
 from ..lanes import Mask, uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from ..operands import Binder
-from ..outcome import YIELD, Outcome
 from ..parser import PtxInstruction
 from . import Handler, Straight, register
 from .common import by_address, shared_target
