@@ -80,7 +80,7 @@ class ByteStore:
 
 
 class Allocation(ByteStore):
-    """One registered global buffer."""
+    """A global buffer of one rank; `owner` keeps its memory alive."""
 
     def __init__(self, name: str, rank: int, base: int, data: Bytes, initialised: bool, read_only: bool, owner: object) -> None:
         super().__init__(data, None if initialised else np.zeros(len(data), np.bool_))

@@ -86,8 +86,7 @@ class Uncompiled:
     def access(self, *_: object) -> bool:
         return False
 
-    def read(self, *_: object) -> None:
-        """Nobody can say."""
+    def read(self, *_: object) -> None: ...
 
     def pages(self, index: Records, shift: int) -> list[int]:
         return np.unique(index >> shift).tolist()
@@ -100,8 +99,7 @@ class Uncompiled:
         row[index - first] = np.where(several, new & ~CODE_MASK | ALIKE << CODE_SHIFT, new)
         some[index] = True
 
-    def locate(self, *_: object) -> None:
-        """Nobody can say."""
+    def locate(self, *_: object) -> None: ...
 
     def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
         for row in rows:

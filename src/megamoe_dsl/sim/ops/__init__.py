@@ -18,11 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SimError
-from ..fragment import Outcome
-from ..interfaces import WarpLike
+from ..fragment import YIELD, Outcome
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
-from ..operands import Binder
+from ..operands import Binder, vector
 from ..parser import PtxInstruction
+
+__all__ = [
+    "YIELD", "Binder", "CtaLike", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "WarpLike", "build",
+    "converged", "load_families", "register", "vector",
+]  # fmt: skip
 
 Handler = Callable[[WarpLike, Mask], Outcome | None]
 

@@ -6,14 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..fragment import YIELD, Outcome
-from ..interfaces import WarpLike
-from ..lanes import Mask
-from ..operands import Binder
-from ..parser import PtxInstruction
 from ..sync import SCOPES, BarrierState
-from . import Straight, register
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import scope
 
 _REDUCTIONS = ("popc", "and", "or")

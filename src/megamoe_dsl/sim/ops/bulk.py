@@ -15,15 +15,9 @@ from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Clock
-from ..errors import SimError
-from ..fragment import Outcome
-from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
-from ..operands import Binder
-from ..parser import PtxInstruction
 from ..tma_engine import (
     Issue,
     Reduction,
@@ -34,7 +28,7 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Handler, Straight, register
+from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import origin, shared_target
 
 
@@ -58,7 +52,7 @@ def build_bulk(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("cp.reduce.async.bulk")
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
+    """Combine with global memory: cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
     if "global" not in ins.parts:
         raise SimError(f"{ins.opcode}: only reductions into global memory are modelled")
     after = ins.parts[ins.parts.index("bulk_group") + 1 :]

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import SimError
-from ..fragment import EXIT, Outcome
-from ..interfaces import WarpLike
-from ..lanes import Mask
-from ..operands import Binder
-from ..parser import PtxInstruction
-from . import Straight, register
+from ..fragment import EXIT
+from . import Binder, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import line_of
 
 

@@ -10,14 +10,10 @@ import re
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
-from ..operands import Binder, vector
-from ..parser import PtxInstruction
+from ..lanes import Lanes
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..wgmma_fragment import RESULT_TYPES, to_matrix, to_registers
-from . import Handler, converged, register
+from . import Binder, Handler, Mask, PtxInstruction, SimError, WarpLike, converged, register, vector
 from .access import gather, scatter
 from .common import state_space
 
@@ -44,7 +40,7 @@ def _unsupported(ins: PtxInstruction) -> SimError:
 
 @register("ldmatrix")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
-    """ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
+    """Load tiles: ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     bytes_form = "m16n16" in ins.parts and "b8" in ins.parts and transposed and tiles < 4
     if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
@@ -69,7 +65,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
 
 @register("stmatrix")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
-    """stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
+    """Store tiles: stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     bytes_form = "m16n8" in ins.parts and "b8" in ins.parts and transposed
     if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):

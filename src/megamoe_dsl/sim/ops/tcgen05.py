@@ -16,19 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ..chunks import IndexArray
-from ..errors import SimError
-from ..fragment import Outcome
-from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
+from ..lanes import Lanes
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import POISON, POISON_WORD
-from ..operands import Binder, Writer, vector
-from ..parser import PtxInstruction
+from ..operands import Writer
 from ..report import describe_line
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import COLUMNS, all_valid, fragment, granules
-from . import Handler, Inline, Straight, build, converged, register
+from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, build, converged, register, vector
 from .common import line_of, origin, shared_target
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
@@ -87,7 +83,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
 
 @register("tcgen05.alloc")
 def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.alloc.cta_group.sync.aligned [destination], columns"""
+    """tcgen05.alloc.cta_group.sync.aligned [destination], columns: waits for room, and stores the address."""
     destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
     @converged
@@ -109,7 +105,7 @@ def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
 
 @register("tcgen05.dealloc")
 def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.dealloc.cta_group.sync.aligned address, columns"""
+    """tcgen05.dealloc.cta_group.sync.aligned address, columns: nothing that uses them may be in flight."""
     address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
 
     @converged
@@ -153,7 +149,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("tcgen05.commit")
 def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
-    """tcgen05.commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
+    """Arrive after earlier work: commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
     address = b.address(ins.operands[0])
     masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
 
@@ -268,7 +264,7 @@ def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple
 
 @register("tcgen05.ld")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
+    """Poison registers until the wait: tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
     if "red" in ins.parts:
         raise SimError("tcgen05.ld.red is not modelled")
     names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
@@ -295,7 +291,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
 
 @register("tcgen05.st")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
+    """Store at the wait: tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
     address, layout = b.address(ins.operands[0]), _layout(ins)
     values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
     if len(values) != len(layout.where):

@@ -12,14 +12,9 @@ import numpy as np
 
 from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, IndexArray
-from ..errors import SimError
 from ..formats import Float64Array
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
 from ..memory import Bytes
-from ..operands import Binder, vector
-from ..parser import PtxInstruction
 from ..smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
@@ -36,7 +31,7 @@ from ..umma import (
     scale_rows,
 )
 from ..wgmma_fragment import RESULT_TYPES
-from . import Straight, register
+from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
@@ -265,7 +260,7 @@ _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2
 
 @register("tcgen05.cp")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
+    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
     multicast = next((part for part in ins.parts if part.startswith("warpx")), "")

@@ -14,13 +14,8 @@ import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..accessor import Actor
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import SMEM_RESERVED, Bytes
-from ..operands import Binder
-from ..parser import PtxInstruction
 from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     TMA_STORE,
@@ -32,7 +27,7 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Straight, register
+from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register
 from .bulk import post_store
 from .common import generic_bytes, line_of, origin, shared_target
 from .tensormap import check_acquired
@@ -127,7 +122,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("cp.reduce.async.bulk.tensor")
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """cp.reduce.async.bulk.tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
+    """Combine with global memory: cp.reduce...tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
     operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
     Reduction(operation, "u32")  # an unknown operation is an error at load time
     return _build_store(ins, b, operation)

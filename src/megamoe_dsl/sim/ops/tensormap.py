@@ -13,15 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
 from ..lane_agents import LaneAgents
-from ..lanes import Mask
 from ..memory import SHARED_BASE, Bytes
-from ..operands import Binder
-from ..parser import PtxInstruction
 from ..sync import SCOPES, in_scope
-from . import Handler, Straight, converged, register
+from . import Binder, CtaLike, Handler, Mask, PtxInstruction, SimError, Straight, WarpLike, converged, register
 from .common import scope, shared_target, state_space
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
@@ -144,7 +139,7 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("tensormap.cp_fenceproxy")
 def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
-    """tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
+    """Copy and release: tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
     destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
 

@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..fragment import Outcome
-from ..interfaces import WarpLike
-from ..lanes import ALONE, LANE, Lanes, Mask
-from ..operands import Binder, Reader
-from ..parser import PtxInstruction
-from . import Handler, register
+from ..lanes import ALONE, LANE, Lanes
+from ..operands import Reader
+from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, WarpLike, register
 from .common import line_of
 
 _LANE = np.arange(32)

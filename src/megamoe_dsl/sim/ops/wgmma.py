@@ -16,19 +16,13 @@ import numpy as np
 from ..accessor import Actor
 from ..aligned_sum import aligned_multiply_accumulate, alignment_of
 from ..chunks import CHUNK, Chunks
-from ..errors import SimError
 from ..formats import Float64Array
-from ..fragment import Outcome
 from ..instruction_descriptor import K_BYTES
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
-from ..operands import Binder, vector
-from ..parser import PtxInstruction
 from ..smem_descriptor import SmemDescriptor, operand_bytes
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..warpgroup import WARPS, Operation, Part, Warpgroup, wgmma_thread
 from ..wgmma_fragment import RESULT_TYPES, a_fragment
-from . import Handler, Straight, converged, register
+from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, converged, register, vector
 from .common import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -49,7 +43,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("wgmma.commit_group")
 def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
-    """Close the open group."""
+    """Close the group of what the warp has issued since the last one."""
 
     def run(w: WarpLike, mask: Mask) -> None:
         thread = wgmma_thread(w)
@@ -62,7 +56,7 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("wgmma.wait_group")
 def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
-    """wgmma.wait_group.sync.aligned N"""
+    """wgmma.wait_group.sync.aligned N: until at most N groups are pending."""
     keep = int(ins.operands[0], 0)
 
     @converged
