@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from megamoe_dsl.sim import Launch, load
-from megamoe_dsl.sim.host.host_module import argument_bytes
-from megamoe_dsl.sim.host.tensor_map_call import encode_tiled
+from megamoe_dsl.sim.host.host_module import argument_bytes, encode_tiled
 from megamoe_dsl.sim.program import Program
 
 CLUSTER_DIMENSION = 4  # CUlaunchAttributeID

@@ -29,6 +29,7 @@ from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
 from megamoe_dsl.hardware.operand_tile import swizzle_atom
 from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_atom, utccp_row, utccp_source
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels
 from megamoe_dsl.kernels.moe.layouts.gate_up import gate_up_rows
@@ -36,7 +37,7 @@ from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from megamoe_dsl.sim.tma_box import shared_bytes, to_shared_format
+from megamoe_dsl.sim.tma_box import to_shared_format
 from megamoe_dsl.sim.tmem import fragment
 from megamoe_dsl.sim.wgmma_fragment import to_registers
 
@@ -214,7 +215,7 @@ def test_operand_tile_is_what_the_descriptor_names(rows, span):
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_operand_tile_is_what_tma_writes(span):
     tile = operand_tile(64, span)
-    box = shared_bytes(0, 64 * span, span).reshape(64, span)
+    box = Swizzle(span)(np.arange(64 * span)).reshape(64, span)
     assert all(tile(row, byte) == box[row, byte] for row in range(64) for byte in range(span))
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from ptx_cases import run
 
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.sim import formats
-from megamoe_dsl.sim.swizzle import swizzle
 
 A_AT, B_AT, SFA_AT, SFB_AT = 1024, 17408, 50176, 54272  # offsets from `smem`; the base is hardware offset 1024
 IMAGE = 58368
@@ -112,7 +112,7 @@ def operand(name, rows, rng):
 def place(image, at, raw):
     """Rows of 32 bytes as K step 0 of a K-major tile with 128-byte swizzle."""
     rows = np.arange(len(raw))[:, None] * 128 + np.arange(32)
-    image[swizzle(BASE + at + rows, 128) - BASE] = raw
+    image[Swizzle(128)(BASE + at + rows) - BASE] = raw
 
 
 def place_scales(image, at, scales):

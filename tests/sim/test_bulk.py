@@ -6,9 +6,9 @@ import torch
 from ptx_cases import run
 
 from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim.access_record import ROWS
 from megamoe_dsl.sim.async_groups import AsyncCopy, AsyncGroups
 from megamoe_dsl.sim.clock import Clock
-from megamoe_dsl.sim.clock_rows import ROWS
 
 SHARED = ".shared .align 1024 .b8 smem[8192];"
 SETUP = """

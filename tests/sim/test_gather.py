@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from test_tensor_copy import COPY_LOOP, SETUP, TO_GLOBAL, TO_SHARED, WAIT, Tensor, launch
 
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.sim import SimError
-from megamoe_dsl.sim.swizzle import swizzle
 
 ROWS = (7, 0, 19, 3)
 
 
 def placed(words, span):
     """Shared-memory bytes in the order of the rows."""
-    return words.view(np.uint8)[swizzle(np.arange(words.nbytes) + 2048, span) - 2048]
+    return words.view(np.uint8)[Swizzle(span)(np.arange(words.nbytes) + 2048) - 2048]
 
 
 def gather(tensor, column, rows, count):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tcgen05_cases import A_AT, B_AT, BASE, SFA_AT, SFB_AT, SWIZZLE_128, Case, copies, place_scales
 
-from megamoe_dsl.sim import formats, umma
-from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor, InstructionDescriptorError
-from megamoe_dsl.sim.smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
-from megamoe_dsl.sim.swizzle import swizzle
+from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.sim import SimError, formats, umma
+from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor
+from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, operand_bytes
 
 LONG = 1 << 31
 ABSOLUTE = 1 << 52
@@ -28,9 +28,9 @@ class LongCase(Case):
         scales = rng.integers(low, high, (2, 128, 8)).astype(np.uint8)
         raw = codes[:, :, 0::2] | codes[:, :, 1::2] << 4
         image, rows = self.images[0], np.arange(128)[:, None] * 128
-        image[swizzle(BASE + A_AT + rows + START + np.arange(32), 128) - BASE] = raw[0, :, :32]
-        image[swizzle(BASE + NEXT_AT + rows + np.arange(16), 128) - BASE] = raw[0, :, 32:]
-        image[swizzle(BASE + B_AT + rows + np.arange(48), 128) - BASE] = raw[1]
+        image[Swizzle(128)(BASE + A_AT + rows + START + np.arange(32)) - BASE] = raw[0, :, :32]
+        image[Swizzle(128)(BASE + NEXT_AT + rows + np.arange(16)) - BASE] = raw[0, :, 32:]
+        image[Swizzle(128)(BASE + B_AT + rows + np.arange(48)) - BASE] = raw[1]
         for at, values in zip((SFA_AT, SFB_AT), scales, strict=True):
             for k in range(2):
                 place_scales(image, at + 512 * k, values[:, 4 * k : 4 * k + 4])
@@ -64,8 +64,8 @@ def test_offsets_of_a_row_that_goes_on():
 
 def test_what_k_96_needs():
     assert InstructionDescriptor.decode(1 << 7 | 1 << 10 | LONG, "mxf4").k_bytes == 48
-    with pytest.raises(InstructionDescriptorError, match="K = 96; kind::mxf8f6f4 has K = 32"):
+    with pytest.raises(SimError, match="K = 96; kind::mxf8f6f4 has K = 32"):
         InstructionDescriptor.decode(LONG, "mxf8f6f4")
-    with pytest.raises(DescriptorError, match="absolute leading dimension needs the 128-byte swizzle"):
+    with pytest.raises(SimError, match="absolute leading dimension needs the 128-byte swizzle"):
         SmemDescriptor.decode_sm100(ABSOLUTE | 1 << 46)
     assert umma.scale_blocks("mxf4", ("block32",), 48) == 3 and umma.scale_blocks("mxf4nvf4", ("block16",), 48) == 6

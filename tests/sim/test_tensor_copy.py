@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from ptx_cases import REGISTERS, run
 
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, SimError, Simulator
-from megamoe_dsl.sim.swizzle import swizzle
 from megamoe_dsl.sim.tma_box import PADDING_POISON
 
 BOX_OFFSET = 1024  # of the box from `smem`
@@ -102,7 +102,7 @@ def load(tensor, start, **options):
     report = launch(SETUP + load_text(tensor, start) + WAIT + copy, tensor, out, **options)
     assert (report.findings, dict(report.warnings)) == ([], {})
     linear = np.arange(tensor.map.box_bytes)
-    return out.view(np.uint8)[swizzle(linear + 2 * BOX_OFFSET, tensor.map.swizzle) - 2 * BOX_OFFSET]
+    return out.view(np.uint8)[Swizzle(tensor.map.swizzle)(linear + 2 * BOX_OFFSET) - 2 * BOX_OFFSET]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def store_text(tensor, start, operation=None, fence="fence.proxy.async.shared::c
 def store(tensor, start, values, operation=None, **options):
     source = np.zeros(tensor.map.box_bytes, np.uint8)
     linear = np.arange(len(source))
-    source[swizzle(linear + 2 * BOX_OFFSET, tensor.map.swizzle) - 2 * BOX_OFFSET] = values.reshape(-1).view(np.uint8)
+    source[Swizzle(tensor.map.swizzle)(linear + 2 * BOX_OFFSET) - 2 * BOX_OFFSET] = values.reshape(-1).view(np.uint8)
     fill = COPY_LOOP.format(words=len(source) // 4, move=TO_SHARED)
     return launch(SETUP + fill + store_text(tensor, start, operation), tensor, source.view(np.uint32), **options)
 

@@ -9,7 +9,7 @@ from test_tensor_copy import aligned_descriptor
 
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from megamoe_dsl.sim import SimError
-from megamoe_dsl.sim.map_change import replace_field
+from megamoe_dsl.sim.ops.tensormap import replace_field
 
 SHARED = ".shared .align 128 .b8 smem[1024];"
 MAP = TensorMap(1 << 20, TensorMapDtype.F32, (64, 32, 8), (256, 8192), (16, 4, 2), 64)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from ptx_cases import run
 
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.sim import SimError, formats
 from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate, alignment_of
-from megamoe_dsl.sim.swizzle import swizzle
 
 A_AT, B_AT, IMAGE = 1024, 9216, 25600
 BASE = 1024
@@ -42,7 +42,7 @@ def image_of(a, b):
     image = store[start : start + IMAGE - 1024]
     for at, raw in ((A_AT, a), (B_AT, b)):
         where = np.arange(len(raw))[:, None] * 128 + np.arange(raw.shape[1])
-        image[swizzle(BASE + at + where, 128) - BASE - 1024] = raw
+        image[Swizzle(128)(BASE + at + where) - BASE - 1024] = raw
     return image
 
 

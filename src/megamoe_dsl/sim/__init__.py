@@ -4,14 +4,13 @@ It runs the PTX that the compiler produced, on buffers in host memory, in a rand
 our kernels.
 """
 
-from .agents import agents_needed
 from .assumptions import Assumptions
 from .errors import Deadlock, SimError
 from .geometry import Geometry
 from .host.device_array import DeviceArray
-from .host.per_rank import PerRank
 from .host.run import run
-from .host.visible_memory import arrays_of
+from .host.visible_memory import PerRank, arrays_of
+from .lane_agents import agents_needed
 from .launch import Launch
 from .memory import GlobalMemory
 from .program import Program, load

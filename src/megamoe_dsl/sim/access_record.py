@@ -1,13 +1,22 @@
-"""A record of one access, as the race detector keeps it: an int64.
+"""What the race detector compares: a record of one access, and the rows of a vector clock.
 
-The clock of who made it is in bits 40-62, lanes in 34-39 (see `lane_codes`), the PTX line in 16-33, the async-proxy flag in bit 15, and
-the agent in 0-14.
+A record is an int64. The clock of who made it is in bits 40-62, lanes in 34-39 (see `lane_codes`), the PTX line in 16-33, the async-proxy
+flag in bit 15, and the agent in 0-14.
+
+Row HAPPENED of a clock counts the writes that happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count what a `fence.proxy.async` has
+also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies"). Row READS counts
+the reads that happened before: a warp barrier passes on writes, but not another lane's reads (see `lane_order`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED, READS = 0, 1, 2, 3
+ROWS = 4
+EVERY = tuple(range(ROWS))
+
 
 AGENT_MASK = 0x7FFF
 ASYNC_BIT = 0x8000

@@ -9,7 +9,7 @@ from .access_record import pack
 from .clock import Clock
 from .lane_codes import CODE_SHIFT
 from .lane_order import LaneOrder
-from .place import Place
+from .sync import Place
 
 
 class Thread(Protocol):

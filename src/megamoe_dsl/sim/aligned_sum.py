@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megamoe_dsl.sim.formats import Float64Array
+from .formats import Float64Array
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ _EXPONENT, _LEADING = np.int64(0x7FF << _MANTISSA_BITS), np.int64(1 << _MANTISSA
 
 @cache
 def alignment_of(a: str, b: str) -> Alignment:
-    """Of operands in these formats, by their names in PTX."""
+    """What an instruction keeps of operands in these formats, by their names in PTX."""
     least = _LEAST_NORMAL[a], _LEAST_NORMAL[b]
     return Alignment(13, 14, np.float32, least) if a in ("e4m3", "e5m2") else Alignment(25, 24, np.float64, least)
 

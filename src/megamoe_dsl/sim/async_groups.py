@@ -1,4 +1,4 @@
-"""Async-groups: what commit_group and wait_group of one thread count.
+"""Asynchronous operations that complete in order: async-groups and pipes.
 
 Source: PTX ISA, "Async-group mechanism". A bulk store completes in two steps, reading its source and writing its destination;
 `wait_group.read` waits for the first only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from .clock import Clock
-from .interfaces import CtaLike, WarpLike
+from .interfaces import Action, CtaLike, Origin, WarpLike, WorldLike
 
 
 class AsyncCopy:
@@ -106,3 +106,16 @@ def _exit_check(cta: CtaLike) -> None:
         for key, groups in warp.state.items():
             if isinstance(groups, AsyncGroups) and key[0] == "bulk" and (text := groups.left_over()):
                 cta.world.warnings[f"{warp}: {text}"] += 1
+
+
+class Pipe:
+    """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
+
+    def __init__(self, world: WorldLike) -> None:
+        self.world, self.actions = world, deque[tuple[Origin, Action]]()
+        world.pipes.append(self.actions)
+
+    def push(self, action: Action, origin: Origin) -> None:
+        """Append an action; `origin` names it in errors."""
+        self.world.progress += 1
+        self.actions.append((origin, action))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, ROWS
+from .access_record import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, ROWS
 from .quick_check import quick_check
 
 _QUICK = quick_check()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .errors import SimError
+
 K_BYTES = 32
 """Bytes of K per instruction, the same for every kind."""
 LONG_K_BYTES = 48
@@ -32,10 +34,6 @@ _ACCUMULATORS: dict[str, dict[int, str]] = {
     "f8f6f4": {0: "f16", 1: "f32"},
     "i8": {2: "s32"},
 }
-
-
-class InstructionDescriptorError(ValueError):
-    """An instruction descriptor that the kind does not accept."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +73,27 @@ class InstructionDescriptor:
         """Decode for ``kind`` (without the ``kind::`` prefix).
 
         Raises:
-            InstructionDescriptorError: unknown kind or format code, an accumulator type that the kind has not, sparsity, or K = 96 of
+            SimError: unknown kind or format code, an accumulator type that the kind has not, sparsity, or K = 96 of
                 other than packed FP4.
         """
         formats = _FORMATS.get(kind)
         if formats is None:
-            raise InstructionDescriptorError(f"tcgen05.mma kind::{kind} is not modelled ({', '.join(_FORMATS)} are)")
+            raise SimError(f"tcgen05.mma kind::{kind} is not modelled ({', '.join(_FORMATS)} are)")
         scaled = kind in BLOCK_SCALED_KINDS
         if (word >> 2) & 1:
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: sparsity is not modelled")
+            raise SimError(f"instruction descriptor {word:#010x}: sparsity is not modelled")
         accumulators, code = _ACCUMULATORS.get(kind, {1: "f32"}), 1 if scaled else (word >> 4) & 3
         if code not in accumulators:
             allowed = ", ".join(f"{number} {name}" for number, name in accumulators.items())
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: accumulator type {code}; kind::{kind} has {allowed}")
+            raise SimError(f"instruction descriptor {word:#010x}: accumulator type {code}; kind::{kind} has {allowed}")
         long = bool(scaled and word >> 31)
         if long and kind == "mxf8f6f4":
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: K = 96; kind::{kind} has K = 32")
+            raise SimError(f"instruction descriptor {word:#010x}: K = 96; kind::{kind} has K = 32")
         a_code, b_code = (word >> 7) & 7, (word >> 10) & (3 if kind.startswith("mxf4") else 7)
         if a_code not in formats or b_code not in formats:
             allowed = ", ".join(f"{code} {name}" for code, name in formats.items())
             found = f"formats A {a_code}, B {b_code}"
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: {found}; kind::{kind} has {allowed}")
+            raise SimError(f"instruction descriptor {word:#010x}: {found}; kind::{kind} has {allowed}")
         return cls(
             m=((word >> 24) & 31) << 4,
             n=((word >> 17) & 63) << 3,
@@ -117,6 +115,6 @@ class InstructionDescriptor:
         """Raise unless (m, n) is a dense shape of ``cta_group::ctas`` (PTX ISA, "Matrix shape"; N as CuTe DSL 4.8.1 allows it)."""
         allowed_m, step = ((128, 256), 16) if ctas == 2 else ((64, 128), 8)
         if self.m not in allowed_m or not step <= self.n <= 256 or self.n % step:
-            raise InstructionDescriptorError(
+            raise SimError(
                 f"tcgen05.mma M {self.m} N {self.n} with cta_group::{ctas}: M must be in {allowed_m}, N a multiple of {step} up to 256"
             )

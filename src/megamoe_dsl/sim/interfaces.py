@@ -1,4 +1,4 @@
-"""What engines and instruction families see of the machine: world, cluster, CTA and warp."""
+"""What engines and instruction families see of the machine: world, cluster, CTA and warp, whose classes say what their methods do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any, Protocol
 from .accessor import Thread
 from .assumptions import Assumptions
 from .clock import Clock
-from .fragment import Fragment
+from .fragment import Fragment, Outcome
 from .geometry import Dim3, Geometry
-from .kernel_names import KernelNames
 from .lanes import Lanes, Mask
 from .memory import ByteStore, GlobalMemory, SharedMemory
-from .named_barrier import BarrierState
-from .outcome import Outcome
 from .parser import ParsedKernel
-from .place import Place
 from .race import Race
+from .report import KernelNames
+from .sync import BarrierState, Place
 
 Action = Callable[[], None]
 Origin = Callable[[], str]
@@ -43,39 +41,25 @@ class WorldLike(Protocol):
     copied: Counter[tuple[int, int]]
     pipes: list[deque[tuple[Origin, Action]]]
 
-    def next_uid(self) -> int:
-        """A number that no CTA of this run has."""
-        ...
+    def next_uid(self) -> int: ...
 
     def clock(self) -> int: ...
 
-    def cancel(self, cta: CtaLike) -> Dim3 | None:
-        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
-        ...
+    def cancel(self, cta: CtaLike) -> Dim3 | None: ...
 
-    def chance(self, probability: float) -> bool:
-        """Whether something happens that does with this probability."""
-        ...
+    def chance(self, probability: float) -> bool: ...
 
-    def post(self, action: Action, origin: Origin) -> None:
-        """Run `action` after a random delay; `origin` names it in errors."""
-        ...
+    def post(self, action: Action, origin: Origin) -> None: ...
 
 
 class GridLike(Protocol):
     """A launch in its stream, as far as launches that begin early ask."""
 
-    def let_next(self, cta: CtaLike, waited: bool) -> None:
-        """A CTA lets the next launch begin; whether who does has waited for the launches before."""
-        ...
+    def let_next(self, cta: CtaLike, waited: bool) -> None: ...
 
-    def must_wait(self) -> bool:
-        """Whether it may run beside launches before it, and the last of these has not ended."""
-        ...
+    def must_wait(self) -> bool: ...
 
-    def waited(self, cta: CtaLike) -> Clock | None:
-        """Threads of a CTA have waited for the launches before; what they know then."""
-        ...
+    def waited(self, cta: CtaLike) -> Clock | None: ...
 
 
 class ClusterLike(Protocol):
@@ -88,20 +72,14 @@ class ClusterLike(Protocol):
     done: Clock | None
 
     @property
-    def ctas(self) -> Sequence[CtaLike]:
-        """By rank in the cluster."""
-        ...
+    def ctas(self) -> Sequence[CtaLike]: ...
 
     @property
     def grid(self) -> GridLike: ...
 
-    def arrive(self, lanes: int) -> None:
-        """`lanes` threads arrive at the cluster barrier."""
-        ...
+    def arrive(self, lanes: int) -> None: ...
 
-    def leave(self, lanes: int) -> None:
-        """`lanes` threads exit: the barrier no longer waits for them."""
-        ...
+    def leave(self, lanes: int) -> None: ...
 
 
 class CtaLike(Place, Protocol):
@@ -120,9 +98,7 @@ class CtaLike(Place, Protocol):
     exit_checks: list[Callable[[], None]]
 
     @property
-    def launch(self) -> Geometry:
-        """The shape of its launch."""
-        ...
+    def launch(self) -> Geometry: ...
 
     @property
     def world(self) -> WorldLike: ...
@@ -135,9 +111,7 @@ class CtaLike(Place, Protocol):
 
     def barrier(self, number: int) -> BarrierState: ...
 
-    def live_threads(self) -> int:
-        """Threads a barrier without a count waits for."""
-        ...
+    def live_threads(self) -> int: ...
 
     def warp_left(self) -> None: ...
 
@@ -168,26 +142,14 @@ class WarpLike(Thread, Protocol):
     @property
     def kernel(self) -> ParsedKernel: ...
 
-    def local_memory(self) -> ByteStore:
-        """The .local memory of the 32 lanes, one stride after the other."""
-        ...
+    def local_memory(self) -> ByteStore: ...
 
-    def lanes(self, mask: Mask) -> list[int]:
-        """The lanes of a mask."""
-        ...
+    def lanes(self, mask: Mask) -> list[int]: ...
 
-    def first(self, mask: Mask) -> int:
-        """The lowest lane of a mask."""
-        ...
+    def first(self, mask: Mask) -> int: ...
 
-    def converged(self, mask: Mask) -> bool:
-        """Whether all lanes that have not exited are here."""
-        ...
+    def converged(self, mask: Mask) -> bool: ...
 
-    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
-        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
-        ...
+    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome: ...
 
-    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
-        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
-        ...
+    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome: ...

@@ -25,17 +25,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
+from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, CLOCK_SHIFT, EVERY, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS
 from .clock import Clock
-from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, EVERY, HAPPENED, READS, ROWS
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS
-from .place import Place
-from .said import Said
-from .strand import Strand
-from .sync import in_scope
+from .strand import Said, Strand
+from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
 _NOTHING: frozenset[int] = frozenset()

@@ -36,21 +36,9 @@ _FUNCTIONS: dict[Any, str] = {
 _FLOATING = ("ADD", "SUB", "MUL", "DIV", "EQ", "NE", "LT", "LE", "NEG", "ABS", "WHERE", "FMIN", "FMAX")
 _OF_ONE_TYPE = {"FMA": np.float32, "FLUSH": np.float32, "BF16": np.uint16, "BF16X2": np.float32, "NARROW": np.float32}
 _NAMES = (
-    *_BINARY.values(),
-    "EQ",
-    "NE",
-    "LT",
-    "LE",
-    *_UNARY.values(),
-    "WHERE",
-    *_CAST.values(),
-    "MIN",
-    "MAX",
-    "ABS",
-    "FMIN",
-    "FMAX",
+    *_BINARY.values(), "EQ", "NE", "LT", "LE", *_UNARY.values(), "WHERE", *_CAST.values(), "MIN", "MAX", "ABS", "FMIN", "FMAX",
     *_OF_ONE_TYPE,
-)
+)  # fmt: skip
 OPERATIONS = {name: number for number, name in enumerate(_NAMES)}
 _SIGNLESS = ("ADD", "SUB", "MUL", "AND", "OR", "XOR", "SHL", "EQ", "NE", "NOT", "NEG", "WHERE")
 _INTEGER = tuple(name for name in _NAMES if name not in ("DIV", "ABS", "FMIN", "FMAX", *_OF_ONE_TYPE))

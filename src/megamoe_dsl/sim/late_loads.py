@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .fragment import YIELD, Outcome
 from .interfaces import WarpLike, WorldLike
 from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
-from .outcome import YIELD, Outcome
 from .parser import ParsedKernel, PtxInstruction
 
 Take = Callable[[WarpLike, Mask, Lanes], None]

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .assumptions import Assumptions
-from .cta import Cluster, Cta
-from .deadlock import describe_deadlock
+from .cta import Cluster, Cta, Grid
 from .errors import Deadlock, SimError
 from .geometry import Dim3
-from .grid import Grid
-from .interfaces import Action, Origin
+from .interfaces import Action, ClusterLike, CtaLike, Origin, WarpLike, WorldLike
 from .interfaces import CtaLike as InterfaceCta
-from .kernel_names import KernelNames
 from .lane_codes import FULL
 from .launch import Launch
 from .memory import GlobalMemory
 from .race import Race
+from .report import KernelNames, describe_line
 from .simt import run_warp
 from .warp import Warp
 
@@ -191,3 +189,32 @@ class World:
             for cta in (cta for cluster in self.ended for cta in cluster.ctas):
                 cta.forget()
             self.ended = []
+
+
+def describe_deadlock(world: WorldLike, live: Iterable[ClusterLike]) -> str:
+    """Every unfinished warp and the state of every barrier."""
+    out = ["no warp can make progress"]
+    for cluster in live:
+        for cta in cluster.ctas:
+            out += [f"  {cta}"]
+            out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
+            out += _describe_barriers(cta)
+        out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
+    return "\n".join(out)
+
+
+def _describe_warp(world: WorldLike, warp: WarpLike) -> str:
+    parts = []
+    for fragment in warp.fragments:
+        ins = warp.kernel.code[fragment.pc]
+        lanes = 32 if fragment.mask is None else int(fragment.mask.sum())
+        why = fragment.why() if callable(fragment.why) else fragment.why
+        line = describe_line(ins.line, world.kernels.of(warp.kernel), ins.source or "")
+        parts.append(f"{line}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
+    return f"warp {warp.index}: {'; '.join(parts)}"
+
+
+def _describe_barriers(cta: CtaLike) -> list[str]:
+    out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
+    out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
+    return out

@@ -28,6 +28,9 @@ WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
 Bytes = NDArray[np.uint8]
 POISON_BYTE = 0xFF
 """What uninitialised shared memory holds: a NaN in every floating-point format that has one."""
+POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
+POISON = {dtype: np.full(32, POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
+"""What registers hold while an asynchronous operation is to write them."""
 B128 = np.complex128
 """Stands for 16 opaque bytes."""
 ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: B128}
@@ -77,7 +80,7 @@ class ByteStore:
 
 
 class Allocation(ByteStore):
-    """One registered global buffer."""
+    """A global buffer of one rank; `owner` keeps its memory alive."""
 
     def __init__(self, name: str, rank: int, base: int, data: Bytes, initialised: bool, read_only: bool, owner: object) -> None:
         super().__init__(data, None if initialised else np.zeros(len(data), np.bool_))

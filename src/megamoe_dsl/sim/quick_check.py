@@ -12,21 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, Records
-from .clock_rows import HAPPENED, READS
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, READS, Records
 from .compiled import compiled
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
 FIELDS = {
-    "AGENT_MASK": AGENT_MASK,
-    "ASYNC_BIT": ASYNC_BIT,
-    "CLOCK_SHIFT": CLOCK_SHIFT,
-    "HAPPENED": HAPPENED,
-    "READS": READS,
-    "CODE_MASK": CODE_MASK,
-    "CODE_SHIFT": CODE_SHIFT,
-    "ALIKE": ALIKE,
-}
+    "AGENT_MASK": AGENT_MASK, "ASYNC_BIT": ASYNC_BIT, "CLOCK_SHIFT": CLOCK_SHIFT, "HAPPENED": HAPPENED, "READS": READS,
+    "CODE_MASK": CODE_MASK, "CODE_SHIFT": CODE_SHIFT, "ALIKE": ALIKE,
+}  # fmt: skip
 Rows = NDArray[np.int32]
 Flags = NDArray[np.bool_] | None
 
@@ -93,8 +86,7 @@ class Uncompiled:
     def access(self, *_: object) -> bool:
         return False
 
-    def read(self, *_: object) -> None:
-        """Nobody can say."""
+    def read(self, *_: object) -> None: ...
 
     def pages(self, index: Records, shift: int) -> list[int]:
         return np.unique(index >> shift).tolist()
@@ -107,8 +99,7 @@ class Uncompiled:
         row[index - first] = np.where(several, new & ~CODE_MASK | ALIKE << CODE_SHIFT, new)
         some[index] = True
 
-    def locate(self, *_: object) -> None:
-        """Nobody can say."""
+    def locate(self, *_: object) -> None: ...
 
     def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
         for row in rows:

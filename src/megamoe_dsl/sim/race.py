@@ -15,22 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, unordered
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS, unordered
 from .accessor import Accessor, Actor, Thread
-from .agents import check_agents
 from .chunks import CHUNK, Chunks
 from .clock import Clock
-from .clock_rows import HAPPENED, READS, ROWS
-from .kernel_names import KernelNames
-from .lane_agents import LaneAgents
+from .lane_agents import LaneAgents, check_agents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
-from .place import Place
 from .quick_check import QuickCheck, quick_check
-from .report import Finding
+from .report import Finding, KernelNames
 from .shadow import Places, Shadow
-from .sync import SyncPoint, in_scope
+from .sync import Place, SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
 TENSOR, GLOBAL, SHARED = 0, 1, 2
@@ -218,19 +214,21 @@ class Race:
             self._against_strong("weak write vs unordered atomic", shadow, index, True, rows, records, actor)
         shadow.write[index] = records
 
+    def _check(self, kind: str, shadow: Shadow, index: Any, last: Any, rows: Rows, level: int, records: Any, actor: Accessor) -> None:
+        """A finding if the accessor does not know of some of the accesses `last`."""
+        bad = unordered(last, rows[level])
+        if bad is not None and (bad := self._unknown(last, bad, rows, level, records, actor)) is not None:
+            self._report(kind, shadow, index, last, bad, records, actor)
+
     def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last reads of `index` and a write."""
         last = shadow.read[index]
-        bad = unordered(last, rows[READS])
-        if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
-            self._report(kind, shadow, index, last, bad, records, actor)
+        self._check(kind, shadow, index, last, rows, READS, records, actor)
         if shadow.readers is not None:
             for chosen, last in shadow.readers.unknown(index, rows[READS]):
                 whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
                 mine = records if isinstance(records, int) else records[chosen]
-                bad = unordered(last, rows[READS])
-                if bad is not None and (bad := self._unknown(last, bad, rows, READS, mine, actor)) is not None:
-                    self._report(kind, shadow, whole[chosen], last, bad, mine, actor)
+                self._check(kind, shadow, whole[chosen], last, rows, READS, mine, actor)
 
     def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
@@ -254,14 +252,10 @@ class Race:
         rows, records = self._stamp(index, actor, lane, reading=writes is False)
         if not self.quick.knows(shadow.write, index, rows, HAPPENED):
             last = shadow.write[index]
-            bad = unordered(last, rows[HAPPENED])
-            if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
-                self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
+            self._check("atomic vs unordered weak write", shadow, index, last, rows, HAPPENED, records, actor)
         if writes and not self.quick.knows(shadow.read, index, rows, READS):
             last = shadow.read[index]
-            bad = unordered(last, rows[READS])
-            if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
-                self._report("atomic vs unordered weak read", shadow, index, last, bad, records, actor)
+            self._check("atomic vs unordered weak read", shadow, index, last, rows, READS, records, actor)
         if writes is not None:
             shadow.add_strong(index, records, writes)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+
+from .parser import ParsedKernel
 
 
 @dataclass
@@ -71,3 +74,20 @@ class Report:
         done = f"{self.instructions:,} warp instructions in {self.seconds:.1f} s, {len(findings)} findings"
         warnings = [f"warning: {text}, {count} times" for text, count in self.warnings.items()]
         return "\n".join([done, *map(str, findings), *warnings])
+
+
+class KernelNames:
+    """Names that tell kernels apart; empty while there is only one, so that nobody reads a name that says nothing."""
+
+    def __init__(self, kernels: Iterable[ParsedKernel] = ()) -> None:
+        different = list({id(kernel): kernel for kernel in kernels}.values())
+        entries = [kernel.name for kernel in different]
+        self._names = {
+            id(kernel): kernel.name if entries.count(kernel.name) == 1 else f"{kernel.name} ({number})"
+            for number, kernel in enumerate(different, 1)
+            if len(different) > 1
+        }
+
+    def of(self, kernel: ParsedKernel) -> str:
+        """The name of a kernel; those of one entry name are numbered in order of their first launch."""
+        return self._names.get(id(kernel), "")

@@ -12,11 +12,10 @@ from operator import attrgetter
 from typing import Protocol
 
 from .errors import SimError
-from .fragment import Fragment
+from .fragment import BLOCK, EXIT, PARK, YIELD, Fragment
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .late_loads import land_some
-from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line
 from .warp import Warp

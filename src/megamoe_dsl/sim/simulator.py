@@ -11,16 +11,15 @@ from math import prod
 
 import numpy as np
 
-from .agents import agents_needed, check_agents
 from .assumptions import STRICT, Assumptions
 from .errors import SimError
-from .kernel_names import KernelNames
+from .lane_agents import agents_needed, check_agents
 from .launch import Launch
 from .machine import World
 from .memory import GlobalMemory
 from .program import load
 from .race import Race
-from .report import Report
+from .report import KernelNames, Report
 
 _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and looking for it takes a tenth of its time
 

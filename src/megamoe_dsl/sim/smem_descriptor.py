@@ -11,15 +11,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from megamoe_dsl.sim.swizzle import IndexArray, swizzle
+from ..hardware.swizzle import Swizzle
+from .chunks import CHUNK, IndexArray
+from .errors import SimError
 
 _SM100_SPANS = {0: 0, 2: 128, 4: 64, 6: 32}
 _SM90_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
-_CHUNK = 16  # bytes: the row of a core matrix
-
-
-class DescriptorError(ValueError):
-    """A matrix descriptor with a field that the hardware or this model does not accept."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,13 @@ class SmemDescriptor:
         """tcgen05 form: version 1, layout type in bits 61-63."""
         version = (word >> 46) & 3
         if version != 1:
-            raise DescriptorError(f"SMEM descriptor {word:#018x}: version field is {version}, sm_100 needs 1")
+            raise SimError(f"SMEM descriptor {word:#018x}: version field is {version}, sm_100 needs 1")
         layout = word >> 61
         if layout not in _SM100_SPANS:
-            raise DescriptorError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modelled (0, 2, 4, 6 are)")
+            raise SimError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modelled (0, 2, 4, 6 are)")
         absolute, span = bool((word >> 52) & 1), _SM100_SPANS[layout]
         if absolute and span != 128:
-            raise DescriptorError(f"SMEM descriptor {word:#018x}: an absolute leading dimension needs the 128-byte swizzle")
+            raise SimError(f"SMEM descriptor {word:#018x}: an absolute leading dimension needs the 128-byte swizzle")
         return replace(cls._decode(word, span), absolute=absolute)
 
     @classmethod
@@ -64,7 +61,7 @@ class SmemDescriptor:
     def _decode(cls, word: int, span: int) -> SmemDescriptor:
         base_offset = (word >> 49) & 7
         if base_offset:
-            raise DescriptorError(f"SMEM descriptor {word:#018x}: base offset {base_offset} is not modelled, align the tile to its swizzle")
+            raise SimError(f"SMEM descriptor {word:#018x}: base offset {base_offset} is not modelled, align the tile to its swizzle")
         return cls((word & 0x3FFF) << 4, ((word >> 16) & 0x3FFF) << 4, ((word >> 32) & 0x3FFF) << 4, span)
 
 
@@ -85,18 +82,18 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
         if descriptor.absolute:
             room = span - descriptor.start % span
             begin = np.where(k_byte < room, descriptor.start, descriptor.leading - room)
-            return swizzle(begin + (row // 8) * descriptor.stride + (row % 8) * span + k_byte, span)
+            return Swizzle(span)(begin + (row // 8) * descriptor.stride + (row % 8) * span + k_byte)
         if span:
             linear = (row // 8) * descriptor.stride + (row % 8) * span + k_byte
         else:
-            linear = (row // 8) * descriptor.stride + (row % 8) * _CHUNK + (k_byte // _CHUNK) * descriptor.leading + k_byte % _CHUNK
+            linear = (row // 8) * descriptor.stride + (row % 8) * CHUNK + (k_byte // CHUNK) * descriptor.leading + k_byte % CHUNK
     else:
         k, byte_of_element = k_byte // element_bytes, k_byte % element_bytes
         mn_byte = row * element_bytes + byte_of_element
-        width = span or _CHUNK
+        width = span or CHUNK
         block, k_group = (descriptor.leading, descriptor.stride) if span else (descriptor.stride, descriptor.leading)
         linear = (mn_byte // width) * block + mn_byte % width + (k % 8) * width + (k // 8) * k_group
-    return swizzle(descriptor.start + linear, span)
+    return Swizzle(span)(descriptor.start + linear)
 
 
 @lru_cache(maxsize=64)

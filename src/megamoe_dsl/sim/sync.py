@@ -1,11 +1,33 @@
-"""Synchronisation points: release and acquire with scopes (PTX ISA, "Memory Consistency Model": scopes, release and acquire)."""
+"""Places and scopes, and what synchronizes there: flags, mbarriers and named barriers.
+
+Source: PTX ISA, "Memory Consistency Model" (scopes, release and acquire), `bar`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from .clock import Clock
-from .place import Place
+from .memory import SharedMemory
+from .parser import ParsedKernel
+
+
+class Place(Protocol):
+    """A CTA: threads of one place share its memory, places of one cluster and of one rank share scopes."""
+
+    rank: int
+    shared: SharedMemory
+
+    @property
+    def cluster(self) -> object:
+        """Equal for the CTAs of one cluster."""
+        ...
+
+    @property
+    def kernel(self) -> ParsedKernel:
+        """What it runs; PTX lines of its agents are lines of this kernel."""
+        ...
+
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
@@ -68,3 +90,25 @@ class SyncPoint:
             elif not thread.known(lanes).knows(clock):
                 missed = place
         return missed
+
+
+class BarrierState:
+    """One of the sixteen barriers of a CTA."""
+
+    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
+
+    def __init__(self) -> None:
+        self.arrived = self.expected = self.generation = 0
+        self.whole = False  # no thread count: all warps of the CTA that have not exited
+        self.clock: Clock | None = None
+        self.done: Clock | None = None
+        self.values: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
+
+    def complete(self) -> None:
+        """All expected threads are here: start the next generation."""
+        self.arrived, self.generation = 0, self.generation + 1
+        self.done, self.clock = self.clock, None
+        self.values = {"result": self.values.get("sum")}

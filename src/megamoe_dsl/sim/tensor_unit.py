@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from .accessor import Actor
+from .async_groups import Pipe
 from .clock import Clock
 from .errors import SimError
 from .interfaces import Action, CtaLike, Origin, WarpLike
 from .lane_codes import SEVERAL
-from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
 

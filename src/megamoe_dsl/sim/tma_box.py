@@ -12,10 +12,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.sim.chunks import CHUNK, Chunks
-from megamoe_dsl.sim.global_rows import GlobalRows
-from megamoe_dsl.sim.swizzle import IndexArray, swizzle
+from ..hardware.swizzle import Swizzle
+from ..hardware.tensor_map import TensorMap, TensorMapDtype
+from .chunks import CHUNK, Chunks, GlobalRows, IndexArray
 
 PADDING_POISON = 0xEE
 """Fills the padding bytes that unpacked FP4 leaves in shared memory: hardware does not define them."""
@@ -59,10 +58,6 @@ class Box:
         """The in-bounds parts of its rows."""
         return GlobalRows(self.rows, self.last - self.first)
 
-    def global_bytes(self) -> IndexArray:
-        """Global addresses of the in-bounds bytes, shaped (in-bounds rows, last - first)."""
-        return self.rows[:, None] + np.arange(self.last - self.first)
-
 
 @lru_cache(maxsize=4096)
 def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
@@ -100,15 +95,9 @@ def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:
 
 
 @lru_cache(maxsize=1024)
-def shared_bytes(start: int, box_bytes: int, span: int) -> IndexArray:
-    """Shared-memory offset of every byte of a box in box order: dense rows, then swizzled."""
-    return swizzle(start + np.arange(box_bytes), span)
-
-
-@lru_cache(maxsize=1024)
 def shared_chunks(start: int, box_bytes: int, span: int) -> Chunks:
     """The 16-byte chunks of a box in box order; swizzles move whole chunks."""
-    return Chunks(swizzle(start + np.arange(0, box_bytes, CHUNK), span))
+    return Chunks(Swizzle(span)(start + np.arange(0, box_bytes, CHUNK)))
 
 
 def to_shared_format(tensor_map: TensorMap, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

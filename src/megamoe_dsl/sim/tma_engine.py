@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accessor import Actor
-from .chunks import CHUNK, Chunks
+from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Clock
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
-from .global_rows import GlobalRows
 from .interfaces import CtaLike, WarpLike, WorldLike
 from .mbarrier import Mbarrier, finish_async_store
 from .memory import B128, SMEM_RESERVED, Bytes
@@ -106,23 +105,18 @@ def read_global_rows(cta: CtaLike, rows: GlobalRows, actor: Actor | None) -> Byt
     return np.array(rows.of(allocation.data, offset))
 
 
-def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, actor: Actor | None) -> None:
-    """Store (rows, width) bytes of a CTA."""
+def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Reduction | None, actor: Actor | None) -> None:
+    """Store (rows, width) bytes of a CTA, or combine them with what is there: then every element is one relaxed atomic."""
     world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
-    if actor is not None and world.race:
-        world.race.write_global(allocation, *rows.places(offset), actor)
-    rows.store(allocation.data, offset, values)
-    if allocation.valid is not None:
-        rows.store(allocation.valid, offset, True)
-
-
-def reduce_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
-    """Combine (rows, width) bytes of a CTA into global rows; every element is one relaxed atomic."""
-    world = cta.world
-    allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
-    world.copied[cta.rank, allocation.rank] += rows.num_bytes
+    if reduce is None:
+        if actor is not None and world.race:
+            world.race.write_global(allocation, *rows.places(offset), actor)
+        rows.store(allocation.data, offset, values)
+        if allocation.valid is not None:
+            rows.store(allocation.valid, offset, True)
+        return
     if actor is not None and world.race:
         shadow = world.race.global_shadow(allocation)
         world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from .chunks import IndexArray
 from .errors import SimError
-from .swizzle import IndexArray
 
 LANES = 128
 COLUMNS = 512

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megamoe_dsl.sim import formats
-from megamoe_dsl.sim.formats import Float64Array
-from megamoe_dsl.sim.instruction_descriptor import K_BYTES
-
-Bytes = NDArray[np.uint8]
+from . import formats
+from .formats import Float64Array
+from .instruction_descriptor import K_BYTES
+from .memory import Bytes
 
 _BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
 _SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
@@ -113,3 +112,31 @@ def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES)
         if qualifier in ("block16", "block32"):
             return elements // int(qualifier.removeprefix("block"))
     return elements // (16 if kind == "mxf4nvf4" else 32)
+
+
+GROUP = 16
+"""Bytes of a group in shared memory, and values in it."""
+_SHIFTS = {"e2m1": 2, "e2m3": 1, "e3m2": 1}
+_HELD_TABLES = {"e2m1": formats.E2M1, "e2m3": formats.E2M3, "e3m2": formats.E3M2}
+
+
+def expand(raw: Bytes, source: str) -> Bytes:
+    """Bytes (rows, n) as shared memory has them to as many holders; `source` is b4x16_p64 or b6x16_p32."""
+    groups = raw.reshape(len(raw), -1, GROUP)
+    if source == "b4x16_p64":
+        packed = groups[:, :, : GROUP // 2]
+        codes = np.stack([packed & 15, packed >> 4], axis=-1).astype(np.uint8) << 2
+    else:
+        codes = unpack_6bit(groups[:, :, : 3 * GROUP // 4]).astype(np.uint8) << 1
+    return np.asarray(codes.reshape(len(raw), -1), np.uint8)
+
+
+def is_held(name: str) -> bool:
+    """Whether operands of this element format are held in the middle of bytes."""
+    return name in _SHIFTS
+
+
+def decode_holders(raw: Bytes, name: str) -> Float64Array:
+    """Values of holders, of an element format that is held."""
+    table = _HELD_TABLES[name]
+    return table[raw >> _SHIFTS[name] & (len(table) - 1)]

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .fragment import Fragment
+from .fragment import BLOCK, PARK, Fragment, Outcome
 from .interfaces import CtaLike, WorldLike
 from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .memory import ByteStore
-from .outcome import BLOCK, PARK, Outcome
 from .program import Program
 
 
@@ -20,27 +19,8 @@ class Warp:
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
 
     __slots__ = (
-        "R",
-        "agent",
-        "cta",
-        "done",
-        "exited",
-        "fragments",
-        "index",
-        "kernel",
-        "line",
-        "local",
-        "mask",
-        "order",
-        "poll",
-        "program",
-        "rest",
-        "sleep",
-        "state",
-        "thread_index",
-        "wake",
-        "why",
-        "world",
+        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "local", "mask", "order", "poll", "program",
+        "rest", "sleep", "state", "thread_index", "wake", "why", "world",
     )  # fmt: skip
 
     def __init__(self, world: WorldLike, cta: CtaLike, program: Program, index: int) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
-from typing import Any, Protocol
+from typing import Any
 
-from ...hardware.tensor_map import DESCRIPTOR_BYTES
+from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..errors import SimError
 from ..geometry import Dim3
 from ..launch import Launch
 from ..program import Program, load
-from .tensor_map_call import encode_tiled
+from .simulated_device import SimulatedDevice
 
 SUCCESS, UNKNOWN_ERROR = 0, 999
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
@@ -61,25 +61,10 @@ class _Config(ctypes.Structure):
     )
 
 
-class Device(Protocol):
-    """Where launches go: `rank` makes them, `launch` takes them, `failed` is told of an exception in a call."""
-
-    rank: int
-
-    def attribute(self, number: int) -> int:
-        """A device attribute (cudaDeviceAttr)."""
-
-    def launch(self, launch: Launch) -> None:
-        """A kernel launch."""
-
-    def failed(self, error: BaseException) -> None:
-        """An exception in a call."""
-
-
 class HostModule:
     """The kernels of one compiled host function. `ptx` is set when the compiler is done, before the first call."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self.device, self.ptx = device, ""
         self._kernels: list[str] = []
         self.symbols: dict[str, Any] = {
@@ -128,7 +113,7 @@ class HostModule:
         attributes = [asked.attributes[i] for i in range(asked.count)]
         clusters = [one.value.sizes() for one in attributes if one.id == _CLUSTER_DIMENSION]
         early = any(one.id == _PROGRAMMATIC_SERIALIZATION and one.value.x for one in attributes)
-        self.device.launch(
+        self.device.take(
             Launch(
                 grid=asked.grid.sizes(),
                 block=asked.block.sizes(),
@@ -158,3 +143,49 @@ def _store(out: Any, value: int) -> None:
 def argument_bytes(program: Program, arguments: Any) -> tuple[bytes, ...]:
     """What the host's pointers to arguments point at, in the order and sizes of the kernel's parameters."""
     return tuple(ctypes.string_at(arguments[i], one.size) for i, one in enumerate(program.kernel.parameters))
+
+
+_SWIZZLES = (0, 32, 64, 128)
+_L2_PROMOTIONS = (0, 64, 128, 256)
+
+
+def encode_tiled(
+    data_type: int,
+    rank: int,
+    address: int | None,
+    dims: int,
+    strides: int | None,
+    box: int,
+    element_strides: int,
+    interleave: int,
+    swizzle: int,
+    l2_promotion: int,
+    oob_fill: int,
+) -> TensorMap:
+    """The tensor map that a call asks for; enums as integers, arrays as addresses of uint64 (dims, strides) and uint32.
+
+    Raises:
+        SimError: a type, swizzle, interleave, fill or element stride that is not modelled.
+        ValueError: a field breaks a limit of the hardware.
+    """
+    dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
+    steps = (ctypes.c_uint32 * rank).from_address(element_strides)
+    for field, value, allowed in (
+        ("tensorDataType", data_type, dtype is not None),
+        ("elementStrides", list(steps), all(step == 1 for step in steps)),
+        ("interleave", interleave, interleave == 0),
+        ("swizzle", swizzle, swizzle < len(_SWIZZLES)),
+        ("oobFill", oob_fill, oob_fill == 0),
+    ):
+        if not allowed:
+            raise SimError(f"cuTensorMapEncodeTiled: {field} = {value} is not modelled")
+    assert dtype is not None
+    return TensorMap(
+        address=address or 0,
+        dtype=dtype,
+        dims=tuple((ctypes.c_uint64 * rank).from_address(dims)),
+        strides=tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides)) if strides and rank > 1 else (),
+        box=tuple((ctypes.c_uint32 * rank).from_address(box)),
+        swizzle=_SWIZZLES[swizzle],
+        l2_promotion=_L2_PROMOTIONS[l2_promotion],
+    )

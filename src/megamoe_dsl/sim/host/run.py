@@ -19,9 +19,8 @@ from ..report import Report
 from ..simulator import Simulator
 from .compiler_hooks import launches_on
 from .device_array import ByteSpan, DeviceArray, is_array
-from .per_rank import of_rank
 from .simulated_device import SimulatedDevice
-from .visible_memory import visible_memory
+from .visible_memory import of_rank, visible_memory
 
 
 def run(

@@ -34,9 +34,6 @@ class SimulatedDevice:
         major, minor = CAPABILITIES[self.arch]
         return {_SMS: self.num_sms, _SMEM: 48 * 1024, _SMEM_OPT_IN: SMEM_MAX, _MAJOR: major, _MINOR: minor}.get(number, 0)
 
-    def launch(self, launch: Launch) -> None:
-        self.take(launch)
-
     def failed(self, error: BaseException) -> None:
         """An exception in a call: the first is what went wrong."""
         self.error = self.error or error

@@ -11,7 +11,6 @@ import numpy as np
 from ..errors import SimError
 from ..memory import Bytes, GlobalMemory
 from .device_array import ByteSpan
-from .per_rank import PerRank
 
 
 def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any] = ()) -> GlobalMemory:
@@ -54,3 +53,19 @@ def _merged(spans: list[tuple[ByteSpan, int]]) -> list[tuple[ByteSpan, int]]:
         else:
             merged.append((span, rank))
     return merged
+
+
+class PerRank:
+    """An argument of `run` that differs from rank to rank: one value for each."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+def of_rank(value: Any, rank: int, ranks: int, place: int) -> Any:
+    """An argument as one of `ranks` ranks gets it; `place` names it in errors.  Raises SimError for another number of values."""
+    if not isinstance(value, PerRank):
+        return value
+    if len(value.values) != ranks:
+        raise SimError(f"argument {place}: PerRank of {len(value.values)} values, must be {ranks}")
+    return value.values[rank]

@@ -18,13 +18,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SimError
-from ..interfaces import WarpLike
+from ..fragment import YIELD, Outcome
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
-from ..operands import Binder
-from ..outcome import Outcome
+from ..operands import Binder, vector
 from ..parser import PtxInstruction
 
+__all__ = [
+    "YIELD", "Binder", "CtaLike", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "WarpLike", "build",
+    "converged", "load_families", "register", "vector",
+]  # fmt: skip
+
 Handler = Callable[[WarpLike, Mask], Outcome | None]
+
+
+def converged(handler: Callable[[WarpLike, Mask], None]) -> Handler:
+    """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
+
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        return handler(w, mask) if w.converged(mask) else w.block("convergence")
+
+    return run
 
 
 @dataclass(frozen=True)

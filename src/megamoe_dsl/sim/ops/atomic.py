@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
-from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
+from ..lanes import Lanes
 from ..memory import Allocation
-from ..operands import UNSIGNED, Binder, vector
-from ..outcome import YIELD, Outcome
-from ..parser import TYPE_BYTES, PtxInstruction
-from . import register
+from ..operands import UNSIGNED
+from ..parser import TYPE_BYTES
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, WarpLike, register, vector
 from .access import resolve
 from .common import scope, semantics, state_space
 from .loadstore import flag_key

@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
-from ..lanes import Mask
-from ..named_barrier import BarrierState
-from ..operands import Binder
-from ..outcome import YIELD, Outcome
-from ..parser import PtxInstruction
-from ..sync import SCOPES
-from . import Straight, register
+from ..sync import SCOPES, BarrierState
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import scope
 
 _REDUCTIONS = ("popc", "and", "or")

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
-from ..operands import Binder
-from ..parser import PtxInstruction
-from . import Inline, register
+from . import Binder, Inline, PtxInstruction, register
 from .integer import apply, unsigned
 
 

@@ -7,23 +7,17 @@ multiples of 16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
+from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
-from ..chunks import CHUNK, Chunks
+from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Clock
-from ..errors import SimError
-from ..global_rows import GlobalRows
-from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
-from ..operands import Binder
-from ..outcome import Outcome
-from ..parser import PtxInstruction
 from ..tma_engine import (
     Issue,
     Reduction,
@@ -31,11 +25,10 @@ from ..tma_engine import (
     finish_load,
     read_global_rows,
     read_shared_chunks,
-    reduce_global_rows,
     write_global_rows,
     write_shared_chunks,
 )
-from . import Handler, Straight, register
+from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import origin, shared_target
 
 
@@ -59,7 +52,7 @@ def build_bulk(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("cp.reduce.async.bulk")
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
+    """Combine with global memory: cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
     if "global" not in ins.parts:
         raise SimError(f"{ins.opcode}: only reductions into global memory are modelled")
     after = ins.parts[ins.parts.index("bulk_group") + 1 :]
@@ -89,26 +82,21 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
             for target in targets:
                 target.shared.check(offset, offset + count)
                 fetch = None if from_global else shared_target(w, start)
-                action = _loader(issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
+                action = partial(_load, issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
                 w.world.post(action, origin(w))
 
     return Straight(run)
 
 
-def _loader(
-    issue: Issue, start: int, fetch: tuple[CtaLike, int] | None, target: CtaLike, offset: int, count: int, barrier: Mbarrier
-) -> Callable[[], None]:
-    def run() -> None:
-        actor = issue.load_actor(barrier)
-        if count:
-            if fetch is None:
-                values = read_global_rows(target, GlobalRows(np.array([start]), count), actor)
-            else:
-                values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
-            write_shared_chunks(target, _chunks(offset, count), values, actor)
-        finish_load(barrier, count, actor)
-
-    return run
+def _load(issue: Issue, start: int, fetch: tuple[CtaLike, int] | None, target: CtaLike, offset: int, count: int, barrier: Mbarrier) -> None:
+    actor = issue.load_actor(barrier)
+    if count:
+        if fetch is None:
+            values = read_global_rows(target, GlobalRows(np.array([start]), count), actor)
+        else:
+            values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
+        write_shared_chunks(target, _chunks(offset, count), values, actor)
+    finish_load(barrier, count, actor)
 
 
 def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) -> Straight:
@@ -126,33 +114,42 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
             if cta is not w.cta:
                 raise SimError(f"bulk store from the shared memory of {cta}")
             cta.shared.check(offset, offset + count)
-            _post_store(w, lane, start, offset, count, reduction)
+            _store(w, lane, start, offset, count, reduction)
 
     return Straight(run)
 
 
-def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
-    world, cta, label = w.world, w.cta, origin(w)
-    actors = StoreActors.of(w, lane)
+def post_store(w: WarpLike, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
+    """A store that lanes have issued, once, in two steps: `read` its source in shared memory, `write` its destination."""
+    world, label = w.world, origin(w)
+    actors = StoreActors.of(w, lanes[0])
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
-    groups_of(w, "bulk", lane).open.append(copy)
-    rows = GlobalRows(np.array([start]), count)
+    for lane in lanes:
+        groups_of(w, "bulk", lane).open.append(copy)
 
-    def read() -> None:
-        values = read_shared_chunks(cta, _chunks(offset, count), "bulk store", actors.source if actors else None) if count else None
+    def first() -> None:
+        values = read(actors.source if actors else None)
         copy.read_done = True
-        world.post(lambda: write(values), label)
+        world.post(lambda: second(values), label)
 
-    def write(values: Bytes | None) -> None:
-        if values is not None:
-            destination = actors.destination if actors else None
-            if reduction is not None:
-                reduce_global_rows(cta, rows, values.reshape(1, -1), reduction, destination)
-            else:
-                write_global_rows(cta, rows, values.reshape(1, -1), destination)
+    def second(values: Bytes) -> None:
+        write(values, actors.destination if actors else None)
         copy.done = True
 
-    world.post(read, label)
+    world.post(first, label)
+
+
+def _store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+    cta, rows = w.cta, GlobalRows(np.array([start]), count)
+
+    def read(actor: Actor | None) -> Bytes:
+        return read_shared_chunks(cta, _chunks(offset, count), "bulk store", actor) if count else np.zeros(0, np.uint8)
+
+    def write(values: Bytes, actor: Actor | None) -> None:
+        if count:
+            write_global_rows(cta, rows, values.reshape(1, -1), reduction, actor)
+
+    post_store(w, [lane], read, write)
 
 
 @register("cp.async.bulk.commit_group", "cp.async.commit_group")

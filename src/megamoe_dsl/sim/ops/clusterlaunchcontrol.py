@@ -12,15 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from ..chunks import CHUNK, Chunks
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import B128
-from ..operands import Binder, vector
-from ..parser import PtxInstruction
 from ..tma_engine import Issue, finish_load, write_shared_chunks
-from . import Inline, Straight, register
+from . import Binder, CtaLike, Inline, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
 from .common import origin, shared_target
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -28,7 +23,7 @@ _AXES = {"x": 0, "y": 1, "z": 2}
 
 @register("clusterlaunchcontrol.try_cancel")
 def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
-    """clusterlaunchcontrol.try_cancel.async[.shared::cta].mbarrier::complete_tx::bytes[.multicast::cluster::all].b128 [addr], [mbar]"""
+    """Take a waiting cluster: try_cancel.async[.shared::cta].mbarrier::complete_tx::bytes[.multicast::cluster::all].b128 [addr], [mbar]"""
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[1])
     multicast = "multicast::cluster::all" in ins.parts
 

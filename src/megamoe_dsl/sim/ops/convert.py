@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
 from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f32_to_bf16
-from ..operands import DTYPES, Binder
-from ..parser import PtxInstruction
-from . import Inline, register
+from ..operands import DTYPES
+from . import Binder, Inline, PtxInstruction, SimError, register
 from .floating import flush
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

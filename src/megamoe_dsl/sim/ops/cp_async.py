@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..access_record import HAPPENED
 from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
 from ..clock import Clock
-from ..clock_rows import HAPPENED
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
 from ..memory import SMEM_RESERVED, Allocation
-from ..operands import DTYPES, UNSIGNED, Binder, vector
-from ..parser import PtxInstruction
-from . import Straight, register
+from ..operands import DTYPES, UNSIGNED
+from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
 from .common import origin, shared_target
 
 

@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
-from ..operands import Binder
-from ..parser import PtxInstruction
 from ..rounding import MODES, directed
-from . import Inline, register
+from . import Binder, Inline, PtxInstruction, SimError, register
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _FLOATS = ("f32", "f64", "f32x2", *_HALVES)

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..operands import UNSIGNED, Binder, immediate, vector
-from ..parser import TYPE_BYTES, PtxInstruction
-from . import Inline, register
+from ..operands import UNSIGNED, immediate
+from ..parser import TYPE_BYTES
+from . import Binder, Inline, PtxInstruction, SimError, register, vector
 from .floating import build_float, is_float
 
 _BITWISE = {"add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "shl": "{} << {}"}
@@ -161,7 +160,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 @register("div", "rem")
 def divide(ins: PtxInstruction, b: Binder) -> Inline:
-    """Of integers, div truncates towards zero and rem has the sign of the dividend."""
+    """div of integers truncates towards zero, and rem has the sign of the dividend."""
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)

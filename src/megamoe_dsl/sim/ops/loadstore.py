@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Lanes, Mask, stacked
+from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
-from ..operands import UNSIGNED, Binder, vector
-from ..outcome import YIELD, Outcome
-from ..parser import TYPE_BYTES, PtxInstruction
-from . import Inline, Straight, register
+from ..operands import UNSIGNED
+from ..parser import TYPE_BYTES
+from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register, vector
 from .access import gather, scatter
 from .common import by_address, scope, semantics, shared_target, state_space
 

@@ -10,13 +10,10 @@ import re
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
-from ..operands import Binder, vector
-from ..outcome import Outcome
-from ..parser import PtxInstruction
-from . import Handler, register
+from ..lanes import Lanes
+from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
+from ..wgmma_fragment import RESULT_TYPES, to_matrix, to_registers
+from . import Binder, Handler, Mask, PtxInstruction, SimError, WarpLike, converged, register, vector
 from .access import gather, scatter
 from .common import state_space
 
@@ -43,7 +40,7 @@ def _unsupported(ins: PtxInstruction) -> SimError:
 
 @register("ldmatrix")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
-    """ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
+    """Load tiles: ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     bytes_form = "m16n16" in ins.parts and "b8" in ins.parts and transposed and tiles < 4
     if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
@@ -51,9 +48,8 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     writers = [b.write(name) for name in _registers(ins, ins.operands[0], 2 * tiles if bytes_form else tiles)]
     address = b.address(ins.operands[1])
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         if bytes_form:  # row 4a + 2v + q, column c + 8h: byte 2h + q of register v of thread 4c + a
             rows = gather(w, space, address(w)[: 16 * tiles], 4, 4, None).view(np.uint8)
             values = rows.reshape(tiles, 4, 2, 2, 2, 8).transpose(0, 2, 5, 1, 4, 3)
@@ -63,14 +59,13 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
         words = np.ascontiguousarray(values).reshape(len(writers), -1).view(np.uint32)
         for writer, row in zip(writers, words, strict=True):
             writer(w, row, mask)
-        return None
 
     return run
 
 
 @register("stmatrix")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
-    """stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
+    """Store tiles: stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     bytes_form = "m16n8" in ins.parts and "b8" in ins.parts and transposed
     if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
@@ -78,9 +73,8 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     address = b.address(ins.operands[0])
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         words = np.stack([reader(w) for reader in readers])
         if bytes_form:  # byte 2h + q of thread t is row t / 4 + 8h, column 2 (t % 4) + q; memory holds columns of 16 rows
             axes = words.view(np.uint8).reshape(tiles, 8, 4, 2, 2)  # tile, t / 4, t % 4, h, q
@@ -90,6 +84,44 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
             values = halves.transpose(0, 2, 1) if transposed else halves
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(8 * tiles, _ROW_BYTES)
         scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None, parts=True)
-        return None
+
+    return run
+
+
+_FORMATS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
+
+
+def _rows(registers: list[Lanes], groups: int) -> Bytes:
+    """Register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h; returns (8 * groups, bytes of K)."""
+    words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
+    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
+
+
+@register("mma")
+def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
+    """mma.sync.aligned.m16n8kK.row.col[.satfinite].D.A.B.C {d}, {a}, {b}, {c}"""
+    shape = next((m for part in ins.parts if (m := re.fullmatch(r"m16n8k(\d+)", part))), None)
+    d_name, a_name, b_name, c_name = ins.parts[-4:]
+    known = shape is not None and {a_name, b_name} <= set(_FORMATS) and {d_name, c_name} <= set(RESULT_TYPES)
+    k_bytes = int(shape.group(1)) * element_bytes(a_name) if shape else 0
+    if not known or k_bytes not in (16, 32) or "sp" in ins.parts or any(part.startswith("kind::") for part in ins.parts):
+        raise SimError(f"{ins.opcode} is not modelled: dense m16n8 with 16 or 32 bytes of K of {', '.join(_FORMATS)} is")
+    destinations, *sources = [vector(text) for text in ins.operands]
+    sizes = [len(names) for names in (destinations, *sources)]
+    counts = [4 if name != "f16" else 2 for name in (d_name, c_name)]
+    if sizes != [counts[0], k_bytes // 8, k_bytes // 16, counts[1]]:
+        raise SimError(f"{ins.opcode} with {', '.join(map(str, sizes))} registers")
+    writers = [b.write(name) for name in destinations]
+    a_registers, b_registers, c_registers = [[b.read(name, np.uint32) for name in names] for names in sources]
+    dtype, c_dtype, saturate = RESULT_TYPES[d_name], RESULT_TYPES[c_name], "satfinite" in ins.parts
+
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
+        rows = decode_operand(_rows([read(w) for read in a_registers], 2), a_name)
+        columns = decode_operand(_rows([read(w) for read in b_registers], 1), b_name)
+        previous = to_matrix([read(w) for read in c_registers], c_dtype)
+        result = to_registers(multiply_accumulate(rows, columns, previous, dtype, saturate))
+        for write, row in zip(writers, result, strict=True):
+            write(w, row, mask)
 
     return run

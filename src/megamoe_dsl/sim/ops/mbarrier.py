@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Mask, uniform
+from ..lanes import uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
-from ..operands import Binder
-from ..outcome import YIELD, Outcome
-from ..parser import PtxInstruction
-from . import Handler, Straight, register
+from . import YIELD, Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
 from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
@@ -35,7 +30,7 @@ def _barrier(w: WarpLike, address: int) -> Mbarrier:
 
 @register("mbarrier.init")
 def build_init(ins: PtxInstruction, b: Binder) -> Straight:
-    """mbarrier.init [address], count"""
+    """mbarrier.init [address], count: a barrier whose phases have so many arrivals."""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
     def run(w: WarpLike, mask: Mask) -> None:
@@ -64,7 +59,7 @@ def _exit_check(cta: CtaLike) -> None:
 
 @register("mbarrier.inval")
 def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
-    """mbarrier.inval [address]"""
+    """mbarrier.inval [address]: the bytes are memory again."""
     address = b.address(ins.operands[0])
 
     def run(w: WarpLike, mask: Mask) -> None:

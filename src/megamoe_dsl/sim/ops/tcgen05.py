@@ -9,39 +9,85 @@ has every load deliver at once. Stores take effect at `wait::st`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
+from ..chunks import IndexArray
+from ..lanes import Lanes
 from ..mbarrier import Mbarrier, mbarrier_at
-from ..operands import Binder, vector
-from ..outcome import Outcome
-from ..parser import PtxInstruction
+from ..memory import POISON, POISON_WORD
+from ..operands import Writer
 from ..report import describe_line
-from ..swizzle import IndexArray
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import COLUMNS, all_valid, fragment, granules
-from . import Handler, Straight, register
+from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, build, converged, register, vector
 from .common import line_of, origin, shared_target
-from .pending_copies import Copy, pending_copies
 
-_POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
-_POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
+_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One `mov`: the registers it writes, and their values from what the warp's registers hold now."""
+
+    registers: tuple[int, ...]
+    writers: tuple[Writer, ...]
+    values: Callable[[WarpLike, list[Lanes]], tuple[Lanes, ...]]
+
+    def untouched(self, w: WarpLike) -> bool:
+        """Whether nothing else has been written to its registers; to be asked before the load delivers."""
+        values = self.values(w, w.R)
+        return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
+
+    def make(self, w: WarpLike) -> None:
+        for write, value in zip(self.writers, self.values(w, w.R), strict=True):
+            write(w, value, None)
+
+
+def _copy(ins: PtxInstruction, b: Binder) -> Copy:
+    built = build(ins, b)
+    assert isinstance(built, Inline)
+    kept = [(destination, text) for destination, text, _ in built.assignments if destination != "_"]
+    values = eval(f"lambda w, R: ({''.join(f'({text}), ' for _, text in kept)})", b.names)
+    registers = tuple(b.index[name] for name, _ in kept)
+    b.watched.update(registers)
+    return Copy(registers, tuple(b.write(name) for name, _ in kept), values)
+
+
+def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
+    """The copies between a load of `names` and its wait, and the first use that no wait precedes, in words.
+
+    Such a use is any other on the way that takes no branch, or one elsewhere in a kernel without waits.
+    """
+    code, names = b.kernel.code, set(names)
+    at = next(i for i, other in enumerate(code) if other is ins)
+    copies = []
+    waits = any(other.opcode.startswith("tcgen05.wait::ld") for other in code)
+    for other in code[at + 1 :]:
+        leaves = other.parts[0] in ("bra", "ret", "exit") and other.predicate is None
+        if (waits and leaves) or other.opcode.startswith("tcgen05.wait::ld"):
+            break
+        used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
+        if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
+            copies.append(_copy(other, b))
+            names |= set(vector(other.operands[0]))
+        elif other.predicate in names or any(used):
+            use = f"{other.opcode} uses a register of the tcgen05.ld at PTX line {ins.line} before tcgen05.wait::ld"
+            return copies, [f"PTX line {other.line}: {use}"]
+    return copies, []
 
 
 @register("tcgen05.alloc")
 def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.alloc.cta_group.sync.aligned [destination], columns"""
+    """tcgen05.alloc.cta_group.sync.aligned [destination], columns: waits for room, and stores the address."""
     destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
+    @converged
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
         cta_group(w, ins.parts)
         lane = w.first(mask)
         start = tensor_unit(w.cta).memory.allocate(int(count(w)[lane]))
@@ -59,12 +105,11 @@ def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
 
 @register("tcgen05.dealloc")
 def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.dealloc.cta_group.sync.aligned address, columns"""
+    """tcgen05.dealloc.cta_group.sync.aligned address, columns: nothing that uses them may be in flight."""
     address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         unit = tensor_unit(w.cta)
         if unit.working:
             raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
@@ -73,7 +118,6 @@ def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
         lane = w.first(mask)
         unit.memory.free(int(address(w)[lane]), int(count(w)[lane]))
         w.world.progress += 1
-        return None
 
     return run
 
@@ -105,7 +149,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("tcgen05.commit")
 def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
-    """tcgen05.commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
+    """Arrive after earlier work: commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
     address = b.address(ins.operands[0])
     masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
 
@@ -169,7 +213,7 @@ class _Access:
             high, high_valid = memory.words.take(self.where + 1), memory.valid.take(self.where + 1)
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if not all_valid(valid):
-            words = np.where(valid, words, _POISON_WORD)
+            words = np.where(valid, words, POISON_WORD)
             w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialised TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):
             if w.R[index] is not poison:
@@ -220,19 +264,18 @@ def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple
 
 @register("tcgen05.ld")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
+    """Poison registers until the wait: tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
     if "red" in ins.parts:
         raise SimError("tcgen05.ld.red is not modelled")
     names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
     if len(names) != len(layout.where):
         raise SimError(f"{len(names)} registers, the shape has {len(layout.where)}")
-    registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
+    registers = [(b.index[name], POISON[b.storage[b.index[name]]]) for name in names]
     copies, unwaited = pending_copies(ins, b, set(names))
     b.unwaited += unwaited
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
         access.copies = copies
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
@@ -242,27 +285,24 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
             access.load(w)
         else:
             tensor_thread(w).loads.append(access)
-        return None
 
     return run
 
 
 @register("tcgen05.st")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
-    """tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
+    """Store at the wait: tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
     address, layout = b.address(ins.operands[0]), _layout(ins)
     values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
     if len(values) != len(layout.where):
         raise SimError(f"{len(values)} registers, the shape has {len(layout.where)}")
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, [])
         access.values = [value(w) for value in values]
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.st")
         tensor_thread(w).stores.append(access)
-        return None
 
     return run
 
@@ -272,9 +312,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     """Deliver the loads, or perform the stores, that the warp has issued."""
     loads = ins.parts[1] == "wait::ld"
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         thread = tensor_thread(w)
         if loads:
             copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]
@@ -287,6 +326,5 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
             for access in thread.stores:
                 access.store(w)
             thread.stores.clear()
-        return None
 
     return run

@@ -11,24 +11,27 @@ from functools import lru_cache
 import numpy as np
 
 from ..accessor import Actor
-from ..chunks import CHUNK, Chunks
-from ..errors import SimError
+from ..chunks import CHUNK, Chunks, IndexArray
 from ..formats import Float64Array
-from ..holders import decode_holders, expand, is_held
-from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, InstructionDescriptorError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
+from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor
 from ..memory import Bytes
-from ..operands import Binder, vector
-from ..parser import PtxInstruction
-from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
-from ..swizzle import IndexArray
+from ..smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
 from ..tmem import COLUMNS, granules
-from ..umma import decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
+from ..umma import (
+    decode_holders,
+    decode_operand,
+    decode_scales,
+    element_bytes,
+    expand,
+    is_held,
+    multiply_accumulate,
+    scale_blocks,
+    scale_rows,
+)
 from ..wgmma_fragment import RESULT_TYPES
-from . import Straight, register
+from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
@@ -54,13 +57,6 @@ class _Mma:
     accumulate: bool
     shift: int
     ctas: tuple[CtaLike, ...]
-
-
-def _decode(word: int) -> SmemDescriptor:
-    try:
-        return SmemDescriptor.decode_sm100(word)
-    except DescriptorError as error:
-        raise SimError(str(error)) from None
 
 
 @register("tcgen05.mma")
@@ -89,14 +85,11 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
         for lane in w.lanes(mask):
             if any(int(reader(w)[lane]) for reader in disabled):
                 raise SimError("tcgen05.mma with disabled output lanes is not modelled")
-            try:
-                fields = InstructionDescriptor.decode(int(idesc(w)[lane]), kind)
-                fields.check_shape(len(ctas))
-            except InstructionDescriptorError as error:
-                raise SimError(str(error)) from None
+            fields = InstructionDescriptor.decode(int(idesc(w)[lane]), kind)
+            fields.check_shape(len(ctas))
             a_value, target = int(a_word(w)[lane]), int(accumulator(w)[lane])
             a_scales, b_scales = (int(address(w)[lane]) & _ADDRESS_MASK for address in scales or (accumulator, accumulator))
-            a, b_operand = a_value if a_in_tmem else _decode(a_value), _decode(int(b_word(w)[lane]))
+            a, b_operand = a_value if a_in_tmem else SmemDescriptor.decode_sm100(a_value), SmemDescriptor.decode_sm100(int(b_word(w)[lane]))
             mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
             unit, issue = tensor_unit(w.cta), PipeIssue(w)
             unit.work(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
@@ -267,7 +260,7 @@ _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2
 
 @register("tcgen05.cp")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
+    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
     multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
@@ -280,7 +273,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
         ctas = cta_group(w, ins.parts)
         unit = tensor_unit(w.cta)
         for lane in w.lanes(mask):
-            target, descriptor, issue = int(address(w)[lane]), _decode(int(word(w)[lane])), PipeIssue(w)
+            target, descriptor, issue = int(address(w)[lane]), SmemDescriptor.decode_sm100(int(word(w)[lane])), PipeIssue(w)
             if target >> 16:
                 raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
             unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]

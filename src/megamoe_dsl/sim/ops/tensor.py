@@ -8,34 +8,27 @@ they are clipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
-from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-
-from ..async_groups import AsyncCopy, groups_of
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
+from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ..accessor import Actor
 from ..mbarrier import Mbarrier, mbarrier_at
-from ..memory import SMEM_RESERVED
-from ..operands import Binder
-from ..parser import PtxInstruction
+from ..memory import SMEM_RESERVED, Bytes
 from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     TMA_STORE,
     Issue,
     Reduction,
-    StoreActors,
     finish_load,
     read_global_rows,
     read_shared_chunks,
-    reduce_global_rows,
     write_global_rows,
     write_shared_chunks,
 )
-from . import Straight, register
+from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register
+from .bulk import post_store
 from .common import generic_bytes, line_of, origin, shared_target
 from .tensormap import check_acquired
 
@@ -129,7 +122,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("cp.reduce.async.bulk.tensor")
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """cp.reduce.async.bulk.tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
+    """Combine with global memory: cp.reduce...tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
     operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
     Reduction(operation, "u32")  # an unknown operation is an error at load time
     return _build_store(ins, b, operation)
@@ -162,13 +155,9 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             for target, signalled in targets:
                 _check_box(target, offset, tensor_map, place)
                 barrier = mbarrier_at(signalled, barrier_offset)
-                w.world.post(_loader(issue, tensor_map, place, target, offset, barrier), origin(w))
+                w.world.post(partial(load_box, issue, tensor_map, place, target, offset, barrier), origin(w))
 
     return Straight(run)
-
-
-def _loader(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: CtaLike, offset: int, barrier: Mbarrier) -> Callable[[], None]:
-    return lambda: load_box(issue, tensor_map, place, cta, offset, barrier)
 
 
 def _targets(w: WarpLike, cta: CtaLike, barrier_cta: CtaLike, cta_mask: int | None, pair: bool) -> list[tuple[CtaLike, CtaLike]]:
@@ -207,42 +196,25 @@ def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Strai
             if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED:
                 raise SimError("TMA store through an unpacked FP4 tensor map")
             _check_box(cta, offset, tensor_map, place)
-            _post_store(w, same, tensor_map, place, offset, operation)
+            _store(w, same, tensor_map, place, offset, operation)
 
     return Straight(run)
 
 
-def _post_store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
-    world, cta = w.world, w.cta
-    actors = StoreActors.of(w, lanes[0])
-    copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
-    for lane in lanes:
-        groups_of(w, "bulk", lane).open.append(copy)
-    reduction = None
+def _store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
+    cta, boxes, reduction = w.cta, boxes_at(tensor_map, place), None
     if operation is not None:
         if tensor_map.dtype not in _ELEMENT:
             raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
         reduction = Reduction(operation, _ELEMENT[tensor_map.dtype])
-    label = origin(w)
 
-    boxes = boxes_at(tensor_map, place)
-
-    def read() -> None:
+    def read(actor: Actor | None) -> Bytes:
         chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-        values = read_shared_chunks(cta, chunks, TMA_STORE, actors.source if actors else None)
-        copy.read_done = True
-        world.post(lambda: write(values), label)
+        return read_shared_chunks(cta, chunks, TMA_STORE, actor)
 
-    def write(values: np.ndarray) -> None:
-        destination = actors.destination if actors else None
+    def write(values: Bytes, actor: Actor | None) -> None:
         for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
-            if box.empty:
-                continue
-            inside = piece[box.row_index, box.first : box.last]
-            if reduction is not None:
-                reduce_global_rows(cta, box.global_rows, inside, reduction, destination)
-            else:
-                write_global_rows(cta, box.global_rows, inside, destination)
-        copy.done = True
+            if not box.empty:
+                write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
 
-    world.post(read, label)
+    post_store(w, lanes, read, write)

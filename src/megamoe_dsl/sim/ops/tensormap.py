@@ -8,21 +8,72 @@ space needs no fence.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
-
-from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
-from ..map_change import FIELDS, WITH_ORDINAL, MapChange, replace_field
+from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
+from ..lane_agents import LaneAgents
 from ..memory import SHARED_BASE, Bytes
-from ..operands import Binder
-from ..outcome import Outcome
-from ..parser import PtxInstruction
 from ..sync import SCOPES, in_scope
-from . import Handler, Straight, register
+from . import Binder, CtaLike, Handler, Mask, PtxInstruction, SimError, Straight, WarpLike, converged, register
 from .common import scope, shared_target, state_space
+
+_TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
+_ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}
+"""PTX element type to bits [7:16] of word 2."""
+
+FIELDS = (
+    "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype", "interleave_layout", "swizzle_mode",
+    "fill_mode",
+)  # fmt: skip
+WITH_ORDINAL = ("box_dim", "global_dim", "global_stride", "element_stride")
+
+
+@dataclass
+class MapChange:
+    """The last change of a map in global memory: CTA, who and when; `released` once it is visible to the tensormap proxy."""
+
+    cta: CtaLike
+    by: LaneAgents
+    when: int
+    released: bool
+
+
+def _set_bits(words: np.ndarray, index: int, low: int, count: int, value: int) -> None:
+    mask = ((1 << count) - 1) << low
+    words[index] = (int(words[index]) & ~mask & 0xFFFFFFFF) | (value << low & mask)
+
+
+def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Bytes:
+    """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes.
+
+    Raises:
+        SimError: a field or value that is not modelled.
+    """
+    words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
+    if name == "global_address":
+        words[0], words[1] = value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF
+    elif name == "rank":
+        _set_bits(words, 2, 4, 3, value)
+    elif name == "global_dim":
+        words[8 + ordinal] = (value - 1) & 0xFFFFFFFF
+    elif name == "global_stride":
+        if value % 16:
+            raise SimError(f"tensormap.replace: stride {value} must be a multiple of 16 bytes")
+        words[3 + ordinal] = value >> 4 & 0xFFFFFFFF
+        _set_bits(words, 7, 4 * ordinal, 4, value >> 36)
+    elif name == "box_dim":
+        _set_bits(words, 14 if ordinal else 13, 8 * (ordinal - 1) if ordinal else 24, 8, value - 1)
+    elif name == "elemtype" and value in _ELEMENTS:
+        _set_bits(words, 2, 7, 4, _ELEMENTS[value])
+        _set_bits(words, 2, 16, 1, _ELEMENTS[value] >> 9)
+    elif name == "swizzle_mode" and 0 <= value <= 3:
+        _set_bits(words, 2, 13, 2, value)
+    elif (name, value) not in (("element_stride", 1), ("interleave_layout", 0), ("fill_mode", 0)):
+        raise SimError(f"tensormap.replace of {name} by {value} is not modelled")
+    return words.view(np.uint8)
+
 
 _CHANGES = "tensor map changes"
 
@@ -88,20 +139,18 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("tensormap.cp_fenceproxy")
 def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
-    """tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
+    """Copy and release: tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
     destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         lane = w.first(mask)
         cta, piece = _shared(w, int(source(w)[lane]))
         values = _read_shared(cta, piece.start)
         if w.world.race:
             w.world.race.read_shared(cta, piece, 1, w)
         _write_global(w, int(destination(w)[lane]), values, released=True)
-        return None
 
     return run
 

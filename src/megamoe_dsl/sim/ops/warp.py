@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..errors import SimError
-from ..interfaces import WarpLike
-from ..lanes import ALONE, LANE, Lanes, Mask
-from ..operands import Binder, Reader
-from ..outcome import Outcome
-from ..parser import PtxInstruction
-from . import Inline, register
+from ..lanes import ALONE, LANE, Lanes
+from ..operands import Reader
+from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, WarpLike, register
 from .common import line_of
 
 _LANE = np.arange(32)
@@ -40,13 +37,17 @@ class Members:
         self.fixed = _constant(operand)
         self.read: Reader = b.read(operand, np.uint32)
 
-    def missing(self, w: WarpLike, mask: Mask) -> Outcome | None:
-        """BLOCK when a named lane is elsewhere; an error when an executing lane is not named."""
-        if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
-            return wait
-        if w.world.race is not None:
-            w.order.wait()
-        return None
+    def gathered(self, handler: Callable[[WarpLike, Mask], None]) -> Handler:
+        """A handler that blocks while a named lane is elsewhere; an executing lane that is not named is an error."""
+
+        def run(w: WarpLike, mask: Mask) -> Outcome | None:
+            if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
+                return wait
+            if w.world.race is not None:
+                w.order.wait()
+            return handler(w, mask)
+
+        return run
 
     def _elsewhere(self, w: WarpLike, mask: Lanes) -> Outcome | None:
         names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
@@ -65,12 +66,10 @@ def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
     """Waits for the lanes of the member mask, and orders their memory accesses."""
     members = Members(ins.operands[0], b)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
             w.order.sync(w.order.lanes())
-        return None
 
     return run
 
@@ -87,28 +86,24 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     if mode == "idx" and fixed[1] == 31 and fixed[0] is not None and not valid:
         lane = fixed[0] & 31
 
-        def broadcast(w: WarpLike, mask: Mask) -> Outcome | None:
-            if (wait := members.missing(w, mask)) is not None:
-                return wait
+        @members.gathered
+        def broadcast(w: WarpLike, mask: Mask) -> None:
             if mask is not None and not mask[lane]:
                 _warn(w, w.first(mask), lane)
             write(w, value(w)[lane : lane + 1].repeat(32), mask)
-            return None
 
         return broadcast
 
     constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
         if mask is not None and (absent := mask & ~mask[source]).any():
             _warn(w, lane := w.first(absent), int(source[lane]))
         write(w, value(w).take(source), mask)
         if write_valid:
             write_valid(w, inside, mask)
-        return None
 
     return run
 
@@ -138,15 +133,13 @@ def elect(ins: PtxInstruction, b: Binder) -> Any:
     target, _, chosen = ins.operands[0].partition("|")
     write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         lane = w.world.assumptions.leader
         if mask is not None and not mask[lane]:
             lane = w.first(mask)
         write(w, LANE[lane : lane + 1].repeat(32), mask)
         write_chosen(w, ALONE[lane], mask)
-        return None
 
     return run
 
@@ -162,18 +155,16 @@ def vote(ins: PtxInstruction, b: Binder) -> Any:
     write, members = b.write(ins.operands[0]), Members(ins.operands[2], b)
     predicate = b.read(ins.operands[1], np.bool_)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         flags = predicate(w)
         here = np.ones(32, np.bool_) if mask is None else mask
         if mode == "ballot":
             write(w, np.full(32, _bits(flags & here), np.uint32), mask)
-            return None
+            return
         mine = flags[here]
         result = {"any": mine.any(), "all": mine.all(), "uni": mine.all() or not mine.any()}[mode]
         write(w, np.full(32, bool(result)), mask)
-        return None
 
     return run
 
@@ -186,9 +177,8 @@ def match(ins: PtxInstruction, b: Binder) -> Any:
     write, write_same, members = b.write(target), b.write(same) if same else None, Members(ins.operands[2], b)
     value = b.read(ins.operands[1], b.dtype(ins))
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         here = np.ones(32, np.bool_) if mask is None else mask
         v = value(w)
         equal = (v[:, None] == v[None, :]) & here[None, :]
@@ -199,7 +189,6 @@ def match(ins: PtxInstruction, b: Binder) -> Any:
                 write_same(w, np.full(32, whole), mask)
         else:
             write(w, np.array([_bits(row) for row in equal], np.uint32), mask)
-        return None
 
     return run
 
@@ -219,13 +208,11 @@ def reduce(ins: PtxInstruction, b: Binder) -> Any:
         operation = {"min": np.fmin.reduce, "max": np.fmax.reduce}[ins.parts[2]]
     write, value, members = b.write(ins.operands[0]), b.read(ins.operands[1], t), Members(ins.operands[2], b)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if (wait := members.missing(w, mask)) is not None:
-            return wait
+    @members.gathered
+    def run(w: WarpLike, mask: Mask) -> None:
         v = value(w) if mask is None else value(w)[mask]
         result = operation(np.abs(v) if magnitude else v)
         write(w, np.full(32, np.asarray(result).astype(t), t), mask)
-        return None
 
     return run
 
@@ -235,11 +222,7 @@ def active_mask(ins: PtxInstruction, b: Binder) -> Any:
     """The .b32 mask of executing lanes."""
     write = b.write(ins.operands[0])
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> None:
         write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask)
-        return None
 
     return run
-
-
-__all__ = ["Inline", "Members"]

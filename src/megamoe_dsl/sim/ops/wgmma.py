@@ -16,20 +16,13 @@ import numpy as np
 from ..accessor import Actor
 from ..aligned_sum import aligned_multiply_accumulate, alignment_of
 from ..chunks import CHUNK, Chunks
-from ..errors import SimError
 from ..formats import Float64Array
 from ..instruction_descriptor import K_BYTES
-from ..interfaces import CtaLike, WarpLike
-from ..lanes import Mask
-from ..operands import Binder, vector
-from ..outcome import Outcome
-from ..parser import PtxInstruction
-from ..smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
+from ..smem_descriptor import SmemDescriptor, operand_bytes
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
-from ..warpgroup import WARPS, Operation, Part, Warpgroup
+from ..warpgroup import WARPS, Operation, Part, Warpgroup, wgmma_thread
 from ..wgmma_fragment import RESULT_TYPES, a_fragment
-from ..wgmma_thread import wgmma_thread
-from . import Handler, Straight, register
+from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, converged, register, vector
 from .common import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -50,7 +43,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("wgmma.commit_group")
 def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
-    """Close the open group."""
+    """Close the group of what the warp has issued since the last one."""
 
     def run(w: WarpLike, mask: Mask) -> None:
         thread = wgmma_thread(w)
@@ -63,12 +56,11 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("wgmma.wait_group")
 def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
-    """wgmma.wait_group.sync.aligned N"""
+    """wgmma.wait_group.sync.aligned N: until at most N groups are pending."""
     keep = int(ins.operands[0], 0)
 
+    @converged
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
         thread = wgmma_thread(w)
         if not thread.ready(keep):
             return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
@@ -105,20 +97,20 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     else:
         combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        if not w.converged(mask):
-            return w.block("convergence")
+    @converged
+    def run(w: WarpLike, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
-        a: SmemDescriptor | Bytes = (
-            _decode(int(a_word(w)[lane])) if a_word else a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
-        )
+        a: SmemDescriptor | Bytes
+        if a_word:
+            a = SmemDescriptor.decode_sm90(int(a_word(w)[lane]))
+        else:
+            a = a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
-        part = Part(accumulator, accumulate, a, _decode(int(b_word(w)[lane])), race.snapshot(w) if race else None)
+        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), race.snapshot(w) if race else None)
         accumulator.pending += 1
         thread.issued += 1
         thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
-        return None
 
     def execute(group: Warpgroup, operation: Operation) -> None:
         parts = [operation.parts[k] for k in range(WARPS)]
@@ -161,10 +153,3 @@ def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool
     """The 16-byte chunks that hold a warp's rows of A."""
     index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)
     return Chunks(np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK)
-
-
-def _decode(word: int) -> SmemDescriptor:
-    try:
-        return SmemDescriptor.decode_sm90(word)
-    except DescriptorError as error:
-        raise SimError(str(error)) from None
