@@ -121,13 +121,20 @@ class SimulatedMoE:
 
     def launch_of(self, artifact: Artifact, buffers: RankBuffers, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
         """The same of a kernel with buffers of its own."""
-        config = artifact.config
-        return Launch(
-            grid=(config.num_sms, 1, 1),
-            block=(config.num_threads, 1, 1),
-            cluster=(config.cluster, 1, 1),
-            dynamic_smem=artifact.dynamic_smem,
-            args=buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns),
-            rank=rank,
-            program=load(artifact.ptx),
-        )
+        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns)
+        return simulated_launch(artifact, arguments, rank)
+
+
+def simulated_launch(artifact: Artifact, arguments: Sequence[int | bytes], rank: int = 0, *, early: bool = False) -> Launch:
+    """A launch of a kernel with its parameters packed; `early` lets it begin before the launch before it on the stream has ended."""
+    config = artifact.config
+    return Launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        dynamic_smem=artifact.dynamic_smem,
+        args=arguments,
+        rank=rank,
+        program=load(artifact.ptx),
+        early=early,
+    )
