@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from expert_reading import read_experts
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_inputs
-from megamoe_dsl.checkpoints import load_experts, read_experts
+from megamoe_dsl.checkpoints import load_experts
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3_f32, quantize_e2m1
 from megamoe_dsl.reference import error_bound, mega_moe_stages, sample_inputs

@@ -2,7 +2,7 @@
 
 from .experts import PublishedExperts, find_layers
 from .files import Checkpoint, CheckpointError
-from .load import ExpertTarget, load_experts, read_experts
+from .load import ExpertTarget, load_experts
 from .published import PUBLISHED
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "PublishedExperts",
     "find_layers",
     "load_experts",
-    "read_experts",
 ]

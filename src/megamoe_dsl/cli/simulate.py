@@ -122,8 +122,7 @@ def simulate(
                 raise typer.Exit(FAILED)
             return
 
-        from ..runtime.simulated import SimulatedMoE
-        from ..runtime.simulated_stages import SimulatedStages
+        from ..runtime.simulated import SimulatedMoE, SimulatedStages
 
         artifacts = compiled(console, configs)
         cases = draw()
