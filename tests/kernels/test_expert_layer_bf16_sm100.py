@@ -18,7 +18,7 @@ from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.target import Target
 from router_reference import router_metadata
 from simulated_experts import simulate_experts
-from sweep import rarely
+from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 4, 2, recipe="bf16xbf16")
 STORED = ExpertLayer(384, 256, 5, 2, gate_up="interleaved", recipe="bf16xbf16", preactivations=True)
@@ -56,6 +56,7 @@ def gate_first(call: ExpertCall) -> ExpertCall:
     return replace(call, weights=replace(call.weights, w1=torch.cat([w1[:, ::2], w1[:, 1::2]], dim=1)))
 
 
+@sample("layer1-9")
 @pytest.mark.parametrize(("layer", "tokens"), [(LAYER, 30), (STORED, 9), rarely(LAYER, 150)])
 def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> None:
     call = call_of(layer, tokens)

@@ -19,13 +19,14 @@ from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target
 from shared_routing import with_shared
 from simulated_layer import SimulatedLayer
-from sweep import rarely
+from sweep import rarely, sample
 from violations import violations
 
 TOKENS = (5, 3)
 QUANTISE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
 
 
+@sample("sm_100a-2")
 @pytest.mark.parametrize(("arch", "count"), [("sm_90a", 1), rarely("sm_90a", 2), ("sm_100a", 2), rarely("sm_100a", 1)])
 def test_y_is_that_of_the_reference_with_their_slots(arch: str, count: int) -> None:
     """One token names an expert that is none, one masks a slot: shared experts take them all the same."""

@@ -16,6 +16,7 @@ from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.target import Target
 from simulated_layer import SimulatedLayer
+from sweep import sample
 
 TOKENS = [5, 0]
 QUANTISE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
@@ -37,6 +38,7 @@ def moe_of(case: Case, arch: str) -> SimulatedMoE:
     return SimulatedMoE(artifact(config), case.weights)
 
 
+@sample("mxf4xmxf4", "fp8xfp8")
 def test_bits_are_those_of_inputs_quantised_on_the_host(case: Case, arch: str) -> None:
     values = [torch.randn(n, case.problem.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
     pre_dispatch = artifact(PreDispatchConfig(case.problem, 2, arch))

@@ -53,6 +53,7 @@ def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None
     assert torch.allclose(weights, expected, rtol=2e-6, atol=0)
 
 
+@pytest.mark.sweep
 def test_registers_are_enough_for_most_experts() -> None:
     compiled = artifact(TopExpertsConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
     assert compiled.resources.stack_bytes == 0

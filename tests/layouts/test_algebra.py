@@ -34,7 +34,7 @@ from megamoe_dsl.layouts.algebra import (
 from megamoe_dsl.testing import layouts
 
 POWERS = (1, 2, 4, 8)
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=80)
 
 
 def values(layout):

@@ -17,7 +17,7 @@ from megamoe_dsl.layouts.algebra import AlgebraError, Layout, flatten, idx2crd, 
 from megamoe_dsl.testing import layouts
 
 POWERS = (1, 2, 4, 8)
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=80)
 pairs = st.one_of(
     st.tuples(layouts(), layouts("nested", max_size=32)),
     st.tuples(layouts("nested", extents=POWERS), layouts("nested", extents=POWERS, max_size=32)),

@@ -134,7 +134,7 @@ def test_accumulators_of_the_plan(block_m):
 
 
 # --- scale factors
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 64), st.data())
 def test_utccp_order(atoms, data):
     order = utccp_order(128 * atoms)
@@ -161,7 +161,7 @@ def test_scale_bytes_of_an_atom():
     assert all(scale_bytes(128)(m, k) == m % 32 * 16 + m // 32 * 4 + k for m in range(128) for k in range(4))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.sampled_from((128, 256)), st.integers(1, 20), st.integers(1, 8), st.integers(0, 5), st.data())
 def test_pool_scales(sf_block_m, blocks, words, more, data):
     layout = pool_scales(blocks, sf_block_m, words, (blocks + more) * sf_block_m)
@@ -183,7 +183,7 @@ def test_weight_scale_transform(experts, rows, k):
         assert result[layout(index)] == words[expert, row, word]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 128))
 def test_gate_up_rows(runs):
     """`quant.interleave_gate_up` moves row i of [gate | up] to layout(i)."""

@@ -68,7 +68,7 @@ def article_lookup(counts: list[int], slot: int) -> tuple[int, int]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_dispatch_order_properties(counts):
     order = reference.dispatch_order(counts)
     assert sorted(order) == [(rank, index) for rank, count in enumerate(counts) for index in range(count)]

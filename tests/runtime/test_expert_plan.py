@@ -22,6 +22,7 @@ from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.target import Target
 from router_reference import top_experts as reference
 from simulated_experts import simulate_experts
+from sweep import sample
 
 SM100 = "sm_100a"
 SMS, TOKENS, CALLS = 4, 5, 3
@@ -91,6 +92,7 @@ def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
     torch.save({"y": found, "plans": plans, **found_of_logits}, file)
 
 
+@sample("bf16xbf16-sm_100a")
 @pytest.mark.parametrize(("recipe", "arch"), [("fp8xfp8", "sm_90a"), ("bf16xbf16", "sm_90a"), ("bf16xbf16", SM100), ("nvfp4xnvfp4", SM100)])
 def test_calls_give_their_kernels_bits(recipe: str, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In BF16 the second launch reads a call's own tokens, wherever they are; on SM100 through a tensor map."""
