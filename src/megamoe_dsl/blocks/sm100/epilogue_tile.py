@@ -37,7 +37,8 @@ def packed_token(lane: Int) -> Int:
 
 
 def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Address of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the token."""
+    """Address of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the
+    token."""
     return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 
