@@ -10,10 +10,11 @@ import pytest
 import torch
 from published_files import LAYER, Tensors, deepseek_v3, deepseek_v4, gpt_oss, qwen3_moe, write
 
+from expert_reading import read_experts
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts, read_experts
-from megamoe_dsl.checkpoints.summary import summarise
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts
+from megamoe_dsl.checkpoints.experts import summarise
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights

@@ -9,9 +9,10 @@ import pytest
 import torch
 from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
 
+from expert_reading import read_experts
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts, read_experts
+from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts
 from megamoe_dsl.checkpoints.published import OWN
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config

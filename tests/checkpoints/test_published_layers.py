@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import FP4, LAYER, Tensors, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
 
+from expert_reading import read_experts
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case, random_weights
-from megamoe_dsl.checkpoints import PublishedExperts, load_experts, read_experts
+from megamoe_dsl.checkpoints import PublishedExperts, load_experts
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem

@@ -10,8 +10,8 @@ import torch
 from published_files import LAYER, deepseek_v4, gpt_oss, qwen3_moe, write
 from typer.testing import CliRunner
 
+from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import read_experts
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.cli import app
 from megamoe_dsl.problem import Problem

@@ -164,8 +164,7 @@ def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.artifact.compile import compile_kernel
     from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-    from megamoe_dsl.runtime.simulated import SimulatedMoE
-    from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+    from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
 
     torch.set_num_threads(1)
     problem = point.problem

@@ -13,7 +13,7 @@ from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.config import LinearConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+from megamoe_dsl.runtime.simulated import SimulatedStages
 
 
 def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:

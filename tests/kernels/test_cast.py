@@ -26,9 +26,9 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
     from cutlass import Int64, Uint32
 
     from megamoe_dsl.device import cast
+    from megamoe_dsl.device.cast import soft_limit
     from megamoe_dsl.device.memory import load_f32, store_u32
     from megamoe_dsl.device.ptx import emit_to
-    from megamoe_dsl.device.soft_limit import soft_limit
 
     def bits(value: Any) -> Any:
         return emit_to(Uint32, "mov.b32 {}, {};", value)

@@ -26,8 +26,8 @@ from megamoe_dsl.kernels.moe.sm100.maps import Sm100Map, tensor_maps
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights
-from megamoe_dsl.reference import violations
 from sweep import rarely
+from violations import violations
 
 RECIPE = "mxfp8xmxfp8"
 

@@ -13,7 +13,7 @@ from megamoe_dsl.kernels.moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.moe.unfused.sm90 import MoeCombineConfig, MoeSwigluConfig
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+from megamoe_dsl.runtime.simulated import SimulatedStages
 from sweep import sample
 
 MOE = problem(20, num_experts=4)

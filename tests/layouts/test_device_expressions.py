@@ -255,15 +255,15 @@ def test_packed_rows_fill_the_tile():
 
 
 def test_nibbles_reach_the_row_of_their_token(monkeypatch):
-    """device/e2m1_rows.py with 32 lanes as a numpy array: lane l ends with all channels of `packed_token(l)`, lowest nibble first."""
+    """device/e2m1.py with 32 lanes as a numpy array: lane l ends with all channels of `packed_token(l)`, lowest nibble first."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
-    from megamoe_dsl.device import e2m1_rows
+    from megamoe_dsl.device import e2m1
 
     lanes = np.arange(32, dtype=np.uint32)
-    monkeypatch.setattr(e2m1_rows, "Uint32", np.uint32)
-    monkeypatch.setattr(e2m1_rows, "select", np.where)
-    monkeypatch.setattr(e2m1_rows, "shuffle_xor", lambda value, mask: value[lanes ^ mask])
-    monkeypatch.setattr(e2m1_rows, "emit_to", lambda kind, text, a, b, selector: permute(a, b, selector))
+    monkeypatch.setattr(e2m1, "Uint32", np.uint32)
+    monkeypatch.setattr(e2m1, "select", np.where)
+    monkeypatch.setattr(e2m1, "shuffle_xor", lambda value, mask: value[lanes ^ mask])
+    monkeypatch.setattr(e2m1, "emit_to", lambda kind, text, a, b, selector: permute(a, b, selector))
     code = np.random.default_rng(0).integers(0, 16, (32, 16), dtype=np.uint32)  # token, channel
     words = np.zeros((2, 32), dtype=np.uint32)
     for group in range(4):
@@ -271,7 +271,7 @@ def test_nibbles_reach_the_row_of_their_token(monkeypatch):
             row, token = lanes >> 2, 8 * group + 2 * (lanes & 3) + q
             byte = code[token, row] | code[token, row + 8] << np.uint32(4)
             words[group >> 1] |= byte << np.uint32(8 * (2 * (group & 1) + q))
-    low, high = e2m1_rows.gather_rows(*words, lanes)
+    low, high = e2m1.gather_rows(*words, lanes)
     for lane in THREADS:
         nibbles = [int(word[lane]) >> 4 * i & 15 for word in (low, high) for i in range(8)]
         assert nibbles == code[packed_token(lane)].tolist()

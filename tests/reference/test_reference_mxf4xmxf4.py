@@ -8,7 +8,8 @@ import torch
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1
-from megamoe_dsl.reference import mega_moe, requantize, violations
+from megamoe_dsl.reference import mega_moe, requantize
+from violations import violations
 
 PROBLEM = Problem(512, 256, 4, 2, num_ranks=2, max_tokens_per_rank=16, recipe="mxf4xmxf4")
 

@@ -8,7 +8,7 @@ from cutlass import Float32
 
 from ..activation import Activation
 from ..device import cast
-from ..device.soft_limit import soft_limit
+from ..device.cast import soft_limit
 
 
 def activate(ctx: Any, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:

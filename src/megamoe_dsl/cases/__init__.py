@@ -12,8 +12,7 @@ values of `fast_math` then give the same result too.
 """
 
 from megamoe_dsl.cases.case import Case
-from megamoe_dsl.cases.common import CaseError
 from megamoe_dsl.cases.draw import TokenInputs, check_draw, random_case, random_inputs, random_weights
 from megamoe_dsl.cases.routing import random_routing
 
-__all__ = ["Case", "CaseError", "TokenInputs", "check_draw", "random_case", "random_inputs", "random_routing", "random_weights"]
+__all__ = ["Case", "TokenInputs", "check_draw", "random_case", "random_inputs", "random_routing", "random_weights"]

@@ -1,9 +1,9 @@
 """Experts from the safetensors files that models are published in (docs/checkpoints.md); needs the extra `checkpoints`."""
 
-from .experts import PublishedExperts, find_layers, find_layout
+from .experts import PublishedExperts, find_layers
 from .files import Checkpoint, CheckpointError
-from .load import ExpertTarget, load_experts, read_experts
-from .published import PUBLISHED, PublishedLayout
+from .load import ExpertTarget, load_experts
+from .published import PUBLISHED
 
 __all__ = [
     "PUBLISHED",
@@ -11,9 +11,6 @@ __all__ = [
     "CheckpointError",
     "ExpertTarget",
     "PublishedExperts",
-    "PublishedLayout",
     "find_layers",
-    "find_layout",
     "load_experts",
-    "read_experts",
 ]

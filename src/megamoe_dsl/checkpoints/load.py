@@ -15,8 +15,8 @@ from typing import Protocol
 
 import torch
 
-from ..problem import Problem, ProblemError, integer_between
-from ..quant import ExpertWeights, weight_names
+from ..problem import Problem, integer_between
+from ..quant import ExpertWeights
 from .experts import PublishedExperts
 from .files import Checkpoint, CheckpointError
 
@@ -87,36 +87,3 @@ def _load_expert(target: ExpertTarget, experts: PublishedExperts, index: int, ex
     except ValueError as error:  # a kernel's order may have no place for some values
         name = experts.names(expert)[0]
         raise CheckpointError(f"has no place in the layer: {error}", file=experts.checkpoint.files[name], tensor=name) from None
-
-
-def read_experts(
-    problem: Problem,
-    path: Path | str | Checkpoint,
-    layer: int,
-    rank: int = 0,
-    *,
-    device: torch.device | str = "cpu",
-    expand: bool = False,
-    ignore_biases: bool = False,
-) -> ExpertWeights:
-    """A rank's experts in checkpoint order, all in memory; arguments and errors as `load_experts`."""
-    gathered = _Gathered(problem, torch.device(device))
-    load_experts(gathered, path, layer, rank, expand=expand, ignore_biases=ignore_biases)
-    return gathered.weights()
-
-
-class _Gathered:
-    """An `ExpertTarget` that keeps what it is given."""
-
-    def __init__(self, problem: Problem, device: torch.device) -> None:
-        self.problem, self.device = problem, device
-        self.experts: list[ExpertWeights] = []
-
-    def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        if index != len(self.experts):
-            raise ProblemError("index", index, f"the next, {len(self.experts)}")
-        self.experts.append(weights)
-
-    def weights(self) -> ExpertWeights:
-        names = weight_names(self.problem)
-        return ExpertWeights(**{name: torch.cat([getattr(one, name) for one in self.experts]) for name in names})

@@ -25,8 +25,8 @@ from .config_options import TILE, KernelOptions
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .options import takes
-from .simulator_output import counting, print_outcome, print_reports, steps
-from .tables import artifact_table, config_table, problem_table, ruled
+from .simulator_output import compiled, counting, print_outcome, print_reports, steps, verdict
+from .tables import config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -122,14 +122,9 @@ def simulate(
                 raise typer.Exit(FAILED)
             return
 
-        from ..artifact.compile import compile_kernel
-        from ..runtime.simulated import SimulatedMoE
-        from ..runtime.simulated_stages import SimulatedStages
+        from ..runtime.simulated import SimulatedMoE, SimulatedStages
 
-        with console.status("compiling"):
-            artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines
-        for artifact in artifacts:
-            console.print(artifact_table(artifact))
+        artifacts = compiled(console, configs)
         cases = draw()
         with counting(console) as show:
             weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
@@ -239,9 +234,9 @@ def print_results(console: Console, results: list[tuple[list[RankComparison], Re
     table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
     for number, (ranks, _) in enumerate(results, 1):
         for one in ranks:
-            verdict = Text("pass", style="green") if one.passed else Text(f"{one.violations:,} mismatches", style="bold red")
             equal, share = f"{one.elements - one.unequal:,}", "exact" if exact else f"{one.worst:.1%}"
-            table.add_row(str(number), str(one.rank), str(one.tokens), f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict)
+            figures = (f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict(one.violations))
+            table.add_row(str(number), str(one.rank), str(one.tokens), *figures)
     console.print(table)
     reports = [report for _, report in results]
     print_reports(console, reports, race=race)

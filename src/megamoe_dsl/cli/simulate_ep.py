@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
-from ..artifact.compile import compile_kernel
 from ..cases import Case
 from ..kernel_cases.halves import combined, draw_activations, linear1_rows
 from ..kernels.moe.halves.config import EpConfig
@@ -18,8 +16,8 @@ from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
 from ..sim import Report
-from .simulator_output import counting, print_outcome, print_reports
-from .tables import artifact_table, ruled
+from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
+from .tables import ruled
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,7 @@ def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case],
     """
     if not exact and not configs[0].problem.formats.sums_known:
         raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
-    with console.status("compiling"):
-        artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines
-    for artifact in artifacts:
-        console.print(artifact_table(artifact))
+    artifacts = compiled(console, configs)
     accumulate: Accumulate = torch.float64 if exact else "hopper"
     with counting(console) as show:
         ep = SimulatedEp(artifacts[0], artifacts[1], cases[0].weights, seed=seed, race=race, progress=show)
@@ -81,9 +76,8 @@ def print_launches(console: Console, launched: Sequence[tuple[list[HalfCompariso
     table = ruled("Rows of Linear1, and y, against the reference", "launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
     halves = [one for ranks, _ in launched for one in ranks]
     for one in halves:
-        verdict = Text(f"{one.unequal:,} mismatches", style="bold red") if one.unequal else Text("pass", style="green")
         equal = f"{one.elements - one.unequal:,}"
-        table.add_row(str(one.launch), one.kernel, str(one.rank), str(one.rows), f"{one.elements:,}", equal, verdict)
+        table.add_row(str(one.launch), one.kernel, str(one.rank), str(one.rows), f"{one.elements:,}", equal, verdict(one.unequal))
     console.print(table)
     for ranks, report in launched:
         console.print(f"Launch {ranks[0].launch}: copies of {ranks[0].kernel} moved {report.crossed:,} bytes between ranks.")

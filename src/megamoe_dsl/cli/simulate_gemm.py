@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
-from ..artifact.compile import compile_kernel
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.gather.problem import GatherGemmProblem
 from ..blocks.gemm.problem import GemmProblem
@@ -16,8 +14,8 @@ from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..problem import ProblemError
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions
-from .simulator_output import counting, print_outcome, print_reports
-from .tables import artifact_table, config_table, problem_table, ruled
+from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
+from .tables import config_table, problem_table, ruled
 
 
 def parse_rows(text: str) -> list[int]:
@@ -60,17 +58,14 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     with console.status("making the reference"):
         compared = case.compared(exact=exact, k_blocks=config.most_k_blocks)
     console.print(problem_table(config.problem), config_table(config), sep="\n")
-    with console.status("compiling"):
-        artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
-    console.print(artifact_table(artifact))
+    (artifact,) = compiled(console, [config])
     with counting(console) as show:
         report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     rows, wrong = ",".join(map(str, counts)), 0
     for name, (d, low, high) in compared.items():
         others = d.numel() - int(((low <= d) & (d <= high)).sum())
         table = ruled(f"{name} against the reference", "rows", "elements", "right", "verdict")
-        verdict = Text(f"{others:,} mismatches", style="bold red") if others else Text("pass", style="green")
-        table.add_row(rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict)
+        table.add_row(rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
         console.print(table)
         wrong += others
     print_reports(console, [report], race=race)

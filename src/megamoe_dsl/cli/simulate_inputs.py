@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
 from ..artifact.artifact import Artifact
-from ..artifact.compile import compile_kernel
 from ..cases import random_routing
 from ..cases.common import normal
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
@@ -18,9 +16,10 @@ from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
 from ..runtime.buffers import Bf16Inputs
+from ..runtime.simulated import simulated_launch
 from ..sim import GlobalMemory, Launch, Report, Simulator
-from .simulator_output import counting, print_outcome, print_reports
-from .tables import artifact_table, ruled
+from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
+from .tables import ruled
 
 FIELDS = ("x", "x_sf", "topk_idx", "topk_weights")
 UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
@@ -45,9 +44,7 @@ def simulate_inputs(
     Raises `ProblemError` when an argument does not fit, and `SimError` for a fault or a deadlock.
     """
     problem = config.problem
-    with console.status("compiling"):
-        artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
-    console.print(artifact_table(artifact))
+    (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
     with counting(console) as show:
         buffers = [torch.full((symmetric_buffer(problem, config.arch).size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
@@ -79,14 +76,7 @@ def launch(artifact: Artifact, rank: int, inputs: Bf16Inputs, sym: torch.Tensor,
             memory.add(tensor, name=name, rank=rank, read_only=True)
     pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
     counts = {"num_tokens": inputs.num_tokens, "padded_tokens": config.problem.max_tokens_per_rank}
-    return Launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        dynamic_smem=artifact.dynamic_smem,
-        args=artifact.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, **counts),
-        rank=rank,
-    )
+    return simulated_launch(artifact, artifact.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, **counts), rank)
 
 
 def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tensor:
@@ -121,8 +111,8 @@ def print_fields(console: Console, fields: Sequence[FieldComparison], report: Re
     """The comparison table and the verdict; whether everything passed."""
     table = ruled("The symmetric buffer against quant", "rank", "tokens", "field", "bytes", "equal", "verdict")
     for one in fields:
-        verdict = Text(f"{one.unequal:,} mismatches", style="bold red") if one.unequal else Text("pass", style="green")
-        table.add_row(str(one.rank), str(one.tokens), one.field, f"{one.num_bytes:,}", f"{one.num_bytes - one.unequal:,}", verdict)
+        equal = f"{one.num_bytes - one.unequal:,}"
+        table.add_row(str(one.rank), str(one.tokens), one.field, f"{one.num_bytes:,}", equal, verdict(one.unequal))
     console.print(table)
     print_reports(console, [report], race=race)
     passed = not any(one.unequal for one in fields) and not report.findings

@@ -10,10 +10,28 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from .tables import ruled
+from .tables import artifact_table, ruled
 
 if TYPE_CHECKING:
+    from ..artifact.artifact import Artifact
+    from ..kernels.kernel import KernelConfig
     from ..sim import Report
+
+
+def compiled(console: Console, configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """The kernels of these configurations, with a table of each.  Findings and faults will name Python lines."""
+    from ..artifact.compile import compile_kernel
+
+    with console.status("compiling"):
+        artifacts = [compile_kernel(one, line_info=True) for one in configs]
+    for artifact in artifacts:
+        console.print(artifact_table(artifact))
+    return artifacts
+
+
+def verdict(unequal: int) -> Text:
+    """A cell of a table: pass, or how many elements do not match."""
+    return Text(f"{unequal:,} mismatches", style="bold red") if unequal else Text("pass", style="green")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from .errors import one_line_errors
 from .tables import ruled
 
 if TYPE_CHECKING:
-    from ..checkpoints.summary import LayerSummary
+    from ..checkpoints.experts import LayerSummary
 
 weights = typer.Typer(no_args_is_help=True, help="Published checkpoints: look at one, or convert its experts.", rich_markup_mode="rich")
 Source = Annotated[Path, typer.Argument(help="A folder of safetensors files, or one file.")]
@@ -30,7 +30,7 @@ def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="
     """Say which layers have experts, and in which published layout; every tensor's header is checked, no weight is read."""
     with one_line_errors():
         from ..checkpoints import Checkpoint, CheckpointError
-        from ..checkpoints.summary import summarise
+        from ..checkpoints.experts import summarise
 
         found = summarise(Checkpoint(path))
         if not found:

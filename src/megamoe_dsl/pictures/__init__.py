@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..kernels.moe.config import MegaMoeConfig
-from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
+from .chart import Bar, BarChart, Lane, Picture
 from .orders import draw_scales, draw_swizzle
 from .regions import draw_pool, draw_symmetric, draw_workspace
 from .schedule import draw_schedule
@@ -34,8 +34,6 @@ __all__ = [
     "PICTURES",
     "Bar",
     "BarChart",
-    "Cell",
-    "CellGrid",
     "Lane",
     "Picture",
     "TraceFileError",

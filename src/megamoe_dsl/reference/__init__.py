@@ -5,8 +5,8 @@ ranks, `bounds` says how far a kernel may be from the oracle on data whose FP32 
 """
 
 from megamoe_dsl.reference.activation import activate
-from megamoe_dsl.reference.bounds import error_bound, violations
-from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs, sample_reference
+from megamoe_dsl.reference.bounds import error_bound
+from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 from megamoe_dsl.reference.routing import Routing, dispatch_order, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, travel
@@ -30,8 +30,6 @@ __all__ = [
     "requantize",
     "route",
     "sample_inputs",
-    "sample_reference",
     "scaled_matmul",
     "travel",
-    "violations",
 ]

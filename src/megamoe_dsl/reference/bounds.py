@@ -249,22 +249,3 @@ def _combine_error(outputs: torch.Tensor, slot_error: torch.Tensor, topk_idx: to
     error = slot_error.sum(dim=0) + roundings
     reference = combine(outputs, topk_idx, weights).double()
     return torch.maximum((_bf16(total - error) - reference).abs(), (_bf16(total + error) - reference).abs())
-
-
-def violations(y: Sequence[torch.Tensor], reference: Sequence[torch.Tensor], bound: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Elements of y that leave the bound; NaN always does.
-
-    Args:
-        y, reference: per rank [T_r, H], any floating dtype.
-        bound: per rank float64 [T_r, H] from `error_bound`.
-
-    Returns:
-        Per rank int64 [n, 2], (token, channel) of each violation.
-
-    Raises:
-        ValueError: when a shape differs from the reference's, naming the rank.
-    """
-    for rank, (got, want) in enumerate(zip(y, reference, strict=True)):
-        if got.shape != want.shape:
-            raise ValueError(f"y[{rank}]: shape {tuple(got.shape)}, allowed: {tuple(want.shape)}")
-    return [(~((got.double() - want.double()).abs() <= limit)).nonzero() for got, want, limit in zip(y, reference, bound, strict=True)]

@@ -186,34 +186,6 @@ def mega_moe(
     return mega_moe_stages(problem, x, x_sf, topk_idx, topk_weights, weights).y
 
 
-def sample_reference(
-    problem: Problem,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-    tokens: Sequence[torch.Tensor],
-    accumulate: Accumulate = torch.float64,
-) -> list[torch.Tensor]:
-    """`mega_moe` for some tokens only: no token's result depends on the others, so their rows are all it takes.
-
-    Args:
-        problem, x, x_sf, topk_idx, topk_weights, weights: as `mega_moe`, of all ranks, on one device.
-        tokens: per rank int64 [n_r], token indices in any order, possibly none. Where it is empty, the rank's inputs may be empty too
-            ([0, ...] of the right widths), so a process can check its own tokens without the inputs of the others.
-        accumulate: as in `stages.scaled_matmul`; "hopper" gives the bits of Hopper's tensor core.
-
-    Returns:
-        Per rank bfloat16 [n_r, H], in the order of `tokens`.
-
-    Raises:
-        ProblemError, ValueError: as `mega_moe`.
-    """
-    chosen = sample_inputs(x, x_sf, topk_idx, topk_weights, tokens)
-    return mega_moe_stages(problem, *chosen, weights, accumulate).y
-
-
 def sample_inputs(
     x: Sequence[torch.Tensor],
     x_sf: Sequence[torch.Tensor],
@@ -221,7 +193,7 @@ def sample_inputs(
     topk_weights: Sequence[torch.Tensor],
     tokens: Sequence[torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """x, x_sf, topk_idx and topk_weights of the rows `tokens` of every rank: what `sample_reference` and `error_bound` need."""
+    """x, x_sf, topk_idx and topk_weights of the rows `tokens` of every rank: all that the results of these tokens depend on."""
     picks = [one.to(x[rank].device) for rank, one in enumerate(tokens)]
     return (
         [one.view(torch.uint8)[pick].view(one.dtype) for one, pick in zip(x, picks, strict=True)],

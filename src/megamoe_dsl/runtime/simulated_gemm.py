@@ -10,9 +10,10 @@ import torch
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
-from ..sim import GlobalMemory, Launch, Report, Simulator, load
+from ..sim import GlobalMemory, Launch, Report, Simulator
 from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
+from .simulated import simulated_launch
 
 
 def simulate_gemm(
@@ -60,13 +61,5 @@ def simulate_launches(artifact: Artifact, memory: GlobalMemory, arguments: Mappi
 
 def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
     """A kernel's launch in a stream, which begins as early as on a GPU."""
-    config = artifact.config
-    return Launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        dynamic_smem=artifact.dynamic_smem,
-        args=artifact.kernel.parameters(config, arguments),
-        program=load(artifact.ptx),
-        early=artifact.kernel.early,
-    )
+    kernel = artifact.kernel
+    return simulated_launch(artifact, kernel.parameters(artifact.config, arguments), early=kernel.early)

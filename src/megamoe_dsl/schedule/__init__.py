@@ -1,7 +1,7 @@
 """Which block a CTA works on next: orders of blocks, and one scheduler that walks them on the host and in kernels."""
 
 from .dense import DenseBlock, DenseOrder
-from .fused_moe import FC1, FC2, Block, ExpertTable, FusedMoeOrder, HostTable
+from .fused_moe import FC1, FC2, Block, FusedMoeOrder, HostTable
 from .grouped import GroupedBlock, GroupedOrder
 from .order import Order
 from .ring import RingOrder
@@ -13,7 +13,6 @@ __all__ = [
     "Block",
     "DenseBlock",
     "DenseOrder",
-    "ExpertTable",
     "FusedMoeOrder",
     "GroupedBlock",
     "GroupedOrder",

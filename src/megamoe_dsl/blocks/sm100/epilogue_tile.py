@@ -32,7 +32,7 @@ def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
 
 
 def packed_token(lane: Int) -> Int:
-    """Token, of the 32 of a pass, whose 16 channels of the warp a lane ends with (device/e2m1_rows.py)."""
+    """Token, of the 32 of a pass, whose 16 channels of the warp a lane ends with (device/e2m1.py)."""
     return (lane & 4) * 4 + (lane >> 4) * 8 + (lane & 3) * 2 + ((lane >> 3) & 1)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...device.cast import E2M1_MAX, pack_e2m1
-from ...device.e2m1_rows import gather_rows
+from ...device.e2m1 import gather_rows
 from ...device.memory import store_shared_v2
 from .epilogue_tile import packed_store_address, packed_token
 

@@ -11,11 +11,10 @@ Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/02_layout_algeb
 
 from .coalesce import coalesce, same_function
 from .composed import ComposedLayout, swizzled
-from .composition import Tiler, composition, identity
+from .composition import composition, identity
 from .divide import complement, logical_divide, logical_product
 from .int_tuple import (
     AlgebraError,
-    Coordinate,
     IntTuple,
     compact_strides,
     congruent,
@@ -23,7 +22,6 @@ from .int_tuple import (
     crd2idx,
     flatten,
     idx2crd,
-    product,
     unflatten,
 )
 from .inverse import right_inverse
@@ -32,10 +30,8 @@ from .layout import Layout, join, row_major
 __all__ = [
     "AlgebraError",
     "ComposedLayout",
-    "Coordinate",
     "IntTuple",
     "Layout",
-    "Tiler",
     "coalesce",
     "compact_strides",
     "complement",
@@ -49,7 +45,6 @@ __all__ = [
     "join",
     "logical_divide",
     "logical_product",
-    "product",
     "right_inverse",
     "row_major",
     "same_function",

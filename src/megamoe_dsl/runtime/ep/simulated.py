@@ -11,9 +11,9 @@ from ...artifact.artifact import Artifact
 from ...kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from ...problem import ProblemError
 from ...quant import ExpertWeights
-from ...sim import GlobalMemory, Launch, Report, Simulator, load
+from ...sim import GlobalMemory, Launch, Report, Simulator
 from ..buffers import Inputs, check_weights
-from ..simulated import CPU, WATCHDOG_NS
+from ..simulated import CPU, WATCHDOG_NS, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, Splits
@@ -142,16 +142,7 @@ class SimulatedEp:
         return memory
 
     def _launch(self, kernel: Artifact, arguments: dict[str, int], rank: int) -> Launch:
-        config = kernel.config
-        return Launch(
-            grid=(config.num_sms, 1, 1),
-            block=(config.num_threads, 1, 1),
-            cluster=(config.cluster, 1, 1),
-            dynamic_smem=kernel.dynamic_smem,
-            args=kernel.kernel.parameters(config, arguments),
-            rank=rank,
-            program=load(kernel.ptx),
-        )
+        return simulated_launch(kernel, kernel.kernel.parameters(kernel.config, arguments), rank)
 
     def _run(self, memory: GlobalMemory, launches: list[Launch]) -> Report:
         self.simulator.memory = memory
