@@ -143,7 +143,6 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     ),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
-    "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
     "sm_90a-gemm-packed-bursts": _gemm(16, 128, GemmProblem(7168, 2048, "packed", 256), swap_ab=True, ahead=2, dealt=True, burst=2),

@@ -72,11 +72,9 @@ BAD_DECODING = {
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
     "burst = 2: must be 1 in clusters, or where B is decoded": {"burst": 2},
-    "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab or fp8xmxfp4": {"in_turn": True},
 }
 BAD_UNSCALED = {
     "ahead = 2: must be 1 with bf16xbf16, whose sums stay in the tensor core": {"ahead": 2},
-    "in_turn = True: must be False with bf16xbf16, whose sums stay in the tensor core": {"in_turn": True},
     "num_stages = 5: must be between 2 and 4, or 0 for the deepest": {"block_n": 256, "num_stages": 5},
 }
 

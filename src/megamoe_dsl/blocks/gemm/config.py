@@ -58,7 +58,6 @@ class GemmConfig(BaseGemmConfig):
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
-    in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
@@ -85,7 +84,6 @@ class GemmConfig(BaseGemmConfig):
     dealt: bool = False
     num_stages: int = 0
     boxes: int = 2
-    in_turn: bool = False
     split_k: bool = False
     burst: int = 1
     weights_first: bool = False
@@ -93,7 +91,7 @@ class GemmConfig(BaseGemmConfig):
     def __post_init__(self) -> None:
         self.check_problem()
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
-        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k", "weights_first"):
+        for field in ("swap_ab", "halves", "dealt", "split_k", "weights_first"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -128,7 +126,6 @@ class GemmConfig(BaseGemmConfig):
         require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
         stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
         require(self.tile.scaled or self.ahead == 1, "ahead", self.ahead, f"1 {stay}")
-        require(self.tile.scaled or not self.in_turn, "in_turn", self.in_turn, f"False {stay}")
         can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
         require(can_halve, "halves", self.halves, "False unless block_m is 128")
         if self.problem.kind == CONTIGUOUS:
@@ -149,9 +146,6 @@ class GemmConfig(BaseGemmConfig):
         require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
-        several = self.warpgroups > 1 and not (self.swap_ab or self.problem.decodes)
-        otherwise = f" or {self.problem.recipe}" if self.problem.decodes else ""
-        require(several or not self.in_turn, "in_turn", self.in_turn, f"False where a tile has one warpgroup, or with swap_ab{otherwise}")
         can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
         without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
         allowed = f"False but for clusters of two and at most two warpgroups, {without}"

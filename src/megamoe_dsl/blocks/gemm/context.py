@@ -11,16 +11,12 @@ from cutlass import Int32, Int64
 from ...device.cluster import ClusterPlace
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
-from ...device.warp import arrive_at_barrier, named_barrier
 from ...hardware.scale_factors import SF_ATOM_ROWS
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from .arguments import GemmArguments
 from .smem_plan import SCALE_STEP, WORK_TILES
 from .work_tile import GemmTile
-
-FIRST_TURN = 1  # hardware barrier of the first warpgroup; barrier 0 is the CTA's
-THREADS_IN_TURN = 256  # a warpgroup that waits, and the one that lets it go on
 
 
 @dataclass(frozen=True)
@@ -43,14 +39,12 @@ class GemmStage(Stage):
     Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
 
     any_row   whether a tile may begin at any row
-    groups    warpgroups that start their wgmmas in turn; 0: each when it can
     cta_rank  this CTA's place in the cluster
     alone     whether its partner has no tile
     row       of A that the tile begins at
     """
 
     any_row: cutlass.Constexpr[bool]
-    groups: cutlass.Constexpr[int]
     cta_rank: Int32
     alone: Int32
     row: Int32
@@ -65,16 +59,6 @@ class GemmStage(Stage):
     def scales_in_pairs(self) -> bool:
         """Not where they lie a few further on."""
         return not self.any_row
-
-    def wait_turn(self, group: Any) -> None:
-        """At the hardware barrier of the group, where the one before it arrives."""
-        if self.groups:
-            named_barrier(group + FIRST_TURN, THREADS_IN_TURN)
-
-    def pass_turn(self, group: Any) -> None:
-        """At the barrier of the next one."""
-        if self.groups:
-            arrive_at_barrier(select(group == self.groups - 1, Int32(0), group + 1) + FIRST_TURN, THREADS_IN_TURN)
 
     def reader_releases(self, lane: Any) -> Any:
         """Each lane another CTA's, or all this one's."""
@@ -117,8 +101,7 @@ class GemmContext:
     def first_read_stage(self) -> GemmStage:
         """The same for the math warps."""
         first, zero = self.first_stage, Int32(0)
-        groups = self.config.warpgroups if self.config.in_turn else 0
-        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, groups, self.cta_rank, zero, zero)
+        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, self.cta_rank, zero, zero)
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""

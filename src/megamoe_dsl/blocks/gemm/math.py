@@ -43,9 +43,6 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
     tile, tiles = next_tile(ctx.first_tile)
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
-    if cutlass.const_expr(ctx.config.in_turn):
-        if me.group == ctx.config.warpgroups - 1:
-            stage.pass_turn(me.group)  # to the first
     while tile.valid():
         stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):

@@ -103,7 +103,7 @@ class GatherGemmConfig(GemmConfig):
     @property
     def idles(self) -> bool:
         """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
-        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
+        return self.problem.gate_up != "" and self.warpgroups > 1
 
     @property
     def boxes_of_warp(self) -> int:
