@@ -14,7 +14,6 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
 from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
@@ -76,7 +75,7 @@ def _pair_gemm(block_m: int, recipe: str, problem: Mapping[str, Any] = {}, **fie
 
 
 def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
-    return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
+    return lambda: GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
 def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
@@ -90,7 +89,7 @@ DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, to
 
 
 def _activated(gate_up: str) -> Callable[[], KernelConfig]:
-    return lambda: GatherGemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
+    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
 
 
 def _packed(block_m: int, **fields: int) -> Sm90Config:
@@ -159,11 +158,11 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
-    "sm_90a-gather-gemm-gate-first-bursts": lambda: GatherGemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
-    "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-gate-first-bursts": lambda: GemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
+    "sm_90a-gather-gemm-stored": lambda: GemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
-    "sm_90a-gather-gemm-bf16-gate-first": lambda: GatherGemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
-    "sm_90a-gather-gemm-bf16-interleaved": lambda: GatherGemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
+    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),

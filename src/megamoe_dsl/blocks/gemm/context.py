@@ -6,29 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64
+from cutlass import Int32
 
 from ...device.cluster import ClusterPlace
+from ...device.memory import load_shared_u32
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...hardware.scale_factors import SF_ATOM_ROWS
-from ...layouts.activity import Activity, Role
-from ...layouts.arith import select
+from ...layouts.activity import Activity, Role, tile_detail
+from ...layouts.arith import div, select
+from ..trace import begin, stamp
 from .arguments import GemmArguments
-from .smem_plan import SCALE_STEP, WORK_TILES
+from .barriers import WORK_TILES
+from .tile import SCALE_STEP
 from .work_tile import GemmTile
-
-
-@dataclass(frozen=True)
-class GemmMaps:
-    """Addresses of the tensor maps."""
-
-    tokens: Int64
-    tokens_part: Int64
-    weights: Int64
-    weights_part: Int64
-    sfa: Int64
-    d: Int64
 
 
 @dataclass(frozen=True)
@@ -101,15 +92,19 @@ class GemmContext:
     def first_read_stage(self) -> GemmStage:
         """The same for the math warps."""
         first, zero = self.first_stage, Int32(0)
-        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, self.cta_rank, zero, zero)
+        rows = self.config.rows
+        return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""
         return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
 
     def source_row(self, tile: GemmTile) -> Any:
-        """Row of A that a tile begins at."""
-        return tile.row
+        """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
+        if not self.config.problem.places_rows:
+            return tile.row
+        begin = load_shared_u32(self.shared("group_table", tile.group, 1))
+        return tile.row - begin + load_shared_u32(self.shared("source_rows", tile.group))
 
     @property
     def own_pair(self) -> Any:
@@ -120,10 +115,6 @@ class GemmContext:
         """Of the scales of SM100, of a tile's first row; the stage has whole atoms of them."""
         return tile.row & (SF_ATOM_ROWS - 1)
 
-    def scale_row(self, first: Any, index: int) -> Any:
-        """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
-        return cutlass.min(first + index, self.config.problem.scale_rows - 1)
-
     @property
     def first_tile(self) -> TileQueue:
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
@@ -133,9 +124,13 @@ class GemmContext:
 
     def begin(self, role: Role) -> None:
         """A warp's first stamp, in a kernel that is traced."""
+        if self.config.trace:
+            begin(self, role)
 
     def stamp(self, activity: Activity, tile: GemmTile) -> None:
-        """What a warp's time since its last stamp went into, in a kernel that is traced."""
+        """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
+        if self.config.trace:
+            stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from ...blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.decoding.maps import DecodingMap, decoding_map_fields
-from ...blocks.gemm.maps import GemmMap, map_fields
+from ...blocks.gemm.maps import map_fields
 from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...blocks.gemm.sm100.maps import PairGemmMap, pair_map_fields
@@ -45,10 +44,6 @@ class GemmKernel(Kernel):
             from .sm100.kernel import factored_pair_gemm, pair_gemm
 
             return factored_pair_gemm if config.problem.has_factors else pair_gemm
-        if config.problem.decodes:
-            from .decoding_kernel import decoding_gemm
-
-            return decoding_gemm
         from .kernel import gemm
 
         return gemm
@@ -72,13 +67,13 @@ class GemmKernel(Kernel):
         """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
         if isinstance(config, Sm100GemmConfig):
             return pair_map_fields(config, args)
-        assert isinstance(config, GemmConfig)
-        return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
+        return map_fields(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
         if isinstance(config, Sm100GemmConfig):
             return [one.name.lower() for one in PairGemmMap]
-        return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
+        assert isinstance(config, GemmConfig)
+        return list(config.map_names)
 
     def label(self, config: BaseGemmConfig) -> str:
         p = config.problem

@@ -14,8 +14,8 @@ from ...blocks.gemm.gather.arguments import (
     TraceArguments,
     with_parts,
 )
-from ...blocks.gemm.gather.config import GatherGemmConfig
-from ...blocks.gemm.gather.maps import map_fields, map_names
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.maps import map_fields
 from ...blocks.gemm.gather.problem import GatherGemmProblem
 from ...blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from ...blocks.gemm.gather.sm100.maps import MAPS, pair_gather_map_fields
@@ -25,7 +25,6 @@ from ...layouts.region import Region
 from ...layouts.stamps import trace_buffer
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
-from ..moe.family import MegaMoeKernel
 from .family import GemmKernel
 
 
@@ -34,7 +33,7 @@ class GatherGemmKernel(GemmKernel):
 
     name = "gather_gemm"
     problem = GatherGemmProblem
-    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GatherGemmConfig, "sm_100a": Sm100GatherConfig}
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig, "sm_100a": Sm100GatherConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
 
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
@@ -43,13 +42,13 @@ class GatherGemmKernel(GemmKernel):
             from .sm100.gather_kernel import pair_gather_gemm
 
             return pair_gather_gemm
-        from .gather_kernel import gather_gemm
+        from .kernel import gemm
 
-        return gather_gemm
+        return gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
         """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
-        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        assert isinstance(config, GemmConfig | Sm100GatherConfig)
         problem = config.problem
         parts = {
             FactorArguments: problem.has_factors,
@@ -61,7 +60,7 @@ class GatherGemmKernel(GemmKernel):
 
     def buffers(self, config: BaseGemmConfig) -> Mapping[str, Region]:
         """trace: the stamps of all warps, if they leave any."""
-        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        assert isinstance(config, GemmConfig | Sm100GatherConfig)
         return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
 
     def parameters(
@@ -76,26 +75,26 @@ class GatherGemmKernel(GemmKernel):
         """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
         if isinstance(config, Sm100GatherConfig):
             return pair_gather_map_fields(config, args)
-        assert isinstance(config, GatherGemmConfig)
+        assert isinstance(config, GemmConfig)
         return map_fields(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
         """Of weights and D, and where TMA loads rows of these, too."""
         if isinstance(config, Sm100GatherConfig):
             return list(MAPS)
-        assert isinstance(config, GatherGemmConfig)
-        return list(map_names(config.problem))
+        assert isinstance(config, GemmConfig)
+        return list(config.map_names)
 
     def label(self, config: BaseGemmConfig) -> str:
         """As of a packed GEMM, and where rows lie."""
-        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        assert isinstance(config, GemmConfig | Sm100GatherConfig)
         problem = config.problem
         more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "", "traced" if config.trace else "") if one]
         return "-".join([super().label(config), problem.source, problem.result, *more])
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
         """As of a packed GEMM, who loads rows, and what consumers share."""
-        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        assert isinstance(config, GemmConfig | Sm100GatherConfig)
         consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
         return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]
 
@@ -105,8 +104,3 @@ class GatherGemmKernel(GemmKernel):
 
         measure = measure_pair_gather if isinstance(config, Sm100GatherConfig) else measure_gather_gemm
         return measure(Measurer(config, listing))
-
-    @property
-    def sources(self) -> tuple[Any, ...]:
-        """Roles are those of a GEMM, but for the loaders; the activation is the fused layer's."""
-        return (*super().sources, *GemmKernel().sources, *MegaMoeKernel().sources)
