@@ -23,15 +23,13 @@ from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext
 from ...blocks.gemm.gather.row_table import fill_tables
-from ...blocks.gemm.launch_maps import addresses, make_map
-from ...blocks.gemm.maps import map_fields
+from ...blocks.gemm.addresses import addresses
 from ...blocks.gemm.setup import end_together, prefetch_maps, rank_in_cluster, set_up_together
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
 from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
 from ...blocks.warp_roles import WarpRole, run_roles, warps
 from ...device.e2m1 import store_table
-from ...device.launch import launch
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 
@@ -149,11 +147,3 @@ def sorted_gemm_kernel(
 ):
     """Rows of experts that are sorted already."""
     run(context(config, args, weights, d, tokens, tokens_part, sfa), cute.arch.warp_idx())
-
-
-@cute.jit
-def gemm(config: cutlass.Constexpr[GemmConfig], args: Any, stream: Any):
-    """Makes the tensor maps and launches the kernel that takes as many."""
-    maps = [make_map(fields) for fields in map_fields(config, args)]
-    kernels = {6: gemm_kernel, 2: gather_gemm_kernel, 5: sorted_gemm_kernel}
-    launch(kernels[len(maps)](config, *maps, args), config, stream)
