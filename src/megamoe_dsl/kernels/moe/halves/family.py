@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ....arch import SM90, SM100
-from ....blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from ....hardware.tensor_map import TensorMap
 from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
@@ -19,7 +18,6 @@ from ....sass.measurer import Measure
 from ....target import Target
 from ...argument_spec import ArgumentSpec
 from ...gemm.family import GemmKernel
-from ...gemm.gather_family import GatherGemmKernel
 from ...kernel import Kernel
 from .arguments import (
     DispatchGemmArguments,
@@ -29,19 +27,14 @@ from .arguments import (
     TracedGemmCombineArguments,
 )
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
 from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
 
 RECIPES_BY_ARCH = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
-GEMM, GATHERING = GemmKernel(), GatherGemmKernel()
-
-
-def gemm_family(config: EpConfig) -> GemmKernel:
-    """That says which tensor maps a kernel takes."""
-    return GATHERING if isinstance(config.gemm, Sm100GatherConfig) else GEMM
+GEMM = GemmKernel()
 
 
 class EpKernel(Kernel):
@@ -67,12 +60,12 @@ class EpKernel(Kernel):
         """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
         from ..family import MegaMoeKernel
 
-        return (*super().sources, *GEMM.sources, *GATHERING.sources, *MegaMoeKernel().sources)
+        return (*super().sources, *GEMM.sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem, config.keeps_rows), **traced}
+        return {"sym": symmetric_buffer(config.problem, config.keeps), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
@@ -98,7 +91,7 @@ class EpKernel(Kernel):
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         if not isinstance(config, Sm100EpConfig):
             return []
-        return gemm_family(config).measures(config.gemm, listing)
+        return GEMM.measures(config.gemm, listing)
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         return config.tmem if isinstance(config, Sm100EpConfig) else None
@@ -112,12 +105,12 @@ class EpKernel(Kernel):
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        fields = gemm_family(config).maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
+        fields = GEMM.maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
         return (*(encode(one.tensor_map) for one in fields), *values)
 
     def parameter_spec(self, config: EpConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        maps = ((f"{name}_map", "TensorMap") for name in gemm_family(config).map_names(config.gemm))
+        maps = ((f"{name}_map", "TensorMap") for name in GEMM.map_names(config.gemm))
         return ArgumentSpec((*maps, *self.arguments(config).arguments))
 
 
@@ -129,9 +122,9 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100EpConfig):
-            from .sm100.kernel import dispatch_gathering_pair_gemm, dispatch_grouped_pair_gemm
+            from .sm100.kernel import dispatch_grouped_pair_gemm
 
-            return dispatch_gathering_pair_gemm if config.gathers else dispatch_grouped_pair_gemm
+            return dispatch_grouped_pair_gemm
         from .kernel import dispatch_grouped_gemm
 
         return dispatch_grouped_gemm
@@ -142,8 +135,7 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
-        gathers = isinstance(config, Sm100EpConfig) and config.gathers
-        return (gathering_arguments if gathers else dispatch_gemm_arguments)(config, args)
+        return dispatch_gemm_arguments(config, args)
 
 
 class GroupedGemmCombineKernel(EpKernel):
