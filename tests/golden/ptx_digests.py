@@ -209,7 +209,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-ep-dispatch": _ep(Sm100DispatchGemmConfig, "deepseek-v3", "fp8xfp4"),
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(Sm100DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256),
     "sm_100a-ep-combine": _ep(Sm100GemmCombineConfig, "deepseek-v3", "fp8xfp4"),
-    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), 32),
+    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 
