@@ -15,7 +15,6 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -80,7 +79,7 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
 
 def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
     of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
-    return lambda: Sm100GatherConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
+    return lambda: Sm100GemmConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)

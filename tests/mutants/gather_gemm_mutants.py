@@ -302,7 +302,7 @@ MUTANTS = (
     pair_mutant(
         "sums of two tiles take columns of scales",
         "wrong number",
-        "Sm100GatherConfig.tmem",
+        "Sm100GemmConfig.tmem",
         "two if two.fits else replace(two, accumulators=1)",
         "two",
         CONSUMERS,

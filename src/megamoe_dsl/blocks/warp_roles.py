@@ -20,12 +20,14 @@ class WarpRole:
     warps      those of the CTA from 0 on, one, or those up to the last; None: all that earlier rows leave
     run        called with the kernel's context and the warp's number in the CTA
     registers  of a thread after `setmaxnreg`; 0: what it begins with
+    grows      whether those are more than it begins with
     """
 
     name: str
     warps: range | None
     run: Callable[[Any, Any], Any]
     registers: int = 0
+    grows: bool = False
 
     def has(self, warp: Any) -> Any:
         """Whether the warp is one of these."""
@@ -44,8 +46,7 @@ def warps(first: int) -> range:
 def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
     """Gives or takes registers, and runs the role."""
     if cutlass.const_expr(role.registers > 0):
-        config = ctx.config
-        set_max_registers(role.registers, grow=role.registers > config.arch.registers // config.num_threads)
+        set_max_registers(role.registers, grow=role.grows)
     role.run(ctx, warp)
 
 

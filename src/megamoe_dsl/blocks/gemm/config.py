@@ -7,11 +7,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
+from ...hardware.map_fields import MapFields
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
 from .epilogue import ActivateGateUp, Epilogue, Store
 from .gather.problem import GATE_FIRST, UP_FIRST
+from .maps import map_fields
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
 from .rows import GatheredRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
@@ -26,6 +28,9 @@ BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
+
+
+Facts = list[tuple[str, object]]
 
 
 class GemmRegisters(NamedTuple):
@@ -273,6 +278,10 @@ class GemmConfig(BaseGemmConfig):
             return ("weights", "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
+    def maps(self, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
+        return map_fields(self, args)
+
     # --- threads and registers
     @property
     def math_warps(self) -> int:
@@ -297,6 +306,26 @@ class GemmConfig(BaseGemmConfig):
         return GemmSmemPlan(*ring, *who, self.split_k, self.problem.places_rows, traced)
 
     # --- what tables say
+    @property
+    def tmem(self) -> None:
+        """There is no tensor memory."""
+
+    def check_rows(self, rows: int) -> None:
+        """Any number of rows will do."""
+
+    def facts(self) -> tuple[Facts, Facts]:
+        """The tile, and what else there is to say: (what, value)."""
+        tile, split = self.tile, f"a half for each CTA of a cluster, at most {self.most_k_blocks} blocks"
+        side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
+        shape: Facts = [
+            ("tile", f"{tile.m} x {tile.n} x {self.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
+            ("K blocks in the tensor core", self.ahead if tile.scaled else "2, whose sums stay there"),
+            *((("K", split),) if self.split_k else ()),
+        ]
+        budgets = ", ".join(f"{group} {count}" for group, count in self.registers._asdict().items() if count)
+        bursts = (("K blocks of B asked for at once", self.burst),) if self.burst > 1 else ()
+        return shape, [*bursts, ("register budgets", budgets)]
+
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""

@@ -12,7 +12,7 @@ from ...device.cluster import ClusterPlace
 from ...device.memory import load_shared_u32
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
-from ...hardware.scale_factors import SF_ATOM_ROWS
+from ...hardware.cta_pair import CLUSTER
 from ...layouts.activity import Activity, Role, tile_detail
 from ...layouts.arith import div, select
 from ..trace import begin, stamp
@@ -86,7 +86,7 @@ class GemmContext:
     @property
     def first_stage(self) -> Stage:
         config = self.config
-        return Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers)
+        return config.rows.first_stage(Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers))
 
     @property
     def first_read_stage(self) -> GemmStage:
@@ -106,14 +106,26 @@ class GemmContext:
         begin = load_shared_u32(self.shared("group_table", tile.group, 1))
         return tile.row - begin + load_shared_u32(self.shared("source_rows", tile.group))
 
+    # --- pairs of SM100
+    @property
+    def place_in_pair(self) -> Any:
+        """0 in the even CTA."""
+        return self.cta_rank if self.config.pairs == 1 else self.cta_rank & 1
+
+    @property
+    def pair(self) -> Any:
+        """This CTA's pair among those of the cluster."""
+        return 0 if self.config.pairs == 1 else self.cta_rank >> 1
+
     @property
     def own_pair(self) -> Any:
-        """Mask of the CTAs of a pair of SM100 in its cluster."""
-        return 3
+        """Mask of the CTAs of its pair."""
+        return 3 if self.config.pairs == 1 else Int32(3) << (self.cta_rank & 2)
 
-    def row_in_atom(self, tile: GemmTile) -> Any:
-        """Of the scales of SM100, of a tile's first row; the stage has whole atoms of them."""
-        return tile.row & (SF_ATOM_ROWS - 1)
+    @property
+    def same_rows(self) -> Any:
+        """Mask of the CTAs that have the same rows of A: one of each pair."""
+        return Int32(1 | 1 << CLUSTER) << self.place_in_pair
 
     @property
     def first_tile(self) -> TileQueue:

@@ -50,9 +50,13 @@ class LoadedRows:
 
         load_tokens(ctx)
 
-    def read_stage(self, stage: Any) -> Any:
-        """The ring's first stage, as math warps read it."""
-        return stage
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as loaders know it."""
+        return first
+
+    def read_stage(self, first: Any) -> Any:
+        """The same, as math warps read it."""
+        return first
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,15 @@ class GatheredRows:
 
         gather_tokens(ctx, number)
 
-    def read_stage(self, stage: Any) -> Any:
-        """The ring's first stage, as math warps read it."""
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as the weight loader knows it."""
+        return first
+
+    def read_stage(self, first: Any) -> Any:
+        """The same, as math warps read it."""
         from .gather.scaled_stage import gathered_stage
 
-        return gathered_stage(stage, self.at_once, self.scale_places(stage.ring.depth))
+        return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
 
 
 RowSource = LoadedRows | GatheredRows

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -87,11 +88,12 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     loaders = loader_roles(config)
-    decode = WarpRole("decode", range(last, last + WARPS_PER_GROUP), lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode)
+    decoders = range(last, last + WARPS_PER_GROUP)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode)
     return (
         WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
         *((decode,) if config.weights.decode_warps else ()),
-        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math),
+        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )
 
 
@@ -105,8 +107,8 @@ def run(ctx: GemmContext, warp: Any):
 
 def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
     """What the roles of a CTA need."""
-    rank, smem = rank_in_cluster(config), shared_memory(config.smem.region)
-    return GemmContext(config, args, addresses(config.map_names, maps), smem, cute.arch.block_idx()[0], rank)
+    rank, places = rank_in_cluster(config), addresses(config.map_names, maps)
+    return GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 
 
 @cute.kernel
@@ -121,7 +123,8 @@ def gemm_kernel(
     args: Any,
 ):
     """B that is decoded comes as codes and records."""
-    run(context(config, args, tokens, tokens_part, weights, weights_part, sfa, d), cute.arch.warp_idx())
+    warp = cute.arch.warp_idx()
+    run(context(config, args, tokens, tokens_part, weights, weights_part, sfa, d), warp)
 
 
 @cute.kernel
@@ -147,3 +150,10 @@ def sorted_gemm_kernel(
 ):
     """Rows of experts that are sorted already."""
     run(context(config, args, weights, d, tokens, tokens_part, sfa), cute.arch.warp_idx())
+
+
+def kernel_of(config: GemmConfig) -> Callable[..., Any]:
+    """The kernel that takes the configuration's tensor maps."""
+    if not config.problem.of_experts:
+        return gemm_kernel
+    return gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel

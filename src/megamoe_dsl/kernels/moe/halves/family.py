@@ -13,10 +13,10 @@ from ....layouts.region import Region
 from ....layouts.stamps import trace_buffer
 from ....problem import Problem
 from ....sass.listing import Listing
-from ....sass.measurer import Measure
+from ....sass.measurer import Measure, Measurer
 from ....target import Target
-from ...gemm.family import GemmKernel
 from ...kernel import Kernel
+from ...pair_gemm_measures import measure_pair_gemm
 from .arguments import (
     DispatchGemmArguments,
     GemmCombineArguments,
@@ -32,7 +32,6 @@ from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
 
 RECIPES_BY_ARCH = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
-GEMM = GemmKernel()
 
 
 class EpKernel(Kernel):
@@ -55,10 +54,10 @@ class EpKernel(Kernel):
 
     @property
     def sources(self) -> tuple[Any, ...]:
-        """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
+        """Rows move as in the fused layer."""
         from ..family import MegaMoeKernel
 
-        return (*super().sources, *GEMM.sources, *MegaMoeKernel().sources)
+        return (*super().sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
@@ -89,7 +88,7 @@ class EpKernel(Kernel):
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         if not isinstance(config, Sm100EpConfig):
             return []
-        return GEMM.measures(config.gemm, listing)
+        return measure_pair_gemm(Measurer(config.gemm, listing))
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         return config.tmem if isinstance(config, Sm100EpConfig) else None
@@ -99,10 +98,12 @@ class EpKernel(Kernel):
         """Those of its GEMM, from its own."""
 
     def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
-        return GEMM.maps(config.gemm, self.gemm_arguments(config, args))
+        fields: list[MapFields] = config.gemm.maps(self.gemm_arguments(config, args))
+        return fields
 
     def map_names(self, config: EpConfig) -> Sequence[str]:
-        return GEMM.map_names(config.gemm)
+        names: tuple[str, ...] = config.gemm.map_names
+        return names
 
 
 class DispatchGroupedGemmKernel(EpKernel):

@@ -13,7 +13,7 @@ from ....sm100.results import ResultPart
 from ...sm100.config import PASS_ROWS
 from ...tile import WARPS_PER_GROUP
 from ...work_tile import GemmTile
-from .context import PairGatherContext
+from ...context import GemmContext
 
 ROWS = 4  # of a scatter4
 WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
@@ -21,7 +21,7 @@ WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
 
 @cute.jit
 def scatter_pass(
-    ctx: PairGatherContext,
+    ctx: GemmContext,
     tile: GemmTile,
     part: ResultPart,
     first: Int32,
