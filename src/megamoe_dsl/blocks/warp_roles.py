@@ -53,9 +53,7 @@ def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
 @cute.jit
 def run_roles(roles: cutlass.Constexpr[tuple[WarpRole, ...]], ctx: Any, warp: Any):
     """The role of a warp."""
-    if cutlass.const_expr(roles[0].warps is None):
-        run_role(roles[0], ctx, warp)
-    elif roles[0].has(warp):
+    if cutlass.const_expr(roles[0].warps is None) or roles[0].has(warp):
         run_role(roles[0], ctx, warp)
     elif cutlass.const_expr(len(roles) > 1):
         run_roles(roles[1:], ctx, warp)

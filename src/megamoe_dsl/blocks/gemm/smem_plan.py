@@ -15,7 +15,6 @@ from .trace_counts import trace_counts
 from .weights import WeightSource
 
 
-
 @dataclass(frozen=True)
 class GemmSmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.

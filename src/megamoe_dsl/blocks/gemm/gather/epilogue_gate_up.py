@@ -23,12 +23,12 @@ from ....device.warp import sync_warp
 from ....hardware.swizzle import CHUNK, Swizzle
 from ...sm90.tokens_as_m import WARP_ROWS, RowShare
 from ...swiglu import activate
+from ..context import GemmContext
 from ..epilogue_rows import stage_box
 from ..problem import SCALE_BLOCK
 from ..tile import WARPS_PER_GROUP
 from ..work_tile import GemmTile
 from .arguments import StoringArguments
-from ..context import GemmContext
 from .problem import GATE_FIRST, INTERLEAVED
 
 ROW_BYTES = SCALE_BLOCK

@@ -14,11 +14,11 @@ import cutlass.cute as cute
 from ....device.byte_order import joined_pairs
 from ....device.warp import sync_warp
 from ...sm90.tokens_as_m import RowShare
+from ..context import GemmContext
 from ..epilogue_rows import stage_box
 from ..store import store_box_rows
 from ..tile import WARPS_PER_GROUP
 from ..work_tile import GemmTile
-from ..context import GemmContext
 from .epilogue_gate_up import channels, store_preactivations
 from .problem import INTERLEAVED
 

@@ -10,8 +10,8 @@ from cutlass import Int32
 
 from ....hardware.operand_tile import ROW_BYTES
 from ...sm90.load import Fetch, WeightTile
-from ..work_tile import GemmTile
 from ..context import GemmContext
+from ..work_tile import GemmTile
 from .problem import UP_FIRST
 
 

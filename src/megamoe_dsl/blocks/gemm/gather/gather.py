@@ -21,8 +21,8 @@ from ....device.stage import SCALE_BYTES
 from ....hardware.operand_tile import ROW_BYTES
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
-from ..work_tile import GemmTile, next_tile
 from ..context import GemmContext
+from ..work_tile import GemmTile, next_tile
 from .scaled_stage import ScaledStage, copied_stage
 
 LANES_PER_ROW = ROW_BYTES // VECTOR

@@ -9,8 +9,8 @@ from cutlass import Int32
 from ....device.memory import load_shared_v2, store_shared_u32, store_shared_v2
 from ....device.warp import shuffle, shuffle_up, sync_warp
 from .. import group_table
-from ..problem import ROW_BLOCK
 from ..context import GemmContext
+from ..problem import ROW_BLOCK
 from .problem import SORTED_BLOCKED
 
 LANES = 32

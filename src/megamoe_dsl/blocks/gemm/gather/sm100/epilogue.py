@@ -27,11 +27,11 @@ from ....sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, s
 from ....sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, write_address
 from ....sm100.results import ResultPart, stage_pass
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...sm100.epilogue import FIRST_BARRIER
 from ...sm100.factor import load_factor, with_factor
 from ...work_tile import GemmTile
-from ...context import GemmContext
 from .gate_up import first_gate
 from .gate_up_bf16 import finish_gate_up_bf16
 from .gate_up_nvfp4 import finish_gate_up_nvfp4
@@ -94,9 +94,7 @@ def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart):
 
 
 @cute.jit
-def store_scale(
-    ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32
-):
+def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32):
     """Of a row of the tile."""
     if own & (row < tile.valid_m):
         store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)

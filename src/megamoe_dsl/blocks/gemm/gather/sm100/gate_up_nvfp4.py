@@ -24,12 +24,12 @@ from ....quantise import divided, ue4m3_scale
 from ....sm100.activated_rows import OUTPUTS, activate_channels
 from ....sm100.epilogue_tile import FC1_CHANNELS
 from ....sm100.results import ResultPart
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...sm100.factor import load_factor
 from ...tile import WARPS_PER_GROUP
 from ...work_tile import GemmTile
 from ..arguments import HiddenFactorArguments
-from ...context import GemmContext
 from .gate_up import first_gate
 from .preactivations import store_preactivations
 from .scatter import scatter_pass

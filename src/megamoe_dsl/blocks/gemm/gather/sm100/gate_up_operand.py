@@ -9,9 +9,9 @@ from cutlass import Int32
 
 from .....device.tma import load_box_5d
 from ....sm100.load import PairOperand
+from ...context import GemmContext
 from ...sm100.load import weight_operand
 from ...work_tile import GemmTile
-from ...context import GemmContext
 from .gate_up import runs_of_cta
 
 

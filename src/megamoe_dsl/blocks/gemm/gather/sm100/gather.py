@@ -30,9 +30,9 @@ from .....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from .....layouts.activity import Activity, Role
 from .....layouts.arith import select
 from .....schedule.fused_moe import mma_tokens
+from ...context import GemmContext
 from ...work_tile import GemmTile, next_tile
 from .barriers import LISTS
-from ...context import GemmContext
 from .stage import CopiedStage
 from .threads import GATHER_WARPS
 

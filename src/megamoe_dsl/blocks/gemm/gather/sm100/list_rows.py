@@ -17,9 +17,9 @@ from .....device.mbarrier import wait
 from .....device.ring import Ring
 from .....hardware.scale_factors import SF_ATOM_ROWS
 from .....layouts.arith import select
+from ...context import GemmContext
 from ...work_tile import next_tile
 from .barriers import LISTS
-from ...context import GemmContext
 
 WORD = 4  # bytes
 

@@ -19,10 +19,10 @@ from .....device.tma import wait_group_read
 from .....layouts.arith import select
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, chunk_address, read_address, read_row
 from ....sm100.results import ROWS_PER_STEP, ResultPart
+from ...context import GemmContext
 from ...work_tile import GemmTile
 from ..arguments import StoringArguments
 from ..problem import INTERLEAVED
-from ...context import GemmContext
 
 WORD = 4  # bytes: a gate and its up
 

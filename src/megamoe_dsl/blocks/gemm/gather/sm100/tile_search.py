@@ -23,9 +23,9 @@ from .....layouts.arith import align, ceil_div, div, minimum
 from .....schedule.raster import place_in_bands
 from .....schedule.tile_sums import LANES
 from ....walk import first_number
+from ...context import GemmContext
 from ...tile_scheduler import reset_counter
 from ...work_tile import ALONE, LAST
-from ...context import GemmContext
 
 
 @cute.jit
