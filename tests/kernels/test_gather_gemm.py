@@ -161,7 +161,7 @@ def test_bad_problems_and_configurations_are_refused() -> None:
         GemmConfig(gate_up, 128, 128)
     with pytest.raises(ConfigError, match="block_m = 64: must be 64 for each warpgroup"):
         GemmConfig(gate_up, 64, 256)
-    assert GemmConfig(replace(problem, source="packed"), 192, 128).gather_warps == 0
+    assert GemmConfig(replace(problem, source="packed"), 192, 128).rows.warps == 1
 
 
 def tensors(**changes: torch.Tensor | None) -> GatherTensors:

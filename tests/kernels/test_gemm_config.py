@@ -110,7 +110,7 @@ def test_sums_that_stay_in_the_tensor_core_have_no_others_beside_them(message: s
 def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part() -> None:
     config = GemmConfig(UNSCALED, 128, 256, halves=True)
     assert (UNSCALED.k_block, UNSCALED.k_blocks, replace(UNSCALED, recipe="fp8xfp8").k_blocks) == (64, 112, 56)
-    assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.smem.scale_rows == 0
+    assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.rows.scale_rows(config.tile) == 0
     assert GemmConfig(UNSCALED, 128, 224).tile.splits(False) == (224,)
     for rows in (1, 64, 4096):
         assert find_kernel("gemm").choose(UNSCALED, H200, rows).ahead == 1
@@ -136,7 +136,7 @@ def test_many_rows_share_what_is_decoded(kind: str, block_m: int) -> None:
     """As many as TMA fetches the scales of, and as the blocks of a contiguous problem have."""
     problem = GemmProblem(7168, 4096, kind, 1 if kind == "dense" else 8, recipe="fp8xmxfp4")
     config = find_kernel("gemm").choose(problem, H200, 8 * 4096)
-    assert (config.block_m, config.decode_warps, config.num_stages) == (block_m, 4, 3)
+    assert (config.block_m, config.weights.decode_warps, config.num_stages) == (block_m, 4, 3)
     if block_m == 128:
         with pytest.raises(ConfigError, match=r"block_m = 256: must be (a divisor of )?128"):
             config.replace(block_m=256, block_n=128, halves=False)

@@ -225,8 +225,8 @@ def test_bad_configurations_are_refused() -> None:
         match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a",
     ):
         Sm100GemmConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
-    with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
-        Sm100GemmConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"consumers = 2: must be 1 but over the rows of experts"):
+        Sm100GemmConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64, consumers=2)
     with pytest.raises(
         ConfigError, match=r"m = 4194304: must be at most 2088928 with block_m = 32, whose row blocks are counted in 16 bits"
     ):

@@ -15,7 +15,7 @@ from .epilogue import ActivateGateUp, Epilogue, Store
 from .gather.problem import GATE_FIRST, UP_FIRST
 from .maps import map_fields
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
-from .rows import GatheredRows, LoadedRows, RowSource
+from .rows import ListedRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
 from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
@@ -254,7 +254,7 @@ class GemmConfig(BaseGemmConfig):
         if not problem.gathers:
             return LoadedRows(problem.any_row)
         # With swap_ab a thread reads scales of rows that follow one another.
-        return GatheredRows(1 if self.swap_ab else problem.scales_at_once)
+        return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
     @property
     def weights(self) -> WeightSource:

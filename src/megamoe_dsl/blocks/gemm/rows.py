@@ -60,7 +60,7 @@ class LoadedRows:
 
 
 @dataclass(frozen=True)
-class GatheredRows:
+class ListedRows:
     """Two warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
 
     at_once: int
@@ -111,4 +111,4 @@ class GatheredRows:
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
 
 
-RowSource = LoadedRows | GatheredRows
+RowSource = LoadedRows | ListedRows
