@@ -17,24 +17,25 @@ class WarpRole:
     """One row of a kernel's table.
 
     name       what its warps do
-    warps      those of the CTA from 0 on, one, or those up to the last; None: all that earlier rows leave
+    warps      numbers in the CTA: one warp, a range that follows the warps of the rows above, or the CTA's last warps; None: all that the
+               rows above leave
     run        called with the kernel's context and the warp's number in the CTA
     registers  of a thread after `setmaxnreg`; 0: what it begins with
-    grows      whether those are more than it begins with
+    grows      whether `setmaxnreg` asks for them; None: where they are more than a thread begins with
     """
 
     name: str
     warps: range | None
     run: Callable[[Any, Any], Any]
     registers: int = 0
-    grows: bool = False
+    grows: bool | None = None
 
-    def has(self, warp: Any) -> Any:
-        """Whether the warp is one of these."""
+    def has(self, warp: Any, above: int) -> Any:
+        """Whether a warp is one of these, where the rows above have the first `above` warps of the CTA."""
         assert self.warps is not None
         if len(self.warps) == 1:
             return warp == self.warps.start
-        return warp >= self.warps.start if self.warps.start else warp < self.warps.stop
+        return warp < self.warps.stop if self.warps.start == above else warp >= self.warps.start
 
 
 def warps(first: int) -> range:
@@ -46,14 +47,16 @@ def warps(first: int) -> range:
 def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
     """Gives or takes registers, and runs the role."""
     if cutlass.const_expr(role.registers > 0):
-        set_max_registers(role.registers, grow=role.grows)
+        config = ctx.config
+        more = role.registers > config.arch.registers // config.num_threads if role.grows is None else role.grows
+        set_max_registers(role.registers, grow=more)
     role.run(ctx, warp)
 
 
 @cute.jit
-def run_roles(roles: cutlass.Constexpr[tuple[WarpRole, ...]], ctx: Any, warp: Any):
-    """The role of a warp."""
-    if cutlass.const_expr(roles[0].warps is None) or roles[0].has(warp):
+def run_roles(roles: cutlass.Constexpr[tuple[WarpRole, ...]], ctx: Any, warp: Any, above: cutlass.Constexpr[int] = 0):
+    """The role of a warp: the first row of the table that has it."""
+    if cutlass.const_expr(roles[0].warps is None) or roles[0].has(warp, above):
         run_role(roles[0], ctx, warp)
     elif cutlass.const_expr(len(roles) > 1):
-        run_roles(roles[1:], ctx, warp)
+        run_roles(roles[1:], ctx, warp, max(above, roles[0].warps.stop) if roles[0].warps.start == above else above)

@@ -89,11 +89,11 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     loaders = loader_roles(config)
     decoders = range(last, last + WARPS_PER_GROUP)
-    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode, False)
     return (
-        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader, False),
         *((decode,) if config.weights.decode_warps else ()),
-        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
+        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, True),
     )
 
 
