@@ -30,10 +30,8 @@ from megamoe_dsl.tuned import EpEntry, Table
 
 SWITCHED_OFF = (
     "dispatch token_saving=off",
-    "dispatch saving_experts=0",
     "dispatch token_sorting=off",
     "dispatch block_wise=off",
-    "dispatch rows=gathered",
     "dispatch tail_sms=8",
     "dispatch tail_sms=16",
     "dispatch tail_sms=32",

@@ -135,7 +135,7 @@ def test_what_ep_time_keeps_fits_one_of_eight_gpus(preset: str) -> None:
     """At most tokens: both halves with all choices, the fused kernel and its stages; an H200 has 139 GiB."""
     tokens = max(int(one) for one in validate.EP_TOKENS.split(","))
     moe = without_clamp(Point(preset, tokens, validate.RANKS).problem)
-    halves = ep_moe.symmetric_buffer(moe, keeps_rows=True).size + pool_rows(moe) * (4 * moe.intermediate + moe.intermediate * 33 // 32)
+    halves = ep_moe.symmetric_buffer(moe, ep_moe.Kept.RESULTS).size + pool_rows(moe) * (4 * moe.intermediate + moe.intermediate * 33 // 32)
     layer = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
     weights = 2 * 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
     assert halves + layer + weights < 125 << 30

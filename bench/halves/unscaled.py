@@ -19,7 +19,6 @@ from megamoe_dsl.bench.ep import (
     VARIANT_REPEATS,
     Variant,
     alone,
-    as_of_many,
     bind_variants,
     configs_of,
     rows_of,
@@ -64,7 +63,6 @@ def unscaled_point(
     """Times, and how far results are apart; all ranks together.  What asks for other tables is timed after the others."""
     problem, tokens = without_clamp(point.problem), point.tokens
     configs = point_configs(point, target, variants)
-    fields = {"saving_experts": as_of_many(point)}
     x, x_sf, *routing = point.draw(SEED)
     inputs = {point.recipe: Inputs(x, x_sf, *routing)}
     inputs[FP8] = Inputs(*quantize_rows(x, replace(problem, recipe=FP8).formats.activations), *routing)
@@ -73,9 +71,9 @@ def unscaled_point(
     layers = {}
     for recipe, own in weights.items():
         moe = replace(problem, recipe=recipe)
-        keeps_rows = any(one.keeps_rows for one in configs.values() if one.problem.recipe == recipe)
-        memory = SymmetricBuffer.allocate(moe, region=symmetric_buffer(moe, keeps_rows))
-        made = EpMoE(moe, own, activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
+        keeps = max(one.keeps for one in configs.values() if one.problem.recipe == recipe)
+        memory = SymmetricBuffer.allocate(moe, region=symmetric_buffer(moe, keeps))
+        made = EpMoE(moe, own, activation=swiglu, store=store, symmetric=memory, watchdog_ns=watchdog_ns)
         made.route(inputs[recipe])
         synchronize()
         made.launch_dispatch()

@@ -25,7 +25,7 @@ from moe_layers.compile import compile_missing
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
-FIELDS = ("block_m", "block_n", "swap_ab", "halves", "in_turn", "burst")
+FIELDS = ("block_m", "block_n", "swap_ab", "halves", "burst")
 OTHERS: dict[str, dict[str, Any]] = {
     "half tiles": {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1},
     "192 x 128": {"block_m": 192, "block_n": 128},

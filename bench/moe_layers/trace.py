@@ -9,8 +9,8 @@ import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.trace import LAUNCHES
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.inspect.spans import spans_of, summarise, write_perfetto
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
@@ -20,10 +20,10 @@ from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
 
-def traced_config(point: ExpertPoint, target: Target) -> GatherGemmConfig | Sm100GatherConfig:
+def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmConfig:
     """Linear1's as it is chosen, with stamps."""
     config = point.layer.configs(target, point.tokens, trace=True).fc1
-    assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+    assert isinstance(config, GemmConfig | Sm100GemmConfig)
     return config
 
 

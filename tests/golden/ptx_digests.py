@@ -14,9 +14,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -76,12 +74,12 @@ def _pair_gemm(block_m: int, recipe: str, problem: Mapping[str, Any] = {}, **fie
 
 
 def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
-    return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
+    return lambda: GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
 def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
     of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
-    return lambda: Sm100GatherConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
+    return lambda: Sm100GemmConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -90,7 +88,7 @@ DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, to
 
 
 def _activated(gate_up: str) -> Callable[[], KernelConfig]:
-    return lambda: GatherGemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
+    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
 
 
 def _packed(block_m: int, **fields: int) -> Sm90Config:
@@ -143,7 +141,6 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     ),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
-    "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
     "sm_90a-gemm-packed-bursts": _gemm(16, 128, GemmProblem(7168, 2048, "packed", 256), swap_ab=True, ahead=2, dealt=True, burst=2),
@@ -160,11 +157,11 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
-    "sm_90a-gather-gemm-gate-first-bursts": lambda: GatherGemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
-    "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-gate-first-bursts": lambda: GemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
+    "sm_90a-gather-gemm-stored": lambda: GemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
-    "sm_90a-gather-gemm-bf16-gate-first": lambda: GatherGemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
-    "sm_90a-gather-gemm-bf16-interleaved": lambda: GatherGemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
+    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
@@ -211,7 +208,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-ep-dispatch": _ep(Sm100DispatchGemmConfig, "deepseek-v3", "fp8xfp4"),
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(Sm100DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256),
     "sm_100a-ep-combine": _ep(Sm100GemmCombineConfig, "deepseek-v3", "fp8xfp4"),
-    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), 32),
+    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -32,7 +32,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "serial": ({}, {"interleaved": False}),
     "serial-in-parts": ({}, {"interleaved": False, "token_blocks": 4}),
     "tail": ({"tail_sms": 2}, {"scatter": False}),
-    "gathered": ({"rows": "gathered", "cluster": 1}, {"cluster": 1}),
+    "alone": ({"cluster": 1}, {"cluster": 1}),
     "unsaved": ({"token_saving": False, "cluster": 1}, {"scatter": False, "cluster": 1}),
     "unsorted": ({"token_sorting": False, "block_wise": False}, {"interleaved": False, "token_blocks": 2, "task_tokens": 1}),
 }
@@ -43,7 +43,7 @@ FP8, BF16 = "fp8xfp8", "bf16xbf16"
 CHECKS = (
     *((ranks, way, FP8) for ranks in RANKS for way in WAYS if ranks == 8 or way not in ROUTED),
     *((ranks, "defaults", BF16) for ranks in RANKS),
-    *((ranks, way, BF16) for ranks in (2, 8) for way in ("serial-in-parts", "tail", "gathered")),
+    *((ranks, way, BF16) for ranks in (2, 8) for way in ("serial-in-parts", "tail", "alone")),
 )
 """What is launched many times."""
 ONCE = (*((way, FP8, way != "defaults") for way in WAYS if way not in ROUTED), *(("defaults", BF16, exact) for exact in (True, False)))
@@ -110,7 +110,8 @@ class EpRank:
         """`kernels` are those of `configs`, in this order."""
         with torch.cuda.device(device):
             moe = kernels[0].artifact.config.problem
-            buffers = EpBuffers(moe, weights.map(lambda one: one.to(device)), keeps_rows=kernels[-1].artifact.config.keeps_rows)
+            keeps = max(one.artifact.config.keeps for one in kernels)
+            buffers = EpBuffers(moe, weights.map(lambda one: one.to(device)), keeps=keeps)
             y = torch.empty(moe.max_tokens_per_rank, moe.hidden, dtype=torch.bfloat16, device=device)
             moved = RowActivations(acts.values.to(device), acts.scales.to(device))
             unequal = torch.zeros((), dtype=torch.int64, device=device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import RESULTS, SOURCES, GatherGemmProblem
 from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 
@@ -22,9 +22,9 @@ class GatherRun:
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> GatherGemmConfig:
+    def config(self) -> GemmConfig:
         problem = GatherGemmProblem(**{"n": 208, "k": 256, "num_groups": len(self.counts), **self.problem})
-        return GatherGemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 2, **self.fields})
+        return GemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 2, **self.fields})
 
     def case(self, *, exact: bool) -> GatherCase:
         return gather_case(self.config.problem, self.counts, seed=len(self.name), exact=exact, arch=self.config.arch)

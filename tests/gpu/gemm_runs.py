@@ -58,8 +58,6 @@ RUNS = (
     Run("rows-128-four-splits", (129,), 128, 160, {"n": 656}),
     Run("rows-192", (200,), 192, 128, {}, {"num_sms": 2}),
     Run("halves", (130,), 128, 256, {}, {"halves": True, "dealt": True}),
-    Run("in-turn", (330,), 128, 256, {}, {"in_turn": True, "dealt": True}),
-    Run("in-turn-three", (400,), 192, 64, {}, {"in_turn": True, "ahead": 2, **PAIRS}),
     Run("pairs", (330,), 128, 128, {}, {"cluster": 2}),
     Run("pairs-dealt", (330,), 128, 192, {}, PAIRS),
     Run("pairs-rows-192", (400,), 192, 96, {}, PAIRS),

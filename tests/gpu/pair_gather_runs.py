@@ -7,7 +7,7 @@ from typing import Any
 
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from pair_gemm_runs import NVFP4, PLAIN, W4A4, W4A8, W8A8
 
 
@@ -18,9 +18,9 @@ class PairGatherRun(GatherRun):
     block_n: int = 0
 
     @property
-    def config(self) -> Sm100GatherConfig:
+    def config(self) -> Sm100GemmConfig:
         problem = GatherGemmProblem(**{"n": 272, "k": 256, "num_groups": len(self.counts), "recipe": W4A8, **self.problem})
-        return Sm100GatherConfig(problem, self.block_m, **{"num_sms": 4, **self.fields})
+        return Sm100GemmConfig(problem, self.block_m, **{"num_sms": 4, **self.fields})
 
 
 def pair_gather(name: str, counts: tuple[int, ...], block_m: int, problem: dict[str, Any], **fields: Any) -> PairGatherRun:

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.gpu
 def check_reference(case: Case, config: RoutingTablesConfig, made: list[Made], tables: list[RoutingTables]) -> None:
     """Every element of a launch, and every entry of its tables, which are made as `config` says."""
     moe, accumulate = case.problem, torch.float64 if case.exact else "hopper"
-    splits = Splits.stack([Splits.of(moe, idx, fetched_for=config.fetched_for) for idx in case.topk_idx])
-    order: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
+    splits = Splits.stack([Splits.of(moe, idx, token_saving=config.token_saving) for idx in case.topk_idx])
+    order: dict[str, Any] = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
     ys = combined(case, [draw_activations(case, rank) for rank in range(moe.num_ranks)], accumulate)
     for rank, (one, found) in enumerate(zip(made, tables, strict=True)):
         wanted = RoutingTables.of(moe, rank, case.topk_idx[rank], splits, **order)

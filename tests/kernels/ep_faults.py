@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from gemm_faults import ALONE, ANY, BOXES, COMMIT, COPY_ROW, COUNT, GATHER_FAULTS, READ_WAIT, RING, TILES
+from gemm_faults import ALONE, ANY, BOXES, COMMIT, COUNT, READ_WAIT, RING, TILES
 from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
 from sm90_faults import (
     CLEAR,
@@ -107,16 +107,6 @@ TAIL = (
     at("rows of a group not counted", IN_GPU, -1, gone, STUCK),
     at("rows of a group counted without release", IN_GPU, -1, swap(".release", ".relaxed"), ("race",)),
 )
-GATHERED = (
-    *GATHER_FAULTS[:-1],  # rows begin where the table says
-    before("row counted before its token is written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
-    before("scales not stored", ROW_STORE, 0, r"st\.global\.b32[^;]*;(?=.*st\.global\.b64)", gone, NOT_ORDERED),
-    after("place of a token not stored", ROW_LIES, 0, r"st\.global\.b32[^;]*;", gone, ANY),
-    before("rows not waited for by the first warp", COPY_ROW, 0, SPIN, taken, ANY),
-    before("rows not waited for by the second warp", COPY_ROW, -1, SPIN, taken, ANY),
-    at("rows waited for without acquire, first warp", ACQUIRES, 0, relaxed, ("race",)),
-    at("rows waited for within the CTA, second warp", ACQUIRES, 1, nearer, ("race",)),
-)
 SECOND_TURN = 4
 """The first chunk of a row that finds a chunk of the same row in its slot, and whose it is the first store."""
 CHUNKS = (
@@ -197,7 +187,6 @@ OF_ANY = (*RING, *ALONE, *TILES[:2], *WGMMA[1:], *TASKS, *RANKS)  # one wait is 
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch") for fault in (*OF_ANY, *DISPATCH)),
     *((fault, "tail") for fault in TAIL),
-    *((fault, "gathered") for fault in GATHERED),
     *((fault, "long rows") for fault in CHUNKS),
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 from ep_faults import (
     ACQUIRES,
     BETWEEN_RANKS,
@@ -21,7 +18,6 @@ from ep_faults import (
     relaxed,
 )
 from kernel_faults import SPIN, gone, swap, taken
-from pair_gather_faults import COPY, PAIR_GATHER_FAULTS
 from pair_gemm_faults import ANY, LOAD, PAIR_FAULTS
 from sm90_faults import NOT_ORDERED, WARP_BARRIER, Sm90Fault, at, before
 
@@ -54,20 +50,10 @@ def besides(faults: tuple[Sm90Fault, ...], others: tuple[Sm90Fault, ...]) -> tup
     return tuple(one for one in faults if one.name not in taken_names)
 
 
-NEEDED = (
-    "four rows not gathered|rows not expected|rows gathered twice|rows of a list|list|scales not copied|scales a|copied scales|scales read"
-)
-GATHERING = tuple(replace(one, signs=ANY) for one in PAIR_GATHER_FAULTS if re.match(NEEDED, one.name))
-"""What the warps that gather have in any kernel."""
-OF_ROWS = (
-    before("rows of a list not waited for", COPY, 0, SPIN, taken, ANY),
-    at("where a token lies not stored", r"st\.global\.b32[^;]*;", 1, gone, ANY),
-)
 COUNTED_ALONE = before("part counted by lanes that have not met", IN_GPU, 0, WARP_BARRIER, gone, ("race",))
 OF_PAIRS = (*PAIR_FAULTS, *besides(TASKS, ()), *RANKS)
 PAIR_CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch of pairs") for fault in (*OF_PAIRS, *ROWS, *besides(DISPATCH, ROWS))),
-    *((fault, "gathered by pairs") for fault in (*GATHERING, *OF_ROWS)),
     *((fault, "gather of pairs") for fault in (*OF_PAIRS, *TILES_DONE, *besides(COMBINE, TILES_DONE))),
     *((fault, "scatter of pairs") for fault in SENDING),
     *((fault, "serial of pairs") for fault in (COUNTED_ALONE, *SERIAL)),

@@ -19,8 +19,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from megamoe_dsl.target import Target
-from sweep import rarely, sample
+from sweep import rarely
 
 MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
@@ -49,22 +48,18 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
 @pytest.mark.parametrize(
     ("block_m", "block_n", "options"),
     [
-        (64, 128, {"rows": "gathered"}),
         (64, 128, {"tail_sms": 1, "cluster": 2}),
-        rarely(128, 256, {"rows": "gathered"}),
-        rarely(64, 64, {"rows": "gathered", "block_wise": False, "token_sorting": False}),
-        rarely(64, 256, {"rows": "gathered", "saving_experts": 2}),
         rarely(128, 64, {"tail_sms": 1, "block_wise": False, "token_sorting": False}),
-        rarely(128, 128, {"tail_sms": 1, "saving_experts": 2}),
+        rarely(128, 128, {"tail_sms": 1}),
     ],
 )
 def test_a_token_stored_once(block_m: int, block_n: int, options: dict[str, Any]) -> None:
-    """Rows that loaders gather, or that the warps of tail SMs copy: two launches, none of whose tokens crosses twice; then other tokens."""
+    """Rows that the warps of tail SMs copy: two launches, none of whose tokens crosses twice; then other tokens."""
     moe = problem(9, num_experts=10, hidden=256)  # more groups of rows than a tail SM has warps
     case = random_case(moe, (9, 6), 1, mask=0.3)
     config = DispatchGemmConfig(moe, block_m, block_n, **{"num_sms": 2, "task_tokens": 2, **options})
     ep = simulated(config, case)
-    assert checked_dispatch(ep, case, 2).crossed == 2 * moe.hidden * Traffic.of(moe, case.topk_idx, config.fetched_for).tokens
+    assert checked_dispatch(ep, case, 2).crossed == 2 * moe.hidden * Traffic.of(moe, case.topk_idx, config.token_saving).tokens
     assert check_dispatch(ep, replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])) == 0
     random = replace(random_case(moe, (0, 5), 3, exact=False), weights=case.weights)
     assert check_dispatch(ep, random, accumulate="hopper") > 0
@@ -89,17 +84,17 @@ def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
 
 @sample("True-True-False-0", "False-False-False-0")
 @pytest.mark.parametrize(
-    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
-    [(True, True, False, 0), (False, True, True, 0), (False, False, False, 0), (True, False, True, 2)],
+    ("token_saving", "token_sorting", "block_wise"),
+    [(True, True, False), (False, True, True), (False, False, False), (True, False, True)],
 )
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count."""
     moe = problem(9, num_experts=6, hidden=256)
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
+    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise}
     config = DispatchGemmConfig(moe, 64, 64, num_sms=2, **options)
     ep = simulated(config, case)
-    traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
+    traffic = Traffic.of(moe, case.topk_idx, config.token_saving)
     assert traffic.tokens < traffic.pairs or not token_saving
     assert checked_dispatch(ep, case).crossed == moe.hidden * traffic.tokens
 
@@ -152,27 +147,15 @@ def test_bad_fields_are_named(field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "others"),
     [
-        ("rows", "moved", {}),
-        ("rows", True, {}),
-        ("rows", "gathered", {"token_saving": False}),
-        ("rows", "gathered", {"saving_experts": 1}),
         ("tail_sms", -1, {}),
         ("tail_sms", 2, {}),
         ("tail_sms", "1", {}),
         ("tail_sms", 1, {"token_saving": False}),
-        ("tail_sms", 1, {"rows": "gathered"}),
-        ("cluster", 2, {"rows": "gathered"}),
     ],
 )
 def test_choices_that_contradict_are_named(field: str, value: object, others: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):
         SMALL.replace(**{field: value, **others})
-
-
-def test_ctas_that_gather_work_alone() -> None:
-    target = Target.typical("sm_90a")
-    assert DispatchGemmConfig.choose(MOE, target, 20, rows="gathered").cluster == 1
-    assert DispatchGemmConfig.choose(MOE, target, 20).cluster == 2
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,6 @@ def test_launches_without_a_pause() -> None:
         rarely(64, {"block_wise": False}, 192),
         rarely(32, {"block_wise": False}, 32),
         rarely(128, {"block_wise": False}, 128),
-        rarely(64, {"rows": "gathered"}, 64),
     ],
 )
 def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[str, Any], combine_m: int) -> None:
@@ -77,15 +76,12 @@ def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[st
 @pytest.mark.parametrize(
     "options",
     [
-        {"token_sorting": False, "saving_experts": 2},
+        {"token_sorting": False},
         rarely({"block_wise": False}),
         rarely({"token_saving": False}),
         rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),
-        {"rows": "gathered"},
-        rarely({"rows": "gathered", "block_m": 32, "token_sorting": False, "block_k": 256}),
-        rarely({"rows": "gathered", "block_m": 64, "block_wise": False, "saving_experts": 2}),
-        rarely({"tail_sms": 1}),
-        rarely({"tail_sms": 1, "block_wise": False, "saving_experts": 2}),
+        {"tail_sms": 1},
+        rarely({"tail_sms": 1, "block_m": 64, "block_wise": False, "block_k": 256}),
     ],
     ids=str,
 )
@@ -94,7 +90,7 @@ def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
     moe = problem(9, num_experts=6, hidden=256, recipe="mxf4xmxf4")
     case = random_case(moe, (9, 6), 7, mask=0.1)
     config = small_config(moe).replace(num_stages=0, **options)
-    traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
+    traffic = Traffic.of(moe, case.topk_idx, config.token_saving)
     assert traffic.tokens < traffic.pairs or not config.token_saving
     assert checked_dispatch(simulated(config, case), case, 2).crossed == 2 * moe.hidden // 2 * traffic.tokens
 

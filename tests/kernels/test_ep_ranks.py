@@ -93,15 +93,13 @@ def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str
 @pytest.mark.parametrize(
     ("ranks", "dispatch", "combine", "recipe"),
     [
-        rarely(4, {"rows": "gathered"}, {"interleaved": False}, FP8),
-        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}, FP8),
+        (1, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 4}, FP8),
         rarely(1, {"tail_sms": 1}, {"interleaved": False}, FP8),
         rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, FP8),
-        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}, FP8),
         rarely(8, {"tail_sms": 1}, {"interleaved": False}, FP8),
-        rarely(8, {"rows": "gathered"}, {"scatter": False}, FP8),
+        rarely(8, {"tail_sms": 1}, {"scatter": False}, FP8),
         rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, BF16),
-        rarely(8, {"rows": "gathered"}, {"scatter": False}, BF16),
+        rarely(8, {"tail_sms": 1}, {"scatter": False}, BF16),
     ],
 )
 def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any], recipe: str) -> None:
@@ -115,12 +113,12 @@ def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: di
 
 
 WAYS = (
-    ({"rows": "gathered"}, {"interleaved": False}),
+    ({}, {"interleaved": False}),
     ({"tail_sms": 1}, {"scatter": False}),
-    ({"token_sorting": False, "saving_experts": 2}, {"interleaved": False, "block_m": 64, "task_tokens": 1}),
+    ({"token_sorting": False}, {"interleaved": False, "block_m": 64, "task_tokens": 1}),
     ({"block_wise": False, "block_m": 64}, {"block_m": 192}),
     ({"token_saving": False}, {"block_m": 32}),
-    ({"rows": "gathered", "block_m": 32, "token_sorting": False}, {"interleaved": False, "block_m": 32}),
+    ({"block_wise": False, "block_m": 32, "token_sorting": False}, {"interleaved": False, "block_m": 32}),
 )
 """Every option of the kernels of SM100 that changes how tokens or results travel, or who waits for them: of dispatch, and of combine."""
 
@@ -147,7 +145,7 @@ def test_options_of_pairs(ranks: int, recipe: str, way: int, routing: str) -> No
     ep = simulated(config, few, combine, seed=ranks)
     row = few.problem.formats.activations.row_bytes(few.problem.hidden)
     for case, launches in ((few, 1), (case_of(ranks, routing, FULL, mask=0.0, recipe=recipe), 2)):
-        traffic = Traffic.of(case.problem, case.topk_idx, config.fetched_for)
+        traffic = Traffic.of(case.problem, case.topk_idx, config.token_saving)
         assert checked_dispatch(ep, case, launches).crossed == launches * row * traffic.tokens
         assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
 

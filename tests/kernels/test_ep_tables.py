@@ -29,7 +29,7 @@ from megamoe_dsl.sim import Simulator
 from sweep import rarely
 
 MADE = ("splits", "pulls", "pair_rows", "send_pairs", "recv_pairs", "expert_rows")
-OPTIONS = [(most, sorting) for most in (1, 2, 99) for sorting in (True, False)]  # of neighbouring experts, up to all of a rank
+OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
 SHAPES = {
     "six slots of eight experts": (8, 6, 2, 19),
     "as many slots as experts of a rank": (6, 2, 3, 9),
@@ -56,7 +56,7 @@ def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpSymmetric]:
     return ranks
 
 
-def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], fetched_for: int, sorting: bool) -> None:
+def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], saving: bool, sorting: bool) -> None:
     """Against numpy: all pairs sorted by (expert, rank, token) give the rows, those whose tokens travel the lists."""
     local, topk = moe.experts_per_rank, moe.topk
     named = [(e, r, t, s) for r, one in enumerate(idx) for t, row in enumerate(one.tolist()) for s, e in enumerate(row)]
@@ -69,9 +69,8 @@ def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch
     for (e, r, t, s), place in zip(pairs, index, strict=True):
         rows[r][t, s] = first[e] + place
     leads = pairs
-    if fetched_for > 1:
-        owners = pairs[:, 0] // local * local + pairs[:, 0] % local // fetched_for
-        _, kept = np.unique(np.stack([owners, pairs[:, 1], pairs[:, 2]]), axis=1, return_index=True)
+    if saving:
+        _, kept = np.unique(np.stack([pairs[:, 0] // local, pairs[:, 1], pairs[:, 2]]), axis=1, return_index=True)
         leads = pairs[np.sort(kept)]
     if not sorting:
         leads = leads[np.lexsort((leads[:, 3], leads[:, 2], leads[:, 1]))]
@@ -86,10 +85,10 @@ def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch
             assert (made.send_pairs[owner, len(mine) :] == UNTOUCHED).all()
 
 
-def run(shape: str, idx: Sequence[torch.Tensor], most: int, sorting: bool, launches: int = 1, seed: int = 0) -> None:
+def run(shape: str, idx: Sequence[torch.Tensor], saving: bool, sorting: bool, launches: int = 1, seed: int = 0) -> None:
     """Launches without a pause, and their tables."""
     moe = problem(shape)
-    run_kernel(artifact(RoutingTablesConfig(moe, min(most, moe.experts_per_rank), sorting)), shape, idx, launches, seed)
+    run_kernel(artifact(RoutingTablesConfig(moe, saving, sorting)), shape, idx, launches, seed)
 
 
 def run_kernel(made: Artifact, shape: str, idx: Sequence[torch.Tensor], launches: int, seed: int, watchdog_ns: int = WATCHDOG_NS) -> None:
@@ -98,7 +97,7 @@ def run_kernel(made: Artifact, shape: str, idx: Sequence[torch.Tensor], launches
     ranks = ranks_with(moe, idx)
     report = simulate_tables(made, ranks, [len(one) for one in idx], launches=launches, seed=seed, watchdog_ns=watchdog_ns)
     check_report(report)
-    check_tables(moe, ranks, idx, config.fetched_for, config.token_sorting)
+    check_tables(moe, ranks, idx, config.token_saving, config.token_sorting)
     assert all(one.view("launch_epoch").tolist() == [0, 0, launches] for one in ranks)
 
 
@@ -146,18 +145,18 @@ def test_a_rank_that_stays_away_is_named() -> None:
         patch.object(Simulator, "run", lambda self, launches: run_all(self, launches[:1])),
         pytest.raises(WatchdogError, match=r"rank 0, SM 0: wait RANK \(rank barrier SPLITS\) exceeded its limit"),
     ):
-        simulate_tables(artifact(RoutingTablesConfig(moe, 1)), ranks, [0, 0], watchdog_ns=10_000)
+        simulate_tables(artifact(RoutingTablesConfig(moe, token_saving=False)), ranks, [0, 0], watchdog_ns=10_000)
 
 
 def test_bad_fields_are_named() -> None:
     moe = problem("one slot")
     with pytest.raises(ConfigError, match=r"token_sorting = 1: must be True or False"):
-        RoutingTablesConfig(moe, 1, token_sorting=1)  # type: ignore[arg-type]
+        RoutingTablesConfig(moe, token_sorting=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"fetched_for = 4: must be between 1 and 3"):
         RoutingTablesConfig(moe, 4)
     with pytest.raises(ConfigError, match=r"problem\.num_experts = 1024: must be at most \d+"):
         RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"), 1)
     dispatch = DispatchGemmConfig(moe, 64, 64, token_saving=False)
-    assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, 1)
+    assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, token_saving=False)
     with pytest.raises(ProblemError, match=r"artifact = 'DispatchGemmConfig': must be an Artifact of a RoutingTablesConfig"):
         simulate_tables(artifact(dispatch), [], [])

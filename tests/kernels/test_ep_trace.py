@@ -87,19 +87,6 @@ def test_a_warps_time_has_no_gaps(traced: tuple[SimulatedEp, Case]) -> None:
                 assert all(a.end == b.start for a, b in pairwise(mine)) and all(one.start <= one.end for one in mine)
 
 
-@pytest.mark.parametrize("recipe", [rarely("fp8xfp8"), rarely("fp8xfp4")])
-def test_warps_that_gather_rows_stamp_every_tile(recipe: str) -> None:
-    moe = replace(MOE, recipe=recipe)
-    case = random_case(moe, (12, 5), 1, mask=0.1)
-    ep = simulated(small_config(moe, rows="gathered", trace=True), case)
-    check_dispatch(ep, case)
-    loaders = (Role.TOKEN_LOADER, Role.WEIGHT_LOADER)
-    for buffers in ep.ranks:
-        spans = [one for one in spans_of(buffers.trace_of(ep.dispatch_kernel.config)) if one.activity == Activity.LOAD]
-        gathered, loaded = ({one.detail for one in spans if one.role == role} for role in loaders)
-        assert gathered == loaded and loaded
-
-
 def test_what_is_no_choice_is_named() -> None:
     with pytest.raises(ConfigError, match=r"trace = 2: must be True or False"):
         DispatchGemmConfig(MOE, trace=2)  # type: ignore[arg-type]

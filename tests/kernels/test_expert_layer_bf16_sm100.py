@@ -9,7 +9,6 @@ import torch
 from test_expert_routing import reference
 
 from gemm_runs import artifact
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
@@ -79,7 +78,7 @@ def test_layers_of_models_have_configurations(hidden: int, intermediate: int, ex
     found = []
     for tokens in (1, 64, 4096, 16384):
         _, fc1, fc2, _ = layer.configs(Target.typical("sm_100a"), tokens)
-        assert type(fc1) is Sm100GatherConfig and type(fc2) is Sm100GemmConfig and fc2.dealt
+        assert type(fc1) is Sm100GemmConfig and type(fc2) is Sm100GemmConfig and fc2.dealt
         assert fc1.num_stages >= 4 and fc2.num_stages >= 4
         found.append(fc2.block_m)
     assert found[0] == 32 and found == sorted(found)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
@@ -33,10 +33,10 @@ TWINS = (
     *(f"gather-bf16-{one}" for one in ("gathered-packed", "packed-packed", "packed-blocked", "blocked-packed", "blocked-blocked")),
 )
 TWICE = ("gather-gathered-blocked", "gather-many-experts")
-ACTIVATING = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
+ACTIVATING = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
 STORING = ACTIVATING.replace(problem=replace(ACTIVATING.problem, preactivations=True))
 ACTIVATING_BF16 = ACTIVATING.replace(problem=replace(ACTIVATING.problem, recipe="bf16xbf16", output="bf16", preactivations=True))
-WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
+WIDE = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
 PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
@@ -116,7 +116,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
         GATHER_BY_NAME["gather-blocked-blocked"].config,
     ],
 )
-def test_registers_are_enough(config: GatherGemmConfig) -> None:
+def test_registers_are_enough(config: GemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
     assert compiled.resources.stack_bytes == 0
@@ -149,9 +149,9 @@ def test_bad_problems_and_configurations_are_refused() -> None:
     with pytest.raises(ProblemError, match="num_groups = 1025: must be at most 1024"):
         GatherGemmProblem(256, 256, num_groups=1025)
     with pytest.raises(ConfigError, match="cluster = 2: must be 1"):
-        GatherGemmConfig(problem, 128, 128, cluster=2)
+        GemmConfig(problem, 128, 128, cluster=2)
     with pytest.raises(ConfigError, match="block_m = 192: must be at most 128 where rows are gathered"):
-        GatherGemmConfig(problem, 192, 128)
+        GemmConfig(problem, 192, 128)
     with pytest.raises(ProblemError, match="output = 'bf16': must be e4m3 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first")
     with pytest.raises(ProblemError, match="n = 384: must be a multiple of 256: gate and up of whole blocks"):
@@ -162,10 +162,10 @@ def test_bad_problems_and_configurations_are_refused() -> None:
         GatherGemmProblem(256, 256, preactivations=True)
     gate_up = GatherGemmProblem(256, 256, gate_up="interleaved", output="e4m3")
     with pytest.raises(ConfigError, match="block_n = 128: must be 256 for gate and up"):
-        GatherGemmConfig(gate_up, 128, 128)
+        GemmConfig(gate_up, 128, 128)
     with pytest.raises(ConfigError, match="block_m = 64: must be 64 for each warpgroup"):
-        GatherGemmConfig(gate_up, 64, 256)
-    assert GatherGemmConfig(replace(problem, source="packed"), 192, 128).gather_warps == 0
+        GemmConfig(gate_up, 64, 256)
+    assert GemmConfig(replace(problem, source="packed"), 192, 128).rows.warps == 1
 
 
 def tensors(**changes: torch.Tensor | None) -> GatherTensors:

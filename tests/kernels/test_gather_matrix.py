@@ -17,9 +17,9 @@ from test_pair_gemm import PADDING
 from gather_runs import LAYOUTS, MANY, GatherRun
 from gemm_runs import artifact
 from megamoe_dsl.activation import ACTIVATIONS
-from megamoe_dsl.blocks.gemm.gather.config import GatherGemmConfig
+from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GATE_UP
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernel_cases.gather import as_integers
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
@@ -92,7 +92,7 @@ def test_each_choice_meets_each_other() -> None:
     met = set()
     for run in RUNS.values():
         config = run.config
-        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        assert isinstance(config, GemmConfig | Sm100GemmConfig)
         values = [(field, getattr(config.problem, field)) for field in fields] + [("consumers", config.consumers)]
         met |= {(str(config.arch), one, len(run.counts)) for one in values}
         met |= {(str(config.arch), one, config.problem.activation) for one in values if config.problem.gate_up}
@@ -103,5 +103,5 @@ def test_each_choice_meets_each_other() -> None:
 def test_consumers_of_sm90_share_rows_of_a_or_of_b() -> None:
     """Of A where a tile has 64 rows; of B where gate and up of a row lie in one thread."""
     configs = [run.config for run in RUNS.values()]
-    of_sm90 = {(bool(one.problem.gate_up), one.shared_rows) for one in configs if isinstance(one, GatherGemmConfig)}
+    of_sm90 = {(bool(one.problem.gate_up), one.shared_rows) for one in configs if isinstance(one, GemmConfig)}
     assert of_sm90 == {(False, ""), (False, "A"), (True, ""), (True, "B")}

@@ -72,11 +72,9 @@ BAD_DECODING = {
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
     "burst = 2: must be 1 in clusters, or where B is decoded": {"burst": 2},
-    "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab or fp8xmxfp4": {"in_turn": True},
 }
 BAD_UNSCALED = {
     "ahead = 2: must be 1 with bf16xbf16, whose sums stay in the tensor core": {"ahead": 2},
-    "in_turn = True: must be False with bf16xbf16, whose sums stay in the tensor core": {"in_turn": True},
     "num_stages = 5: must be between 2 and 4, or 0 for the deepest": {"block_n": 256, "num_stages": 5},
 }
 
@@ -112,7 +110,7 @@ def test_sums_that_stay_in_the_tensor_core_have_no_others_beside_them(message: s
 def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part() -> None:
     config = GemmConfig(UNSCALED, 128, 256, halves=True)
     assert (UNSCALED.k_block, UNSCALED.k_blocks, replace(UNSCALED, recipe="fp8xfp8").k_blocks) == (64, 112, 56)
-    assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.smem.scale_rows == 0
+    assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.rows.scale_rows(config.tile) == 0
     assert GemmConfig(UNSCALED, 128, 224).tile.splits(False) == (224,)
     for rows in (1, 64, 4096):
         assert find_kernel("gemm").choose(UNSCALED, H200, rows).ahead == 1
@@ -138,7 +136,7 @@ def test_many_rows_share_what_is_decoded(kind: str, block_m: int) -> None:
     """As many as TMA fetches the scales of, and as the blocks of a contiguous problem have."""
     problem = GemmProblem(7168, 4096, kind, 1 if kind == "dense" else 8, recipe="fp8xmxfp4")
     config = find_kernel("gemm").choose(problem, H200, 8 * 4096)
-    assert (config.block_m, config.decode_warps, config.num_stages) == (block_m, 4, 3)
+    assert (config.block_m, config.weights.decode_warps, config.num_stages) == (block_m, 4, 3)
     if block_m == 128:
         with pytest.raises(ConfigError, match=r"block_m = 256: must be (a divisor of )?128"):
             config.replace(block_m=256, block_n=128, halves=False)

@@ -17,8 +17,8 @@ from test_pair_gemm import PADDING
 from gemm_runs import artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import as_integers, gather_case
 from megamoe_dsl.kernels.registry import find_kernel
@@ -53,7 +53,7 @@ SAMPLE = {
     "bf16xbf16-up_first",
     "bf16xbf16-interleaved",
 }
-WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
+WIDE = Sm100GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
 def run_within(run: PairGatherRun, *, exact: bool, launches: int = 1, seed: int = 0) -> None:
@@ -124,7 +124,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
         PAIR_GATHER_BY_NAME["nvfp4-scaled-interleaved"].config,
     ],
 )
-def test_registers_are_enough(config: Sm100GatherConfig) -> None:
+def test_registers_are_enough(config: Sm100GemmConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
     assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
@@ -141,7 +141,7 @@ def test_registers_are_enough(config: Sm100GatherConfig) -> None:
         *(rarely(PAIR_GATHER_BY_NAME[name].config) for name in ("gate-first", "nvfp4-gate_first")),
     ],
 )
-def test_every_role_is_measured(config: Sm100GatherConfig) -> None:
+def test_every_role_is_measured(config: Sm100GemmConfig) -> None:
     """Of a cluster that has everything, and of gate and up: loops are found by the functions that they come from."""
     compiled = compile_kernel(config, line_info=True)
     found = {one.key: one.instructions for one in compiled.kernel.measures(config, compiled.listing)}
@@ -165,7 +165,7 @@ def test_tensor_memory_has_sums_of_two_tiles_where_they_fit(block_m: int, consum
 def test_without_scales_tensor_memory_holds_sums_alone(block_m: int, consumers: int, tiles: int) -> None:
     """AsteroMoE's tiles: up to (256, 512) of a pair."""
     problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=PLAIN)
-    config = Sm100GatherConfig(problem, block_m, consumers=consumers, num_stages=0)
+    config = Sm100GemmConfig(problem, block_m, consumers=consumers, num_stages=0)
     assert (config.tmem.accumulators, config.block_n) == (tiles, 256 * consumers)
     assert config.tmem.used == tiles * consumers * block_m == sum(one.columns for one in config.tmem.fields)
     assert config.num_stages >= 4 and config.stage.scales(4) == () and "copied" not in [one.name for one in config.smem.barriers]
@@ -188,7 +188,7 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
         for source in ("gathered", "packed"):
             problem = GatherGemmProblem(1024, 2048, num_groups=experts, source=source, recipe="fp8xfp4")
             config = kernel.choose(problem, Target.typical("sm_100a"), rows)
-            assert isinstance(config, Sm100GatherConfig) and config.num_stages >= 4
+            assert isinstance(config, Sm100GemmConfig) and config.num_stages >= 4
             assert kernel.dynamic_smem(config) <= config.arch.smem_bytes
 
 
@@ -208,16 +208,16 @@ def test_many_rows_of_an_expert_are_shared(recipe: str, rows: int, tile: tuple[i
     """Where weights come from memory once however they are multiplied, a plain tile stays: DeepSeek-V3's Linear1."""
     output = "bf16" if recipe == PLAIN else "e4m3"
     problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output=output)
-    config = Sm100GatherConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
+    config = Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
     assert (config.block_m, config.consumers, config.pairs) == tile and config.dealt == (config.pairs == 2)
-    odd = Sm100GatherConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)
+    odd = Sm100GemmConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)
     assert odd.pairs == 1  # 146 CTAs make no clusters of four
-    assert Sm100GatherConfig.choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
+    assert Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
 
 
 def test_the_tile_that_is_chosen_for_many_rows_is_exact() -> None:
     problem = GatherGemmProblem(512, 256, num_groups=1, recipe="fp8xfp4", result="blocked")
-    config = Sm100GatherConfig.choose(problem, Target.typical("sm_100a", 4), 300)
+    config = Sm100GemmConfig.choose(problem, Target.typical("sm_100a", 4), 300)
     assert config.pairs == 2
     case = gather_case(problem, (300,))
     expected = case.reference()
@@ -230,13 +230,13 @@ def test_bad_configurations_are_refused() -> None:
         ConfigError,
         match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a",
     ):
-        Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
-    with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
-        Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
+        Sm100GemmConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
+    with pytest.raises(ConfigError, match=r"consumers = 2: must be 1 but over the rows of experts"):
+        Sm100GemmConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64, consumers=2)
     with pytest.raises(
         ConfigError, match=r"m = 4194304: must be at most 2088928 with block_m = 32, whose row blocks are counted in 16 bits"
     ):
-        Sm100GatherConfig.choose(
+        Sm100GemmConfig.choose(
             GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 1 << 22, block_m=32
         )
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
@@ -258,7 +258,7 @@ def test_bad_configurations_are_refused() -> None:
     with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
         replace(WIDE, pairs=4)
     with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2 and pairs = 1"):
-        Sm100GatherConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
+        Sm100GemmConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def subject() -> tuple[Artifact, list[torch.Tensor]]:
     """The kernel, and experts of two ranks: pairs of all, of few and of no experts."""
     moe, generator = problem(SHAPE), torch.Generator().manual_seed(0)
     idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in TOKENS]
-    return artifact(RoutingTablesConfig(moe, moe.experts_per_rank, True)), idx
+    return artifact(RoutingTablesConfig(moe)), idx
 
 
 def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_region
 
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.pool import ROW_BLOCK, first_rows, padded_rows, pool_rows
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import PER_LAUNCH, EpBarrier, EpLaunch, send_capacity, symmetric_buffer
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import PER_LAUNCH, EpBarrier, EpLaunch, Kept, send_capacity, symmetric_buffer
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.testing import problems
@@ -28,9 +29,23 @@ def test_fields_are_in_bounds_and_apart(problem) -> None:
     assert all(region[name].offset % 128 == 0 for name in ("x", "fc1_acts", "fc1_sf", "results"))
     assert region["fc1_acts"].field.shape[0] == region["fc1_sf"].field.shape[1] == pool_rows(problem)
     assert region["results"].field.shape == (problem.max_tokens_per_rank * problem.topk, problem.hidden)
-    keeping = symmetric_buffer(problem, keeps_rows=True)
-    check_region(keeping)
-    assert all(keeping[one.field.name] == one for one in region) and keeping["kept"].field.shape[0] == pool_rows(problem)
+    places, results = (symmetric_buffer(problem, one) for one in (Kept.PLACES, Kept.RESULTS))
+    check_region(results)
+    assert all(places[one.field.name] == one for one in region) and all(results[one.field.name] == one for one in places)
+    assert results["kept"].field.shape[0] == pool_rows(problem)
+
+
+def test_ways_that_are_off_take_no_memory() -> None:
+    """Eight ranks of 8192 tokens of DeepSeek-V3: 4 MiB for two-stage dispatch, and the results of all rows where they are kept."""
+    problem = PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")
+    bare, places, results = (symmetric_buffer(problem, keeps) for keeps in Kept)
+    assert not {"sources", "stored", "finished", "kept"} & {one.field.name for one in bare}
+    assert {one.field.name for one in places} - {one.field.name for one in bare} == {"sources", "stored"}
+    assert (places.size - bare.size) >> 20 == 4 and (results.size - places.size) >> 20 == 7229
+    dispatch, combine = DispatchGemmConfig(problem), GemmCombineConfig(problem)
+    assert dispatch.keeps == combine.keeps == Kept.NOTHING
+    assert dispatch.replace(tail_sms=8).keeps == Kept.PLACES
+    assert combine.replace(interleaved=False).keeps == combine.replace(scatter=False).keeps == Kept.RESULTS
 
 
 def test_gigabytes_of_the_docs() -> None:
@@ -42,7 +57,7 @@ def test_gigabytes_of_the_docs() -> None:
     for name, tokens, *cells in table:
         moe = PRESETS[name.lower()].problem(int(tokens), recipe="fp8xfp8")
         own = RowActivations.layout(moe).values()
-        sizes = [symmetric_buffer(moe).size, symmetric_buffer(moe, keeps_rows=True).size]
+        sizes = [symmetric_buffer(moe).size, symmetric_buffer(moe, Kept.RESULTS).size]
         sizes.append(pool_rows(moe) * 4 * moe.intermediate + sum(dtype.itemsize * math.prod(shape) for dtype, shape in own))
         assert [f"{size / 2**30:.1f}" for size in sizes] == cells, name
     assert len(table) == 6

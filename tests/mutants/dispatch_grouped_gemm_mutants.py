@@ -8,7 +8,7 @@ from functools import partial
 from mutant import Mutant
 
 RUNS = "tests/kernels/test_ep_dispatch.py"
-FAULTY = ("dispatch", "tail", "gathered", "long rows", "dispatch of pairs", "gathered by pairs")
+FAULTY = ("dispatch", "tail", "long rows", "dispatch of pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 SCATTERED = "tests/kernels/test_ep_scatter_indices.py"
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
@@ -164,7 +164,7 @@ MUTANTS = (
         "a tile of few rows waits for them alone",
         "missing order",
         "Sm100DispatchGemmConfig.check_fields",
-        "self.gathers or self.block_m == SF_ATOM_ROWS",
+        "not self.block_wise or self.block_m == SF_ATOM_ROWS",
         "True",
         (f"{PAIR_RUNS}::test_a_tile_of_few_rows_waits_for_its_expert",),
     ),

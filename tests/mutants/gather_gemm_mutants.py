@@ -53,9 +53,9 @@ MUTANTS = (
     mutant(
         "scales are copied to where some are still read",
         "wrong number",
-        "GatherSmemPlan.scale_places",
-        "self.num_stages + self.scales_at_once - 1",
-        "self.num_stages",
+        "ListedRows.scale_places",
+        "num_stages + self.at_once - 1",
+        "num_stages",
     ),
     mutant("scales of a K block that begins none are copied, too", "wrong base", "gather_tile", "stage.word_in_place == 0", "True"),
     mutant("a row of the list may lie past the tokens", "off by one", "source_of", "ctx.args.a_rows - 1", "ctx.args.a_rows", nearest=LISTS),
@@ -63,7 +63,7 @@ MUTANTS = (
     mutant(
         "a list is read where D's rows begin",
         "wrong base",
-        "GatherContext.source_row",
+        "GemmContext.source_row",
         "if not self.config.problem.places_rows: return tile.row",
         "if self.config.problem.gathers: return tile.row",
     ),
@@ -78,7 +78,7 @@ MUTANTS = (
     mutant(
         "scales of up are those of gate",
         "wrong base",
-        "GatherContext.scale_row",
+        "GateUpRows.scale_row",
         "second * (problem.scale_rows // 2)",
         "0 * second",
         nearest=ACTIVATED,
@@ -157,9 +157,7 @@ MUTANTS = (
     ),
     pair_mutant("both CTAs gather the first half of a tile", "wrong base", "own_half", "ctx.place_in_pair * half", "ctx.place_in_pair * 0"),
     pair_mutant("scales lie in the order of their rows", "wrong base", "bring_tile", "utccp_row(row)", "row"),
-    pair_mutant(
-        "a tile's scales are those of its place in D", "wrong base", "PairGatherContext.row_in_atom", "return 0", "return tile.row & 127"
-    ),
+    pair_mutant("a tile's scales are those of its place in D", "wrong base", "BroughtRows.row_in_atom", "return 0", "return row & 127"),
     pair_mutant("the MMA warp does not wait for copied scales", "missing order", "CopiedStage.wait_full", "self.wait_copied()", ""),
     pair_mutant("copied scales without proxy fence", "missing order", "CopiedStage.wait_copied", "fence_async_shared()", ""),
     pair_mutant("a row past a tile's last is scattered", "off by one", "scatter_pass", "own + i < tile.valid_m", "own + i <= tile.valid_m"),
@@ -302,7 +300,7 @@ MUTANTS = (
     pair_mutant(
         "sums of two tiles take columns of scales",
         "wrong number",
-        "Sm100GatherConfig.tmem",
+        "Sm100GemmConfig.tmem",
         "two if two.fits else replace(two, accumulators=1)",
         "two",
         CONSUMERS,
@@ -316,8 +314,8 @@ MUTANTS = (
         TWO_PAIRS_GATHER,
     ),
     pair_mutant("both pairs bring the same sorted rows", "wrong base", "load_sorted", "first + ctx.pair * rows", "first", TWO_PAIRS),
-    pair_mutant("sums are announced to the first pair", "wrong base", "PairGatherContext.own_pair", "self.cta_rank & 2", "0", TWO_PAIRS),
-    pair_mutant("rows go to both CTAs of a pair", "wrong base", "PairGatherContext.same_rows", "1 << CLUSTER", "1 << 1", TWO_PAIRS),
+    pair_mutant("sums are announced to the first pair", "wrong base", "GemmContext.own_pair", "self.cta_rank & 2", "0", TWO_PAIRS),
+    pair_mutant("rows go to both CTAs of a pair", "wrong base", "GemmContext.same_rows", "1 << CLUSTER", "1 << 1", TWO_PAIRS),
     pair_mutant(
         "a row has a word of scales for 128 of K",
         "wrong base",
@@ -351,16 +349,16 @@ MUTANTS = (
             (
                 "a stage waits for scales that nobody announces",
                 "wrong number",
-                "PairGatherSmemPlan.loaded",
-                "super().loaded + self.copies",
-                "super().loaded + 1",
+                "BroughtRows.arrivals",
+                "int(self.copies)",
+                "1",
             ),
             (
                 "tiles wait for a warp that reads none",
                 "wrong number",
-                "PairGatherSmemPlan.reading_warps",
-                "super().reading_warps + self.copies",
-                "super().reading_warps + 1",
+                "BroughtRows.readers",
+                "self.copies + CLUSTER * (GATHER_WARPS - 1 + self.gathers)",
+                "1 + CLUSTER * (GATHER_WARPS - 1 + self.gathers)",
             ),
             (
                 "half as much of a row is gathered as the stage has",

@@ -34,8 +34,8 @@ NVFP4_MUTANTS = (
         "words of scales of A are counted by 128 channels",
         "wrong base",
         "pair_map_fields",
-        "scale_words(args.a_sf, args.a_sf_ld, problem.k_words, atoms * SF_ATOM_ROWS, k_block)",
-        "scale_words(args.a_sf, args.a_sf_ld, problem.k_blocks, atoms * SF_ATOM_ROWS, k_block)",
+        "scale_words(args.a_sf, args.a_sf_ld, problem.k_words, stage.sfa_atoms * SF_ATOM_ROWS, k_block)",
+        "scale_words(args.a_sf, args.a_sf_ld, problem.k_blocks, stage.sfa_atoms * SF_ATOM_ROWS, k_block)",
     ),
 )
 PLAIN_RUNS = (f"{PAIR_RUNS[0]}[bf16xbf16-64]", "tests/kernels/test_pair_gemm.py::test_without_scales_tensor_memory_holds_sums_alone")
@@ -57,9 +57,9 @@ PLAIN_PAIR_MUTANTS = (
     plain_mutant(
         "tensor memory has columns of scales that nobody has",
         "wrong number",
-        "Sm100GemmConfig.tmem",
-        "scaled=self.problem.formats.scaled",
-        "scaled=True",
+        "Sm100GemmConfig._tmem",
+        "Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
+        "Sm100TmemPlan(block_m, self.consumers, accumulators, True)",
     ),
     plain_mutant("a stage of BF16 has 128 values of K", "wrong base", "block_ks", "least = problem.k_block", "least = 128"),
 )
@@ -79,7 +79,13 @@ PAIR_MUTANTS = (
         "tile.group * problem.k_words",
         "tile.group * 0",
     ),
-    pair_mutant("a tile's scales begin with those of its atom", "wrong base", "pair_tile", "ctx.row_in_atom(tile) // ROWS_PER_COLUMN", "0"),
+    pair_mutant(
+        "a tile's scales begin with those of its atom",
+        "wrong base",
+        "pair_tile",
+        "ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN",
+        "0",
+    ),
     pair_mutant(
         "a row more than a tile of a pair has is stored",
         "off by one",
@@ -135,7 +141,7 @@ BF16_MUTANTS = (
     bf16_mutant(
         "rows of B are as long as their number of values",
         "wrong base",
-        "map_fields",
+        "WholeRows.maps",
         "problem.formats.weights.row_bytes(problem.k)",
         "problem.k",
     ),
@@ -149,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tile.n_block * config.block_n",
     ),
     mutant("scales of every group's B are the first one's", "wrong base", "load_scales", "tile.group * problem.scale_rows", "0"),
-    mutant("the second row of a warpgroup's scales is its first", "wrong base", "GemmContext.scale_row", "first + index", "first"),
+    mutant("the second row of a warpgroup's scales is its first", "wrong base", "WholeRows.scale_row", "first + index", "first"),
     mutant("a packed group begins where the one before it begins", "off by one", "fill_table", "entry - 4", "entry - 8"),
     mutant(
         "a role reads the table of groups before it is written",

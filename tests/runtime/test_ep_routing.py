@@ -18,13 +18,13 @@ from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, token_rank_tab
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from megamoe_dsl.testing import problems, routings
 
-OPTIONS = [(saving, sorting) for saving in (None, 1, 2) for sorting in (True, False)]
+OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
 
 
-def tables_of(problem: Problem, idx: list[torch.Tensor], saving: int | None = None, sorting: bool = True) -> list[RoutingTables]:
+def tables_of(problem: Problem, idx: list[torch.Tensor], saving: bool = True, sorting: bool = True) -> list[RoutingTables]:
     """Of all ranks."""
-    splits = Splits.stack([Splits.of(problem, one, fetched_for=saving) for one in idx])
-    options: dict[str, Any] = {"fetched_for": saving, "token_sorting": sorting}
+    splits = Splits.stack([Splits.of(problem, one, token_saving=saving) for one in idx])
+    options: dict[str, Any] = {"token_saving": saving, "token_sorting": sorting}
     return [RoutingTables.of(problem, rank, one, splits, **options) for rank, one in enumerate(idx)]
 
 
@@ -39,11 +39,11 @@ def enumerate_rows(problem: Problem, idx: list[torch.Tensor]) -> list[dict[tuple
     return found
 
 
-def enumerate_list(problem: Problem, idx: torch.Tensor, owner: int, saving: int | None, sorting: bool) -> list[int]:
+def enumerate_list(problem: Problem, idx: torch.Tensor, owner: int, saving: bool, sorting: bool) -> list[int]:
     """The pairs that a rank fetches from tokens with these experts."""
     local = range(owner * problem.experts_per_rank, (owner + 1) * problem.experts_per_rank)
     pairs = [(e, t, s) for t, row in enumerate(idx.tolist()) for s, e in enumerate(row) if e in local]
-    sets = [((e - local.start) // (saving or len(local)), t) for e, t, _ in pairs]
+    sets = [((e - local.start) // (len(local) if saving else 1), t) for e, t, _ in pairs]
     pairs = [min(p for p, its in zip(pairs, sets, strict=True) if its == one) for one in sorted(set(sets))]
     key = (lambda p: p) if sorting else (lambda p: (p[1], p[2]))
     return [t * problem.topk + s for _, t, s in sorted(pairs, key=key)]

@@ -71,16 +71,18 @@ def dsl_version() -> str | None:
 
 def describe_config(config: KernelConfig) -> dict[str, Any]:
     """A configuration as JSON values."""
-    return {"kind": type(config).__name__, **asdict(cast(Any, config))}
+    return {"kernel": kernel_of(config).name, "kind": type(config).__name__, **asdict(cast(Any, config))}
 
 
 def read_config(values: dict[str, Any]) -> KernelConfig:
     """Inverse of `describe_config`.  Raises LookupError for an unknown configuration, `ArtifactError` for an unknown field."""
-    if values["kind"] not in config_types():
-        raise LookupError(f"configuration {values['kind']!r}: must be one of {', '.join(config_types())}")
-    kernel, kind = config_types()[values["kind"]]
+    name = values.get("kernel", ""), values["kind"]
+    if name not in config_types():
+        kinds = ", ".join(kind for _, kind in config_types())
+        raise LookupError(f"configuration {values['kind']!r} of kernel {name[0]!r}: must be one of {kinds}")
+    kernel, kind = config_types()[name]
     known = {one.name for one in fields(kind)}
-    given = {name: value for name, value in values.items() if name != "kind"}
+    given = {name: value for name, value in values.items() if name not in ("kernel", "kind")}
     if unknown := given.keys() - known:
         raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
     config: KernelConfig = kind(**{**given, "problem": kernel.problem(**given["problem"])})

@@ -11,7 +11,7 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ..kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
 from ..problem import Problem
 from ..runtime.buffers import Inputs
@@ -54,26 +54,16 @@ class Variant:
         """Which of the two kernels it is."""
         return self.name.split()[0] == "dispatch"
 
-    def config(self, problem: Problem, target: Target, **fields: Any) -> EpConfig:
-        """The configuration of this variant for a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
+    def config(self, problem: Problem, target: Target) -> EpConfig:
+        """The kernel for a problem without a clamp.  Raises `ConfigError`."""
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
-        return kind.choose(problem, target, problem.max_tokens_per_rank, **{**fields, **self.fields})
+        return kind.choose(problem, target, problem.max_tokens_per_rank, **self.fields)
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
-    """Configurations by the names of their variants."""
-    shared = {"saving_experts": as_of_many(point)}
+    """By the variants' names."""
     problem = without_clamp(point.problem)
-    return {one.name: one.config(problem, target, **(shared if one.dispatches else {})) for one in variants}
-
-
-def as_of_many(point: Point) -> int:
-    """Neighbouring experts of a rank for which a token is fetched once, so that as many rows cross as with so many ranks as would send the
-    point's part of the slots: with token saving two ranks have less traffic than eight.  0: all of them."""
-    if point.remote is None:
-        return 0
-    others = max(1, round(1 / (1 - point.remote)) - 1)
-    return -(-point.problem.experts_per_rank // others)
+    return {one.name: one.config(problem, target) for one in variants}
 
 
 def ep_point(
@@ -91,10 +81,9 @@ def ep_point(
     others  further launches in the same turns, from the inputs and y"""
     problem, tokens = without_clamp(point.problem), point.tokens
     configs = configs_of(point, target, variants)
-    region = symmetric_buffer(problem, any(one.keeps_rows for one in configs.values()))
-    memory, fields = SymmetricBuffer.allocate(problem, region=region), {"saving_experts": as_of_many(point)}
-    options: dict[str, Any] = {"store": store, "symmetric": memory, "dispatch": fields, "watchdog_ns": watchdog_ns}
-    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
+    memory = SymmetricBuffer.allocate(problem, region=symmetric_buffer(problem, max(one.keeps for one in configs.values())))
+    weights = layer.weights_for(point.recipe)
+    ep = EpMoE(problem, weights, activation=swiglu, store=store, symmetric=memory, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
     y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep.route(inputs)
@@ -168,7 +157,7 @@ def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpC
 def clear_counters(symmetric: SymmetricBuffer) -> None:
     """Of all ranks, after a launch of a kernel that others will follow: it leaves what it has counted to the next one that counts as it
     does.  Launches of a repeat are an even number, after which a kernel finds the set that it has cleared."""
-    regions = [symmetric_buffer(symmetric.problem, keeps_rows) for keeps_rows in (False, True)]
+    regions = [symmetric_buffer(symmetric.problem, keeps) for keeps in Kept]
     region = next(one for one in regions if one.size == symmetric.num_bytes)
     synchronize()
     for placement in region:
@@ -182,9 +171,9 @@ def asks_for_other_tables(config: EpConfig, ep: EpMoE) -> TypeGuard[DispatchGemm
     return isinstance(config, DispatchGemmConfig) and tables_of(config) != tables_of(ep.dispatch_config)
 
 
-def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:
+def tables_of(config: DispatchGemmConfig) -> tuple[bool, bool]:
     """What routing tables depend on."""
-    return config.fetched_for, config.token_sorting
+    return config.token_saving, config.token_sorting
 
 
 def rows_of(ep: EpMoE) -> dict[str, int]:

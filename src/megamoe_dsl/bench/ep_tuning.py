@@ -1,16 +1,14 @@
-"""What a run of the expert-parallel kernels says of a GPU: fields that are faster than those that are chosen, and the time of each way."""
+"""What a run of the expert-parallel kernels says of a GPU: fields that are faster than those that are chosen."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.halves.tuned_fields import HALVES
-from ..kernels.moe.halves.way import Way
 from ..tuned import EpEntry, Table
 from .ep import Variant
 from .point import Point
@@ -18,8 +16,6 @@ from .results import ResultsError
 
 NOISE = 1.08
 """A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/ep_moe.md)."""
-FOR_MEASUREMENTS = frozenset({"saving_experts", "trace"})
-"""Fields with which a kernel does something else."""
 HALVES_SAY = frozenset({"stages_us", "activation_us"})
 """What records of these kernels have one of, and no others."""
 DISPATCH = (
@@ -34,36 +30,29 @@ CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
 """By the kernel's name, what may be faster than what is chosen."""
 
 
-def winner_of(record: Mapping[str, Any], half: str) -> tuple[dict[str, Any], float]:
-    """The fields of `half` ("dispatch" or "combine") that were fastest at a point and are not chosen without a table, and their time."""
+def winner_of(record: Mapping[str, Any], half: str) -> dict[str, Any]:
+    """Of a point's record the fields of `half`, "dispatch" or "combine", that are not as they are chosen without a table."""
     times = {name: one["median"] for name, one in record["us"].items()}
     chosen, fastest = dict(record.get("tuned", {}).get(half, {})), half
     for name, us in times.items():
-        one = Variant(name)
-        if name.split()[0] == half and not FOR_MEASUREMENTS & one.fields.keys() and us * NOISE < times[half] and us < times[fastest]:
+        if name.split()[0] == half and us * NOISE < times[half] and us < times[fastest]:
             fastest = name
-    return {**chosen, **Variant(fastest).fields}, times[fastest]
+    return {**chosen, **Variant(fastest).fields}
 
 
 def entry_of(record: Mapping[str, Any], results: str) -> EpEntry:
-    """What a point's record says of the ways to compute a layer, and of the two halves."""
-    point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
-    problem = point.problem
-    (dispatch, first), (combine, second) = (winner_of(record, half) for half in HALVES)
-    activation = record["stages_us"]["moe_swiglu"] if "stages_us" in record else record["activation_us"]["median"]
-    others = {way: us[way] for way in (Way.FUSED, Way.UNFUSED) if way in us}
-    ways = {Way.HALVES: first + activation + second, **others}
+    """What a point's record says of the two halves."""
+    point = Point(**record["point"])
+    problem, (dispatch, combine) = point.problem, (winner_of(record, half) for half in HALVES)
     shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
-    return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe, dispatch, combine)
+    return EpEntry(*shape, results, problem.recipe, dispatch, combine)
 
 
 def entered(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
-    """The table with all points of a file of results that were right; of a way that was not timed, what the table has."""
+    """The table with all points of a file of results that were right."""
     for record in read_run(results)[1]:
         if "us" in record and not record["differing"]:
-            entry = entry_of(record, results.name)
-            before = table.at(entry.share, entry.expected)
-            table = table.having(replace(entry, us={**({} if before is None else before.us), **entry.us}))
+            table = table.having(entry_of(record, results.name))
     return table
 
 

@@ -16,7 +16,7 @@ from ..kernels.moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
-from .ep import Variant, as_of_many, swiglu, without_clamp
+from .ep import Variant, swiglu, without_clamp
 from .point import SEED, Layer, Point
 from .timing import run_earlier_batches, synchronize
 
@@ -56,8 +56,8 @@ def trace_point(
 def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns: int, out: Path) -> dict[str, Any]:
     """Traces both kernels; all ranks together.  Rank 0's record is of its own launches, and a file of each for Perfetto goes to `out`."""
     problem = without_clamp(point.problem)
-    dispatch, combine = {"saving_experts": as_of_many(point), "trace": True}, {"trace": True}
-    options: dict[str, Any] = {"store": store, "watchdog_ns": watchdog_ns, "dispatch": dispatch, "combine": combine}
+    traces = {"trace": True}
+    options: dict[str, Any] = {"store": store, "watchdog_ns": watchdog_ns, "dispatch": traces, "combine": traces}
     ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep.route(Inputs(*point.draw(SEED)))

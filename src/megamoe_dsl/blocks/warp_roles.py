@@ -21,12 +21,14 @@ class WarpRole:
                rows above leave
     run        called with the kernel's context and the warp's number in the CTA
     registers  of a thread after `setmaxnreg`; 0: what it begins with
+    grows      whether `setmaxnreg` asks for them; None: where they are more than a thread begins with
     """
 
     name: str
     warps: range | None
     run: Callable[[Any, Any], Any]
     registers: int = 0
+    grows: bool | None = None
 
     def has(self, warp: Any, above: int) -> Any:
         """Whether a warp is one of these, where the rows above have the first `above` warps of the CTA."""
@@ -46,7 +48,8 @@ def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
     """Gives or takes registers, and runs the role."""
     if cutlass.const_expr(role.registers > 0):
         config = ctx.config
-        set_max_registers(role.registers, grow=role.registers > config.arch.registers // config.num_threads)
+        more = role.registers > config.arch.registers // config.num_threads if role.grows is None else role.grows
+        set_max_registers(role.registers, grow=more)
     role.run(ctx, warp)
 
 

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..kernels.gemm.family import GemmKernel
-from ..kernels.gemm.gather_family import GatherGemmKernel
+from ..kernels.gemm.family import GatherGemmKernel, GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig

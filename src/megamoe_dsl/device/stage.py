@@ -89,12 +89,6 @@ class Stage:
         """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""
         return lane
 
-    def wait_turn(self, group: Any) -> None:
-        """Warpgroup `group`, before it starts a group of wgmmas; where warpgroups take turns, until those before it have started theirs."""
-
-    def pass_turn(self, group: Any) -> None:
-        """The same warpgroup, once it has."""
-
     def wait_full(self) -> None:
         """A reader: until the stage is loaded."""
         wait(self.full, self.ring.phase)

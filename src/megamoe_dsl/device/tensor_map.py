@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import make_dataclass
+from functools import cache
 from typing import Any
 
 import cutlass
@@ -41,3 +44,14 @@ def make_map(fields: MapFields) -> Any:
 def address(tensor_map: Any) -> Any:
     """Address of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
     return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())
+
+
+@cache
+def map_addresses(names: tuple[str, ...]) -> type[Any]:
+    """A class of the addresses of tensor maps with these names."""
+    return make_dataclass("MapAddresses", [(name, Int64) for name in names], frozen=True, namespace={"__module__": __name__})
+
+
+def addresses(names: tuple[str, ...], maps: Sequence[Any]) -> Any:
+    """The addresses of a kernel's tensor maps, by name."""
+    return map_addresses(names)(*map(address, maps))

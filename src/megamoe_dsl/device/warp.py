@@ -103,11 +103,6 @@ def set_max_registers(count: int, *, grow: bool) -> None:
     emit(f"setmaxnreg.{'inc' if grow else 'dec'}.sync.aligned.u32 {count};")
 
 
-def arrive_at_barrier(index: Any, threads: int) -> None:
-    """Counts at hardware barrier `index`, at which this many threads arrive or wait, and goes on."""
-    emit("barrier.cta.arrive.aligned {}, {};", index, threads)
-
-
 def named_barrier(index: Any, threads: int) -> None:
     """Waits for this many threads of the CTA at hardware barrier `index`."""
     emit("barrier.cta.sync.aligned {}, {};", index, threads)

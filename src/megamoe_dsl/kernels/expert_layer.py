@@ -16,8 +16,7 @@ from ..target import Target
 from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
-from .gemm.family import GemmKernel
-from .gemm.gather_family import GatherGemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel
 from .uneven import uneven_config
 
 

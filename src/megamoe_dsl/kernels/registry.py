@@ -9,8 +9,7 @@ from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
-from .gemm.family import GemmKernel
-from .gemm.gather_family import GatherGemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
 from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
@@ -42,15 +41,15 @@ def find_kernel(name: str) -> Kernel:
 def kernel_of(config: object) -> Kernel:
     """The family of a configuration.  Raises `ConfigError` for what is none."""
     for kernel in KERNELS:
-        if type(config) in kernel.configs.values():
+        if type(config) in kernel.configs.values() and type(getattr(config, "problem", None)) is kernel.problem:
             return kernel
     known = ", ".join(kind.__name__ for kernel in KERNELS for kind in kernel.configs.values())
     raise ConfigError("config", config, f"one of {known}: Sm100Config.choose(problem, num_tokens) makes one")
 
 
-def config_types() -> dict[str, tuple[Kernel, type[Any]]]:
-    """Family and class of every configuration, by the name of the class."""
-    return {kind.__name__: (kernel, kind) for kernel in KERNELS for kind in kernel.configs.values()}
+def config_types() -> dict[tuple[str, str], tuple[Kernel, type[Any]]]:
+    """Family and class of every configuration, by the names of both."""
+    return {(kernel.name, kind.__name__): (kernel, kind) for kernel in KERNELS for kind in kernel.configs.values()}
 
 
 def config_type(kernel: Kernel, arch: Arch) -> type[Any]:

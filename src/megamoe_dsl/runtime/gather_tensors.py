@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..blocks.gemm.gather.config import GatherGemmConfig
+from ..blocks.gemm.config import GemmConfig
 from ..blocks.gemm.gather.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from ..blocks.gemm.problem import ROW_BLOCK, GemmProblem
+from ..blocks.gemm.sm100.config import Sm100GemmConfig
 from ..layouts.stamps import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
@@ -218,7 +218,7 @@ class GatherTensors:
             **({} if self.trace is None else {"trace": self.trace.data_ptr()}),
         }
 
-    def with_stamps(self, config: GatherGemmConfig | Sm100GatherConfig) -> GatherTensors:
+    def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
         """The same with memory for the stamps of a traced kernel, `bench.trace.spans_of` reads them.  Raises `ProblemError` for a
         configuration without."""
         if not config.trace:

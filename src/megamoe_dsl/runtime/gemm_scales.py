@@ -8,7 +8,7 @@ import torch
 
 from ..blocks.gemm.gather.problem import INTERLEAVED
 from ..blocks.gemm.problem import GemmProblem
-from ..blocks.gemm.smem_plan import SCALE_STEP
+from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES

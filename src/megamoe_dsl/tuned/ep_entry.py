@@ -1,4 +1,4 @@
-"""One measured point of a table of expert-parallel layers: a shape, tokens, and what each way to compute it takes."""
+"""One measured point of a table of expert-parallel layers: a shape, tokens, and which fields its halves are faster with."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ class EpShare(NamedTuple):
 class EpEntry:
     """What was measured with so many tokens of each rank.
 
-    us        microseconds of a call, by way: `fused`, `unfused`, and `halves`, with a SwiGLU between these, that of the unfused layer or,
-              where the recipe is of halves alone, torch's
     results   name of the file in bench/results that this comes from
     dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
     """
@@ -34,7 +32,6 @@ class EpEntry:
     experts_per_rank: int
     topk: int
     tokens: int
-    us: Mapping[str, float]
     results: str
     recipe: str = "fp8xfp8"
     dispatch: Mapping[str, int] = field(default_factory=dict)

@@ -104,5 +104,5 @@ def tuned_gemms(gpu: str) -> Table[GemmEntry]:
 
 @lru_cache
 def tuned_layers(gpu: str) -> Table[EpEntry]:
-    """The same of what each way to compute a layer takes."""
+    """The table of the halves of expert-parallel layers."""
     return Table.read(gpu, kind=EpEntry)

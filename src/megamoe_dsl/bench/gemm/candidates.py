@@ -19,7 +19,6 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"cluster": 2},
     {"cluster": 2, "dealt": True},
-    {"cluster": 2, "dealt": True, "in_turn": True},
     {"cluster": 2, "split_k": True},
     {"group_m": 4},
     {"cluster": 2, "group_m": 16},

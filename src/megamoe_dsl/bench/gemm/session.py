@@ -41,7 +41,7 @@ def variant(config: GemmConfig) -> str:
         f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m} a{config.ahead}"
     )
     text += f" b{config.burst}" if config.burst > 1 else ""
-    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt", "in_turn", "split_k") if getattr(config, name))
+    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt", "split_k") if getattr(config, name))
 
 
 def loaded(configs: Sequence[GemmConfig], store: ArtifactStore, tensors: GemmTensors) -> Launches:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from ...layouts.mbarrier import MBarrier
 
-LOADERS = 2
-
-
+WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+VECTOR = 4  # sums that a thread sends at a time
 EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
 
 
 def barrier_table(
-    *, num_stages: int, work_tiles: int, loaders: int, loaded: int, math_warps: int, cluster: int, fetchers: int, split_k: bool
+    *, num_stages: int, loaders: int, loaded: int, math_warps: int, cluster: int, fetchers: int, split_k: bool
 ) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA, in SMEM order; a stage is full when `loaders` warps have arrived `loaded` times together."""
     readers = 32 * (loaders + math_warps) * cluster
     return (
         MBarrier("full", num_stages, loaded, "token loader and weight loader", "operands and scales of A, from any CTA", "math warps"),
         MBarrier("empty", num_stages, math_warps * fetchers, "every math warp that reads it, of the cluster", "", "both loaders"),
-        MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
+        MBarrier("work_tile_full", WORK_TILES, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
         MBarrier(
-            "work_tile_empty", work_tiles, readers, "every lane of who reads work tiles in the cluster", "", "scheduler warp", cluster > 1
+            "work_tile_empty", WORK_TILES, readers, "every lane of who reads work tiles in the cluster", "", "scheduler warp", cluster > 1
         ),
         *(exchange_barriers() if split_k else ()),
     )

@@ -12,7 +12,9 @@ from ...hardware.operand_tile import ROW_BYTES
 from ...target import Target
 from ...tuned import GemmEntry, GemmShare, tuned_gemms
 from .decoding.choose import choose_decoding_fields
+from .epilogue import GATE_UP_ROWS
 from .problem import ROW_BLOCK, GemmProblem
+from .tile import GROUP_ROWS
 
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes, half as many of BF16: of as many bytes of K
@@ -44,9 +46,16 @@ WIDE: tuple[Choice, ...] = (
 
 
 def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
-    """Fields of a configuration for `rows` rows of A, equally many of each group."""
+    """Fields of a configuration for `rows` rows of A, equally many of each group.
+
+    What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
-    entry = None if target.gpu is None else find_entry(problem, target.num_sms, expected, target.gpu)
+    if problem.gate_up:
+        warpgroups = 1 if expected <= GROUP_ROWS else 2
+        tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}
+        return {**tile, "dealt": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
+    measured = target.gpu is not None and not problem.of_experts
+    entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
     if entry is not None:
         return dict(entry.choice)
     if problem.decodes:

@@ -7,14 +7,18 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
+from ...hardware.map_fields import MapFields
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
-from .decoding.decoded_plan import DecodedSmemPlan
-from .decoding.smem_plan import DecodingSmemPlan
+from .epilogue import ActivateGateUp, Epilogue, Store
+from .gather.problem import GATE_FIRST, UP_FIRST
+from .maps import map_fields
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
+from .rows import ListedRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
+from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -24,6 +28,9 @@ BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
+
+
+Facts = list[tuple[str, object]]
 
 
 class GemmRegisters(NamedTuple):
@@ -37,6 +44,10 @@ class GemmRegisters(NamedTuple):
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
+GATHERING_REGISTERS = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
+"""The same where rows are gathered: a thread that gathers keeps up to 16 rows of A."""
+MOST_GATHERED = 128
+"""Rows of a tile."""
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
 DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
@@ -58,12 +69,12 @@ class GemmConfig(BaseGemmConfig):
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
-    in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of blocks/gemm/gather, or one like this), writes
                 neither B nor `groups`, and has another `counter`
+    trace       warps leave stamps of what they were doing (layouts/activity.py), over the rows of experts; for profiles
     """
 
     arch: ClassVar[Arch] = SM90
@@ -85,15 +96,17 @@ class GemmConfig(BaseGemmConfig):
     dealt: bool = False
     num_stages: int = 0
     boxes: int = 2
-    in_turn: bool = False
     split_k: bool = False
     burst: int = 1
     weights_first: bool = False
+    trace: bool = False
 
     def __post_init__(self) -> None:
         self.check_problem()
+        plain = not (self.problem.of_experts and self.problem.decodes)
+        require(plain, "problem.recipe", self.problem.recipe, "one whose B is loaded as it is, over the rows of experts")
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
-        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k", "weights_first"):
+        for field in ("swap_ab", "halves", "dealt", "split_k", "weights_first", "trace"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -101,15 +114,21 @@ class GemmConfig(BaseGemmConfig):
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        early = self.loads_weights_first and self.problem.kind == PACKED and not self.problem.decodes
+        own = self.problem.of_experts
+        early = self.loads_weights_first and self.problem.kind == PACKED and not (self.problem.decodes or own)
         allowed = "False but for a packed problem whose B is loaded as it is"
         require(early or not self.weights_first, "weights_first", self.weights_first, allowed)
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
+        require(own or not self.trace, "trace", self.trace, "False but over the rows of experts")
+        self.epilogue.check(self)
+        require(self.cluster == 1 or not own, "cluster", self.cluster, "1: a CTA gathers its own rows")
         self.check_stages("block_n")
         self._check_burst()
 
     def _check_tile(self) -> None:
+        fits = not self.problem.gathers or self.block_m <= MOST_GATHERED
+        require(fits, "block_m", self.block_m, f"at most {MOST_GATHERED} where rows are gathered")
         if self.problem.decodes:
             self._check_decoding()
         if self.swap_ab:
@@ -128,7 +147,6 @@ class GemmConfig(BaseGemmConfig):
         require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
         stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
         require(self.tile.scaled or self.ahead == 1, "ahead", self.ahead, f"1 {stay}")
-        require(self.tile.scaled or not self.in_turn, "in_turn", self.in_turn, f"False {stay}")
         can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
         require(can_halve, "halves", self.halves, "False unless block_m is 128")
         if self.problem.kind == CONTIGUOUS:
@@ -142,16 +160,13 @@ class GemmConfig(BaseGemmConfig):
         tiles = self.swap_ab or (self.block_m, self.block_n) in DECODED_TILES
         allowed = " or ".join(f"{m} x {n}" for m, n in DECODED_TILES)
         require(tiles, "block_m, block_n", (self.block_m, self.block_n), f"{allowed} {decodes} and without swap_ab")
-        aligned = not (self.is_tall and self.any_row)
+        aligned = not (self.is_tall and self.problem.any_row)
         require(aligned, "block_m", self.block_m, f"128 or less for a {self.problem.kind} problem {decodes}: TMA fetches up to 256 scales")
         require(self.ahead == 1, "ahead", self.ahead, f"1 {decodes}, whose next block is decoded meanwhile")
         alone = self.cluster == 1 or self.split_k
         require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
-        several = self.warpgroups > 1 and not (self.swap_ab or self.problem.decodes)
-        otherwise = f" or {self.problem.recipe}" if self.problem.decodes else ""
-        require(several or not self.in_turn, "in_turn", self.in_turn, f"False where a tile has one warpgroup, or with swap_ab{otherwise}")
         can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
         without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
         allowed = f"False but for clusters of two and at most two warpgroups, {without}"
@@ -183,7 +198,7 @@ class GemmConfig(BaseGemmConfig):
         needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
         most = self.registers.math
         require(
-            needed <= most or self.decode_warps > 0,
+            needed <= most or self.weights.decode_warps > 0,
             "ahead",
             self.ahead,
             f"such that all sums fit {most} registers of a thread: they take {needed}",
@@ -227,29 +242,45 @@ class GemmConfig(BaseGemmConfig):
         return -(-self.problem.k_blocks // self.cluster) if self.split_k else self.problem.k_blocks
 
     @property
-    def staged(self) -> bool:
-        """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
-        return self.problem.output == BF16
-
-    @property
-    def idles(self) -> bool:
-        """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
-        return False
-
-    @property
     def is_tall(self) -> bool:
         """Whether a warpgroup has two chunks of 64 rows of A, decoded B being the same for both."""
         return self.problem.decodes and not self.swap_ab and self.block_m > self.block_n
 
+    # --- parts
     @property
-    def decode_warps(self) -> int:
-        """Warps that decode B for those that multiply."""
-        return WARPS_PER_GROUP if self.problem.decodes and not self.swap_ab else 0
+    def rows(self) -> RowSource:
+        """Who brings rows of A."""
+        problem = self.problem
+        if not problem.gathers:
+            return LoadedRows(problem.any_row)
+        # With swap_ab a thread reads scales of rows that follow one another.
+        return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
     @property
-    def any_row(self) -> bool:
-        """Whether a tile may begin at any row of A, not only at a multiple of four."""
-        return self.problem.kind == PACKED
+    def weights(self) -> WeightSource:
+        """Who brings rows of B."""
+        if self.problem.decodes:
+            return PackedWeights() if self.swap_ab else DecodedWeights()
+        apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
+        return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What becomes of sums."""
+        if self.problem.gate_up:
+            return ActivateGateUp(self.warpgroups > 1)
+        return Store(self.boxes if self.problem.output == BF16 else 0)
+
+    @property
+    def map_names(self) -> tuple[str, ...]:
+        """Tensor maps, in the order of the kernel's parameters."""
+        if self.problem.of_experts:
+            return ("weights", "d", *self.rows.map_names)
+        return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
+
+    def maps(self, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
+        return map_fields(self, args)
 
     # --- threads and registers
     @property
@@ -258,16 +289,56 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + self.math_warps + self.decode_warps)
+        return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps)
 
     @property
     def registers(self) -> GemmRegisters:
         """Per thread, of each role."""
-        return DECODE_REGISTERS if self.decode_warps else REGISTERS[self.warpgroups]
+        if self.weights.decode_warps:
+            return DECODE_REGISTERS
+        return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        boxes, plan = self.boxes if self.staged else 0, GemmSmemPlan
-        if self.problem.decodes:
-            plan = DecodingSmemPlan if self.swap_ab else DecodedSmemPlan
-        return plan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)
+        who = (self.rows, self.weights, self.epilogue.boxes)
+        traced = self.num_threads // 32 if self.trace else 0
+        ring = (self.tile, num_stages, self.cluster, self.fetchers, self.table_entries)
+        return GemmSmemPlan(*ring, *who, self.split_k, self.problem.places_rows, traced)
+
+    # --- what tables say
+    @property
+    def tmem(self) -> None:
+        """There is no tensor memory."""
+
+    def check_rows(self, rows: int) -> None:
+        """Any number of rows will do."""
+
+    def facts(self) -> tuple[Facts, Facts]:
+        """The tile, and what else there is to say: (what, value)."""
+        tile, split = self.tile, f"a half for each CTA of a cluster, at most {self.most_k_blocks} blocks"
+        side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
+        shape: Facts = [
+            ("tile", f"{tile.m} x {tile.n} x {self.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
+            ("K blocks in the tensor core", self.ahead if tile.scaled else "2, whose sums stay there"),
+            *((("K", split),) if self.split_k else ()),
+        ]
+        budgets = ", ".join(f"{group} {count}" for group, count in self.registers._asdict().items() if count)
+        bursts = (("K blocks of B asked for at once", self.burst),) if self.burst > 1 else ()
+        return shape, [*bursts, ("register budgets", budgets)]
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""
+        return self.warpgroups
+
+    @property
+    def shared_rows(self) -> str:
+        """Which rows of a stage two consumers share: of A, each with rows of B of its own, or of B; empty for one."""
+        if self.consumers == 1:
+            return ""
+        return "A" if self.tile.shares_rows(False) else "B"
+
+    @property
+    def row_loader(self) -> str:
+        """Who loads rows of A, in words."""
+        return self.rows.words

@@ -6,33 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64
+from cutlass import Int32
 
 from ...device.cluster import ClusterPlace
+from ...device.memory import load_shared_u32
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
-from ...device.warp import arrive_at_barrier, named_barrier
-from ...hardware.scale_factors import SF_ATOM_ROWS
-from ...layouts.activity import Activity, Role
-from ...layouts.arith import select
+from ...hardware.cta_pair import CLUSTER
+from ...layouts.activity import Activity, Role, tile_detail
+from ...layouts.arith import div, select
+from ..trace import begin, stamp
 from .arguments import GemmArguments
-from .smem_plan import SCALE_STEP, WORK_TILES
+from .barriers import WORK_TILES
+from .tile import SCALE_STEP
 from .work_tile import GemmTile
-
-FIRST_TURN = 1  # hardware barrier of the first warpgroup; barrier 0 is the CTA's
-THREADS_IN_TURN = 256  # a warpgroup that waits, and the one that lets it go on
-
-
-@dataclass(frozen=True)
-class GemmMaps:
-    """Addresses of the tensor maps."""
-
-    tokens: Int64
-    tokens_part: Int64
-    weights: Int64
-    weights_part: Int64
-    sfa: Int64
-    d: Int64
 
 
 @dataclass(frozen=True)
@@ -43,14 +30,12 @@ class GemmStage(Stage):
     Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
 
     any_row   whether a tile may begin at any row
-    groups    warpgroups that start their wgmmas in turn; 0: each when it can
     cta_rank  this CTA's place in the cluster
     alone     whether its partner has no tile
     row       of A that the tile begins at
     """
 
     any_row: cutlass.Constexpr[bool]
-    groups: cutlass.Constexpr[int]
     cta_rank: Int32
     alone: Int32
     row: Int32
@@ -65,16 +50,6 @@ class GemmStage(Stage):
     def scales_in_pairs(self) -> bool:
         """Not where they lie a few further on."""
         return not self.any_row
-
-    def wait_turn(self, group: Any) -> None:
-        """At the hardware barrier of the group, where the one before it arrives."""
-        if self.groups:
-            named_barrier(group + FIRST_TURN, THREADS_IN_TURN)
-
-    def pass_turn(self, group: Any) -> None:
-        """At the barrier of the next one."""
-        if self.groups:
-            arrive_at_barrier(select(group == self.groups - 1, Int32(0), group + 1) + FIRST_TURN, THREADS_IN_TURN)
 
     def reader_releases(self, lane: Any) -> Any:
         """Each lane another CTA's, or all this one's."""
@@ -111,35 +86,46 @@ class GemmContext:
     @property
     def first_stage(self) -> Stage:
         config = self.config
-        return Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers)
+        return config.rows.first_stage(Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers))
 
     @property
     def first_read_stage(self) -> GemmStage:
         """The same for the math warps."""
         first, zero = self.first_stage, Int32(0)
-        groups = self.config.warpgroups if self.config.in_turn else 0
-        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, groups, self.cta_rank, zero, zero)
+        rows = self.config.rows
+        return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""
         return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
 
     def source_row(self, tile: GemmTile) -> Any:
-        """Row of A that a tile begins at."""
-        return tile.row
+        """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
+        if not self.config.problem.places_rows:
+            return tile.row
+        begin = load_shared_u32(self.shared("group_table", tile.group, 1))
+        return tile.row - begin + load_shared_u32(self.shared("source_rows", tile.group))
+
+    # --- pairs of SM100
+    @property
+    def place_in_pair(self) -> Any:
+        """0 in the even CTA."""
+        return self.cta_rank if self.config.pairs == 1 else self.cta_rank & 1
+
+    @property
+    def pair(self) -> Any:
+        """This CTA's pair among those of the cluster."""
+        return 0 if self.config.pairs == 1 else self.cta_rank >> 1
 
     @property
     def own_pair(self) -> Any:
-        """Mask of the CTAs of a pair of SM100 in its cluster."""
-        return 3
+        """Mask of the CTAs of its pair."""
+        return 3 if self.config.pairs == 1 else Int32(3) << (self.cta_rank & 2)
 
-    def row_in_atom(self, tile: GemmTile) -> Any:
-        """Of the scales of SM100, of a tile's first row; the stage has whole atoms of them."""
-        return tile.row & (SF_ATOM_ROWS - 1)
-
-    def scale_row(self, first: Any, index: int) -> Any:
-        """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
-        return cutlass.min(first + index, self.config.problem.scale_rows - 1)
+    @property
+    def same_rows(self) -> Any:
+        """Mask of the CTAs that have the same rows of A: one of each pair."""
+        return Int32(1 | 1 << CLUSTER) << self.place_in_pair
 
     @property
     def first_tile(self) -> TileQueue:
@@ -150,9 +136,13 @@ class GemmContext:
 
     def begin(self, role: Role) -> None:
         """A warp's first stamp, in a kernel that is traced."""
+        if self.config.trace:
+            begin(self, role)
 
     def stamp(self, activity: Activity, tile: GemmTile) -> None:
-        """What a warp's time since its last stamp went into, in a kernel that is traced."""
+        """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
+        if self.config.trace:
+            stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""

@@ -13,7 +13,6 @@ from ...device.matrix import store_transposed_b16
 from ...hardware.swizzle import CHUNK, Swizzle
 from ..sm90.packed_share import PackedShare
 from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
-from .config import GemmConfig
 from .context import GemmContext
 from .store import MATRIX, empty_box, store_box, store_value
 from .tile import SWAPPED_COLUMNS
@@ -25,7 +24,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedShare,
     """A warp's part of a tile to D."""
     for block in cutlass.range_constexpr(me.blocks):
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
-        if cutlass.const_expr(ctx.config.staged):
+        if cutlass.const_expr(ctx.config.epilogue.boxes):
             staging = empty_box(ctx, tile, me, 0, block)
             stage_box(ctx.config, staging, me, sums[block])
             store_box(ctx, tile, me, staging, column, cutlass.Int32(0))
@@ -35,7 +34,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedShare,
                 store_value(ctx, tile, 8 * j + me.pair + q, column + me.row + 8 * h, sums[block][i])
 
 
-def stage_box(config: GemmConfig, staging: Any, me: ColumnShare | PackedShare, sums: Any) -> None:
+def stage_box(config: Any, staging: Any, me: ColumnShare | PackedShare, sums: Any) -> None:
     """A warp's 16 columns of D for all rows of the tile.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
     swizzle = Swizzle(config.tile.store_swizzle)
     groups = me.tokens // MATRIX

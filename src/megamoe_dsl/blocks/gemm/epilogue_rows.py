@@ -11,7 +11,6 @@ from ...device import cast
 from ...device.matrix import store_b16
 from ...hardware.swizzle import CHUNK, Swizzle
 from ..sm90.tokens_as_m import RowShare
-from .config import GemmConfig
 from .context import GemmContext
 from .store import MATRIX, empty_box, store_box, store_pair
 from .work_tile import GemmTile
@@ -22,7 +21,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile to D."""
     columns = ctx.config.tile.store_columns
     first = me.first_chunk * (me.chunks * me.chunk_rows)
-    if cutlass.const_expr(ctx.config.staged):
+    if cutlass.const_expr(ctx.config.epilogue.boxes):
         for box in cutlass.range_constexpr(ctx.config.tile.boxes(me.half)):
             staging = empty_box(ctx, tile, me, me.warp_token, box)
             stage_box(ctx.config, staging, me, sums, box)
@@ -35,7 +34,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
                 store_pair(ctx, tile, me.token + 8 * h, column, sums[part][2 * pair : 2 * pair + 2])
 
 
-def stage_box(config: GemmConfig, staging: Any, me: RowShare, sums: Any, box: int) -> None:
+def stage_box(config: Any, staging: Any, me: RowShare, sums: Any, box: int) -> None:
     """A warp's 16 rows of a box's columns.  Matrix m of a store: 8 rows (m % 2) by 8 columns (m / 2); lane 8 m + r addresses row r."""
     columns, swizzle = config.tile.store_columns, Swizzle(config.tile.store_swizzle)
     row = (me.lane & 15) * (2 * columns)

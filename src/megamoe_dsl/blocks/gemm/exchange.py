@@ -24,8 +24,8 @@ from ...device.memory import load_shared_v4
 from ...device.tile_queue import TileQueue
 from ..sm90.math_thread import MathThread
 from . import epilogue_columns, epilogue_rows
+from .barriers import VECTOR
 from .context import GemmContext
-from .smem_plan import VECTOR
 from .work_tile import GemmTile
 
 POSITIVE = 0x7FFFFFFF  # all bits but the sign

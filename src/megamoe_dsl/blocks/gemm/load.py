@@ -23,7 +23,7 @@ from ..sm90 import load
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
 from .context import GemmContext
 from .maps import part
-from .smem_plan import SCALE_STEP
+from .tile import SCALE_STEP
 from .work_tile import GemmTile, next_tile, read_end
 
 
@@ -58,7 +58,7 @@ def load_tokens(ctx: GemmContext):
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
-        num_bytes = rows * ROW_BYTES + 4 * config.smem.scale_rows
+        num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
         operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
         stage = load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
         ctx.stamp(Activity.LOAD, tile)
@@ -69,7 +69,8 @@ def load_tokens(ctx: GemmContext):
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config = ctx.config
-    maps = OperandMaps(ctx.maps.weights_part, ctx.maps.weights, part(config.block_n))
+    # CTAs that work alone have no map of a part, and need none.
+    maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(config.block_n))
     weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)

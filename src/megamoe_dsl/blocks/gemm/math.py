@@ -28,7 +28,6 @@ from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare
 from ..sm90.weight_scales import ScaleMatrix, WeightScales
 from . import epilogue_columns, epilogue_rows, exchange
-from .config import GemmConfig
 from .context import GemmContext
 from .problem import SCALE_BLOCK
 from .work_tile import GemmTile, next_tile, read_end
@@ -43,9 +42,6 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
     tile, tiles = next_tile(ctx.first_tile)
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
-    if cutlass.const_expr(ctx.config.in_turn):
-        if me.group == ctx.config.warpgroups - 1:
-            stage.pass_turn(me.group)  # to the first
     while tile.valid():
         stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):
@@ -76,7 +72,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
     else:
         rows = rows_of(ctx.config, me, False)
-        if cutlass.const_expr(ctx.config.idles):
+        if cutlass.const_expr(ctx.config.epilogue.idles):
             sums = rows.zero().parts
             if rows.first_token < tile.valid_m:
                 sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
@@ -89,7 +85,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         scales = load_scales(ctx, following, me)
         if cutlass.const_expr(ctx.config.split_k):
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
-        elif cutlass.const_expr(ctx.config.idles):
+        elif cutlass.const_expr(ctx.config.epilogue.idles):
             if rows.first_token < tile.valid_m:
                 finish_rows(ctx, tile, rows, sums)
         else:
@@ -154,7 +150,7 @@ def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scal
     return multiply_tile(stage, me, scales, ctx.k_blocks)
 
 
-def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:
+def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
@@ -171,7 +167,7 @@ def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
     return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
 
 
-def first_column(config: GemmConfig, tile: GemmTile, me: MathThread, half: bool) -> Any:
+def first_column(config: Any, tile: GemmTile, me: MathThread, half: bool) -> Any:
     """Of a warpgroup's share, within the rows of one B."""
     own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
     return tile.n_block * config.block_n + own
@@ -186,7 +182,7 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
     rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
-    return tuple(matrix.load(base + ctx.scale_row(first, i), lane) for i in range(rows))
+    return tuple(matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(rows))
 
 
 def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 from ...hardware.operand_tile import ROW_BYTES
@@ -20,6 +21,7 @@ GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
+MOST_SCALES = 4  # in a copy of 16 bytes
 MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 
@@ -57,6 +59,14 @@ class GemmProblem:
     recipe: str = GEMM_RECIPES[0]
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
+    of_experts: ClassVar[bool] = False
+    """Whether rows of A and of D are counted on their own, and may lie apart."""
+    gathers: ClassVar[bool] = False
+    """Whether a list says where rows of A lie."""
+    places_rows: ClassVar[bool] = False
+    """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
+    gate_up: ClassVar[str] = ""
+    preactivations: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in ("n", "k", "num_groups"):
@@ -119,6 +129,16 @@ class GemmProblem:
     @property
     def output_bytes(self) -> int:
         return 2 if self.output == BF16 else 4
+
+    @property
+    def any_row(self) -> bool:
+        """Whether a tile may begin at any row of A that TMA loads, not only at a multiple of four."""
+        return self.kind == PACKED
+
+    @property
+    def scales_at_once(self) -> int:
+        """Scales of a row of A that follow one another and can be copied together: of 1, 2 or 4 K blocks."""
+        return gcd(self.k_blocks, MOST_SCALES) if self.formats.promoted else 1
 
     @property
     def has_groups(self) -> bool:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
-from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
-from .barriers import EXCHANGING_THREADS, LOADERS, barrier_table
+from .barriers import EXCHANGING_THREADS, VECTOR, WORK_TILES, barrier_table
+from .rows import RowSource
 from .tile import WARPS_PER_GROUP, TileShape
-
-WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
-VECTOR = 4  # sums that a thread sends at a time
-SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
+from .trace_counts import trace_counts
+from .weights import WeightSource
 
 
 @dataclass(frozen=True)
@@ -23,9 +21,12 @@ class GemmSmemPlan:
 
     fetchers  CTAs of a cluster that may fetch operands for one another
     groups    entries of the table of groups; 0 without one
+    rows      who brings rows of A (rows.py)
+    weights   who brings rows of B (weights.py)
     boxes     of D that a warp has in SMEM; none where D does not pass through it
-    any_row   whether a tile may begin at any row
     split_k   whether CTAs of a cluster have a half of K each
+    places_rows  whether rows begin elsewhere in A than in D
+    trace_warps  warps that leave stamps
     """
 
     tile: TileShape
@@ -33,54 +34,33 @@ class GemmSmemPlan:
     cluster: int
     fetchers: int
     groups: int
+    rows: RowSource
+    weights: WeightSource
     boxes: int
-    any_row: bool
     split_k: bool
+    places_rows: bool
+    trace_warps: int
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (barriers.py)."""
-        return barrier_table(
+        ring = barrier_table(
             num_stages=self.num_stages,
-            work_tiles=WORK_TILES,
-            loaders=self.loaders,
-            loaded=self.loaded,
+            loaders=self.rows.warps + 1 + self.weights.decode_warps,
+            loaded=self.rows.arrivals + self.weights.arrivals,
             math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
             cluster=self.cluster,
             fetchers=self.fetchers,
             split_k=self.split_k,
         )
-
-    @property
-    def loaders(self) -> int:
-        return LOADERS
-
-    @property
-    def loaded(self) -> int:
-        """Arrivals of theirs that say that a stage is full."""
-        return LOADERS
+        return self.weights.barriers(ring, self.num_stages)
 
     @property
     def tables(self) -> tuple[Field, ...]:
-        """What says where rows of groups lie."""
-        return (Field("group_table", (self.groups, 2), U32, 8),)
-
-    @property
-    def scale_rows(self) -> int:
-        """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind; 0 without scales."""
-        return self.tile.m + (SCALE_STEP if self.any_row else 0) if self.tile.scaled else 0
-
-    @property
-    def token_scales(self) -> Field:
-        return Field("sfa", (self.num_stages, align(4 * self.scale_rows, 128) // 4), F32, 128)
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.tile.n * ROW_BYTES
-
-    @property
-    def more_operands(self) -> tuple[Field, ...]:
-        return ()
+        """Fields that say where rows of groups lie, and what those who bring and decode operands have."""
+        table = Field("group_table", (self.groups, 2), U32, 8)
+        sources = (Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()
+        return (table, *self.weights.tables, *sources, *trace_counts(self.trace_warps))
 
     @property
     def box_bytes(self) -> int:
@@ -103,12 +83,12 @@ class GemmSmemPlan:
         boxes = (WARPS_PER_GROUP * self.finishing_groups, self.boxes, self.box_bytes)
         return Region.stack(
             "smem",
-            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
+            Field("weights", (stages, self.weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
-            *self.more_operands,
+            *self.weights.operands(tile.n, stages),
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
-            self.token_scales,
+            self.rows.scales(tile, stages),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),

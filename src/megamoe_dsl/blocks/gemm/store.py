@@ -18,7 +18,6 @@ from ...device.tma import commit_group, store_tile, wait_group_read
 from ...device.warp import sync_warp
 from ...hardware.swizzle import CHUNK, Swizzle
 from ..sm90.math_thread import MathThread
-from .config import GemmConfig
 from .context import GemmContext
 from .tile import WARPS_PER_GROUP
 from .work_tile import GemmTile
@@ -41,14 +40,14 @@ def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: c
     return ctx.shared("cd", group * WARPS_PER_GROUP + me.warp, box % boxes)
 
 
-def is_whole(config: GemmConfig, tile: GemmTile, row: Any) -> Any:
+def is_whole(config: Any, tile: GemmTile, row: Any) -> Any:
     """Whether TMA stores a warp's boxes of a tile, whose rows begin at `row`: all rows are to be written, or none belong to others."""
     if not config.problem.has_groups:
         return True
     return tile.valid_m - row >= (config.tile.store_rows if config.problem.has_partial_tiles else 1)
 
 
-def pending_of_last_tile(config: GemmConfig) -> int:
+def pending_of_last_tile(config: Any) -> int:
     """Boxes of the last tile that TMA may still read when the first of this one is filled: its other one, unless they came in odd
     numbers."""
     odd = any(config.tile.boxes(half) % config.boxes for half in {False, config.halves})

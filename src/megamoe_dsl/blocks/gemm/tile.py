@@ -12,6 +12,7 @@ GROUP_ROWS = 64  # of a wgmma
 MOST_COLUMNS = 256  # of a wgmma
 MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread's registers
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
+SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
 
 

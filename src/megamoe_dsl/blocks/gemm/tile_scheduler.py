@@ -22,7 +22,6 @@ from ...device.tile_queue import TileQueue, fetch_numbers, publish
 from ...layouts.arith import div, minimum, select
 from ...schedule import DenseOrder, GroupedOrder
 from ..walk import Walk, advance_to_valid, first_number
-from .base_config import BaseGemmConfig
 from .context import GemmContext
 from .group_table import GroupTable, fill_table
 from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK
@@ -33,7 +32,7 @@ from .work_tile import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS
 class TracedDense(DenseOrder):
     """The order of a dense problem's tiles, and of a contiguous one's, in a kernel."""
 
-    config: cutlass.Constexpr[BaseGemmConfig]
+    config: cutlass.Constexpr[Any]
     rows: Int32
 
 
@@ -41,7 +40,7 @@ class TracedDense(DenseOrder):
 class TracedGrouped(GroupedOrder):
     """The order of a packed or masked problem's tiles in a kernel."""
 
-    config: cutlass.Constexpr[BaseGemmConfig]
+    config: cutlass.Constexpr[Any]
     table: GroupTable
 
 

@@ -55,9 +55,7 @@ def multiply_some(stage: Stage, me: Share, acc: Any, partials: Any, scales: Weig
     stages, started, token_scales, row_scales = [], [], [], []
     for i in cutlass.range_constexpr(count):
         stage.wait_full()
-        stage.wait_turn(me.group)
         started.append(wgmma.issue(*me.operands(stage), partials[i]))
-        stage.pass_turn(me.group)
         token_scales.append(me.token_scales(stage))
         row_scales.append(scales.at(k + i))
         stages.append(stage)

@@ -97,9 +97,7 @@ class RowShare(MathThread):
         weight_scales = self.block_scales(stage, scales, k)
         sums, partial = [], acc.partial
         for c in cutlass.range_constexpr(self.chunks):
-            stage.wait_turn(self.group)
             partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
-            stage.pass_turn(self.group)
             if cutlass.const_expr(c == 0):
                 per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
             if cutlass.const_expr(c == self.chunks - 1):

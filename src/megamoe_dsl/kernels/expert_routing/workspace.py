@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...blocks.gemm.smem_plan import SCALE_STEP
+from ...blocks.gemm.tile import SCALE_STEP
 from ...layouts.arith import align
 from ...layouts.region import BF16, E4M3, F32, I32, I64, U8, Field, Region
 from ...recipe import BF16 as BF16_VALUES

@@ -1,20 +1,29 @@
-"""GEMMs, as the registry knows them."""
+"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.decoding.maps import DecodingMap, decoding_map_fields
-from ...blocks.gemm.maps import GemmMap, map_fields
+from ...blocks.gemm.gather.arguments import (
+    FactorArguments,
+    GatherGemmArguments,
+    HiddenFactorArguments,
+    StoringArguments,
+    TraceArguments,
+    with_parts,
+)
+from ...blocks.gemm.gather.problem import GatherGemmProblem
 from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
-from ...blocks.gemm.sm100.maps import PairGemmMap, pair_map_fields
 from ...hardware.map_fields import MapFields
+from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
+from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
@@ -27,7 +36,7 @@ class GemmKernel(Kernel):
     """D = A x B of BF16 numbers, or of block-scaled ones of 8 and 4 bits, dense or grouped."""
 
     name = "gemm"
-    problem = GemmProblem
+    problem: ClassVar[type[GemmProblem]] = GemmProblem
     configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig, "sm_100a": Sm100GemmConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     early = True
@@ -36,80 +45,95 @@ class GemmKernel(Kernel):
         """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
-    def function(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        if isinstance(config, Sm100GemmConfig):
-            from .sm100.kernel import pair_gemm_kernel
+    def function(self, config: Any) -> Callable[..., Any]:
+        if config.arch == Sm100GemmConfig.arch:
+            from .sm100 import kernel as pair_kernel
 
-            return pair_gemm_kernel
-        if config.problem.decodes:
-            from .decoding_kernel import decoding_gemm_kernel
+            return pair_kernel.kernel_of(config)
+        from .kernel import kernel_of
 
-            return decoding_gemm_kernel
-        from .kernel import gemm_kernel
+        return kernel_of(config)
 
-        return gemm_kernel
-
-    def arguments_type(self, config: BaseGemmConfig) -> type[GemmArguments]:
+    def arguments_type(self, config: Any) -> type[GemmArguments]:
         """With factors where the number formats have them."""
         return FactoredGemmArguments if config.problem.has_factors else GemmArguments
 
-    def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
-        """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
-        if isinstance(config, Sm100GemmConfig):
-            return pair_map_fields(config, args)
-        assert isinstance(config, GemmConfig)
-        return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
+    def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
+        return config.maps(args)  # type: ignore[no-any-return]
 
-    def map_names(self, config: BaseGemmConfig) -> list[str]:
-        if isinstance(config, Sm100GemmConfig):
-            return [one.name.lower() for one in PairGemmMap]
-        return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
+    def map_names(self, config: Any) -> Sequence[str]:
+        return config.map_names  # type: ignore[no-any-return]
 
-    def label(self, config: BaseGemmConfig) -> str:
+    def label(self, config: Any) -> str:
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else ""
+        tile = f"n{config.block_n}" if config.arch == GemmConfig.arch else ""
         tile += "" if p.recipe == GEMM_RECIPES[0] else f"-{p.recipe}"
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
-    def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
+    def facts(self, config: Any) -> list[tuple[str, object]]:
         """Tile, who multiplies it, order, grid, ring and registers."""
         dealt = "dealt at run time" if config.dealt else "in turn"
         order = ("order", f"{dealt}, {config.group_m} row blocks together")
-        if isinstance(config, Sm100GemmConfig):
-            shape = f"{config.block_n} rows of B x {config.block_m} rows of A x {config.block_k} over two CTAs"
-            epilogue = ("epilogue", f"{config.epilogue_warps} warps")
-            return [("tile", shape), epilogue, order, *super().facts(config), ("stages", config.num_stages)]
-        assert isinstance(config, GemmConfig)
-        tile = config.tile
-        side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
-        return [
-            ("tile", f"{tile.m} x {tile.n} x {config.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
-            ("K blocks in the tensor core", config.ahead if tile.scaled else "2, whose sums stay there"),
-            *((("K", f"a half for each CTA of a cluster, at most {config.most_k_blocks} blocks"),) if config.split_k else ()),
-            order,
-            *super().facts(config),
-            ("stages", config.num_stages),
-            *((("K blocks of B asked for at once", config.burst),) if config.burst > 1 else ()),
-            ("register budgets", ", ".join(f"{group} {count}" for group, count in self.registers(config).items())),
-        ]
+        shape, more = config.facts()
+        return [*shape, order, *super().facts(config), ("stages", config.num_stages), *more]
 
     def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
         """The least that a launch has to do."""
         return count_work(problem, load)
 
-    def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
+    def measures(self, config: Any, listing: Listing) -> list[Measure]:
+        from ..pair_gemm_measures import measure_pair_gemm
         from .measures import measure_gemm
-        from .sm100.measures import measure_pair_gemm
 
-        measure = measure_pair_gemm if isinstance(config, Sm100GemmConfig) else measure_gemm
+        measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))
 
-    def registers(self, config: BaseGemmConfig) -> Mapping[str, int]:
+    def registers(self, config: Any) -> Mapping[str, int]:
         """Per thread of the loaders' warpgroup, of those that multiply and of one that decodes; on SM100 they keep what they begin with."""
-        given = config.registers._asdict() if isinstance(config, GemmConfig) else {}
-        return {group: count for group, count in given.items() if count}
+        return {group: count for group, count in config.registers._asdict().items() if count} if config.registers else {}
 
-    def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
-        return config.tmem if isinstance(config, Sm100GemmConfig) else None
+    def tmem(self, config: Any) -> TmemPlan | None:
+        return config.tmem  # type: ignore[no-any-return]
+
+
+class GatherGemmKernel(GemmKernel):
+    """D = A x B over the rows of experts, which are gathered from tokens or sorted already."""
+
+    name = "gather_gemm"
+    problem = GatherGemmProblem
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16"), "sm_100a": Sm100GemmConfig.recipes}
+
+    def arguments_type(self, config: Any) -> type[GatherGemmArguments]:
+        """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
+        problem = config.problem
+        parts = {
+            FactorArguments: problem.has_factors,
+            HiddenFactorArguments: problem.hidden.factor,
+            StoringArguments: problem.preactivations,
+            TraceArguments: config.trace,
+        }
+        return with_parts(*(part for part, there in parts.items() if there))
+
+    def buffers(self, config: Any) -> Mapping[str, Region]:
+        """trace: the stamps of all warps, if they leave any."""
+        return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
+
+    def parameters(
+        self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """As of a GEMM.  Raises `ConfigError` for more rows than the kernel counts."""
+        config.check_rows(arguments["m"])
+        return super().parameters(config, arguments, encode)
+
+    def label(self, config: Any) -> str:
+        """As of a packed GEMM, and where rows lie."""
+        problem = config.problem
+        more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "", "traced" if config.trace else "") if one]
+        return "-".join([super().label(config), problem.source, problem.result, *more])
+
+    def facts(self, config: Any) -> list[tuple[str, object]]:
+        """As of a packed GEMM, who loads rows, and what consumers share."""
+        consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
+        return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]

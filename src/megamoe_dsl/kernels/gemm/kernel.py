@@ -1,12 +1,13 @@
-"""The GEMM kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+"""The GEMM kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
 | warps | role | registers |
 |---|---|---|
-| 0   | token loader     | loader |
-| 1   | weight loader    | loader |
-| 2   | scheduler: tiles | loader |
-| 3   | nothing          | loader |
-| 4.. | math, epilogues  | math   |
+| 0   | token loader, or gathers rows | loader |
+| 1   | weight loader                 | loader |
+| 2   | scheduler: tiles              | loader |
+| 3   | nothing, or gathers rows      | loader |
+| 4.. | math, epilogues               | math   |
+| last 4 | decode B, where math warps do not | decode |
 """
 
 from __future__ import annotations
@@ -19,42 +20,38 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
+from ...blocks.gemm.addresses import addresses
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
-from ...blocks.gemm.context import GemmContext, GemmMaps
-from ...blocks.gemm.load import load_tokens, load_weights
-from ...blocks.gemm.math import math
-from ...blocks.gemm.setup import prefetch_maps
-from ...blocks.gemm.tile_scheduler import schedule_tiles
+from ...blocks.gemm.context import GemmContext
+from ...blocks.gemm.gather.row_table import fill_tables
+from ...blocks.gemm.setup import end_together, prefetch_maps, rank_in_cluster, set_up_together
+from ...blocks.gemm.tile import WARPS_PER_GROUP
+from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
 from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
-from ...device.cluster import sync_cluster
-from ...device.tensor_map import address
-from ...device.warp import set_max_registers
+from ...blocks.warp_roles import WarpRole, run_roles, warps
+from ...device.e2m1 import store_table
 
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
 def initialise(ctx: GemmContext, warp: Any):
-    """mbarriers, visible to the cluster and to TMA."""
+    """mbarriers and the table of decoded values, visible to the cluster and to TMA."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(ctx, ("tokens", "weights", "sfa", "d"))
+        prefetch_maps(ctx, tuple(name for name in ctx.config.map_names if not name.endswith("_part")))
+    if cutlass.const_expr(ctx.config.problem.decodes):
+        if warp == SCHEDULER_WARP:
+            store_table(ctx.shared("decoded"))
     set_up_together(ctx)
-    if cutlass.const_expr(ctx.config.weights_first):
+    if cutlass.const_expr(ctx.config.problem.of_experts):
+        begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
+    elif cutlass.const_expr(ctx.config.weights_first):
         begin_with_weights(warp)
     else:
         begin()
-
-
-@cute.jit
-def set_up_together(ctx: GemmContext):
-    """All CTAs of a cluster: what is set up is visible to them."""
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
-    else:
-        cute.arch.sync_threads()
 
 
 @cute.jit
@@ -67,25 +64,51 @@ def begin_with_weights(warp: Any):
 
 
 @cute.jit
-def end_together(ctx: GemmContext):
-    """No CTA leaves while another may still reach its SMEM."""
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
+def schedule(ctx: GemmContext):
+    """The scheduler warp."""
+    if cutlass.const_expr(ctx.config.problem.of_experts):
+        fill_tables(ctx)
+        walk_tiles(ctx)
+    else:
+        schedule_tiles(ctx)
 
 
-def rank_in_cluster(config: GemmConfig) -> Int32:
-    return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
+    """The warps that do not multiply."""
+    weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: config.weights.load(ctx))
+    scheduler = WarpRole("scheduler", warps(SCHEDULER_WARP), lambda ctx, warp: schedule(ctx))
+    tokens = WarpRole("token loader", warps(TOKENS_WARP), lambda ctx, warp: config.rows.load(ctx, Int32(0)))
+    if not config.problem.of_experts:
+        return (tokens, weights, scheduler)
+    second = WarpRole("token loader", None, lambda ctx, warp: config.rows.load(ctx, Int32(1)))
+    return (weights, scheduler, tokens, *((second,) if config.rows.warps > 1 else ()))
+
+
+def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
+    loaders = loader_roles(config)
+    decoders = range(last, last + WARPS_PER_GROUP)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode, False)
+    return (
+        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader, False),
+        *((decode,) if config.weights.decode_warps else ()),
+        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, True),
+    )
 
 
 @cute.jit
-def run_loader_warp(ctx: GemmContext, warp: Any, weights: cutlass.Constexpr[Callable[[GemmContext], None]] = load_weights):
-    """One of the warps that do not multiply; `weights` is what the weight loader does."""
-    if warp == TOKENS_WARP:
-        load_tokens(ctx)
-    elif warp == WEIGHTS_WARP:
-        weights(ctx)
-    elif warp == SCHEDULER_WARP:
-        schedule_tiles(ctx)
+def run(ctx: GemmContext, warp: Any):
+    """One CTA, from set-up to tear-down."""
+    initialise(ctx, warp)
+    run_roles(roles(ctx.config), ctx, warp)
+    end_together(ctx)
+
+
+def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
+    """What the roles of a CTA need."""
+    rank, places = rank_in_cluster(config), addresses(config.map_names, maps)
+    return GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 
 
 @cute.kernel
@@ -97,18 +120,40 @@ def gemm_kernel(
     weights_part: GridConstant[cuda.TensorMap],
     sfa: GridConstant[cuda.TensorMap],
     d: GridConstant[cuda.TensorMap],
-    args: GemmArguments,
+    args: Any,
 ):
-    """One CTA, from set-up to tear-down."""
+    """B that is decoded comes as codes and records."""
     warp = cute.arch.warp_idx()
-    rank = rank_in_cluster(config)
-    maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
-    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
-    initialise(ctx, warp)
-    if warp < LOADER_WARPS:
-        set_max_registers(config.registers.loader, grow=False)
-        run_loader_warp(ctx, warp)
-    else:
-        set_max_registers(config.registers.math, grow=True)
-        math(ctx, warp - LOADER_WARPS)
-    end_together(ctx)
+    run(context(config, args, tokens, tokens_part, weights, weights_part, sfa, d), warp)
+
+
+@cute.kernel
+def gather_gemm_kernel(
+    config: cutlass.Constexpr[GemmConfig],
+    weights: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: Any,
+):
+    """Rows of experts that are gathered."""
+    run(context(config, args, weights, d), cute.arch.warp_idx())
+
+
+@cute.kernel
+def sorted_gemm_kernel(
+    config: cutlass.Constexpr[GemmConfig],
+    weights: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    tokens: GridConstant[cuda.TensorMap],
+    tokens_part: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    args: Any,
+):
+    """Rows of experts that are sorted already."""
+    run(context(config, args, weights, d, tokens, tokens_part, sfa), cute.arch.warp_idx())
+
+
+def kernel_of(config: GemmConfig) -> Callable[..., Any]:
+    """The kernel that takes the configuration's tensor maps."""
+    if not config.problem.of_experts:
+        return gemm_kernel
+    return gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel

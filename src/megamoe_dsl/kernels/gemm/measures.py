@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...blocks.gemm.gather.gather import LANES_PER_ROW
 from ...sass.measurer import Measure, Measurer
 
 WGMMA = r"\w*GMMA"
@@ -11,11 +12,16 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_ro
 
 def measure_gemm(find: Measurer) -> list[Measure]:
     """Of the math warps, where a tile has K blocks enough for a loop, and of the loaders.  Raises `InspectionError`."""
-    loaders = [
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + find.config.tile.scaled),
-        *measure_weight_loader(find),
-    ]
-    return [*(measure_math(find) if has_loop(find) else ()), *loaders]
+    return [*(measure_math(find) if has_loop(find) else ()), *measure_row_loader(find), *measure_weight_loader(find)]
+
+
+def measure_row_loader(find: Measurer) -> list[Measure]:
+    """Of the warp that loads rows, or of one that gathers them."""
+    config = find.config
+    if not config.problem.gathers:
+        return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + config.tile.scaled)
+    copies = max(config.block_m // (config.rows.warps * 32 // LANES_PER_ROW), 1)
+    return find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies)
 
 
 def has_loop(find: Measurer) -> bool:
@@ -24,9 +30,9 @@ def has_loop(find: Measurer) -> bool:
     return bool(config.most_k_blocks > (config.ahead if config.tile.scaled else 2))
 
 
-def measure_weight_loader(find: Measurer, boxes: int = 1) -> list[Measure]:
-    """Of the weight loader, which fetches so many boxes of a K block, and codes and records of weights that are decoded."""
-    fetches = 2 if find.config.problem.decodes else boxes
+def measure_weight_loader(find: Measurer) -> list[Measure]:
+    """Of the weight loader, which fetches one or two boxes of a K block, or codes and records of weights that are decoded."""
+    fetches = 2 if find.config.problem.decodes else find.config.weights.boxes
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", fetches)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ...kernels.moe.halves.layouts.pool import first_rows, pool_rows
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, Kept, symmetric_buffer
 from ...kernels.moe.halves.layouts.watchdog import describe
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem
@@ -91,7 +91,7 @@ class EpSymmetric:
 
     sym       its memory, uint8; None makes it on `device`
     watchdog  the record; None makes one
-    keeps_rows  whether it has room for a combine that keeps rows' results until they are sent or fetched (`GemmCombineConfig`)
+    keeps     what it has for configurations whose way is not the usual one
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class EpSymmetric:
         watchdog: torch.Tensor | None = None,
         *,
         device: torch.device | str = "cpu",
-        keeps_rows: bool = False,
+        keeps: Kept = Kept.NOTHING,
     ) -> None:
-        self.problem, self.region = problem, symmetric_buffer(problem, keeps_rows)
+        self.problem, self.region = problem, symmetric_buffer(problem, keeps)
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         self.watchdog = new_record(self.sym.device) if watchdog is None else watchdog
 
@@ -170,9 +170,9 @@ class EpBuffers(EpSymmetric):
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
         *,
-        keeps_rows: bool = False,
+        keeps: Kept = Kept.NOTHING,
     ) -> None:
-        super().__init__(problem, sym, watchdog, device=weights.fc1.device, keeps_rows=keeps_rows)
+        super().__init__(problem, sym, watchdog, device=weights.fc1.device, keeps=keeps)
         self.weights = weights
         self.traces: dict[EpConfig, torch.Tensor] = {}
 

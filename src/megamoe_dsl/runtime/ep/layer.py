@@ -18,7 +18,7 @@ from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
 from ...kernels.moe.halves.config import DispatchGemmConfig
-from ...kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ...kernels.moe.halves.tables_config import RoutingTablesConfig
 from ...kernels.registry import config_type, find_kernel
 from ...problem import Problem, ProblemError
@@ -73,13 +73,14 @@ class EpMoE(torch.nn.Module):
         tokens = problem.max_tokens_per_rank
         self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-        region = symmetric_buffer(problem, self.combine_config.keeps_rows)
+        keeps = max(self.dispatch_config.keeps, self.combine_config.keeps)
+        region = symmetric_buffer(problem, keeps)
         self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
-        if self.symmetric.num_bytes not in (region.size, symmetric_buffer(problem, True).size):
+        if self.symmetric.num_bytes not in {symmetric_buffer(problem, one).size for one in Kept if one >= keeps}:
             raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
         check_device("weights.fc1", weights.fc1, self.symmetric.sym.device)
         self.check_others()
-        self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps_rows=self.combine_config.keeps_rows)
+        self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps=keeps)
         self.rows = self.memory.new_rows()
         self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)

@@ -20,21 +20,21 @@ class Splits:
     """What one rank's tokens come to; of all ranks together each field has the ranks as its first dimension.
 
     experts  int32 [E]: tokens for each expert
-    ranks    int32 [R]: pairs that each rank fetches, one for each token and set of `fetched_for` of its experts
+    ranks    int32 [R]: pairs that each rank fetches, one for each token, or for each of its experts there
     """
 
     experts: torch.Tensor
     ranks: torch.Tensor
 
     @classmethod
-    def of(cls, problem: Problem, topk_idx: torch.Tensor, *, fetched_for: int | None = None) -> Splits:
-        """Of the tokens of a rank: int64 or int32 [T, topk] experts; what names none drops its pair.  A token is fetched once for so many
-        neighbouring experts, by default for all of a rank.  Raises `ProblemError` for a shape."""
+    def of(cls, problem: Problem, topk_idx: torch.Tensor, *, token_saving: bool = True) -> Splits:
+        """Of the tokens of a rank: int64 or int32 [T, topk] experts; what names none drops its pair.  A rank fetches a token
+        once, or without token saving for each of its experts.  Raises `ProblemError` for a shape."""
         _check(problem, topk_idx)
         experts = torch.zeros(problem.num_experts + 1, dtype=torch.int32, device=topk_idx.device)
         ranks = torch.zeros(problem.num_ranks + 1, dtype=torch.int32, device=topk_idx.device)
         expert = experts_of(problem, topk_idx).flatten()
-        rank = torch.where(leading_pairs(problem, topk_idx, fetched_for), ranks_of(problem, topk_idx), problem.num_ranks).flatten()
+        rank = torch.where(leading_pairs(problem, topk_idx, token_saving), ranks_of(problem, topk_idx), problem.num_ranks).flatten()
         ones = torch.ones_like(expert, dtype=torch.int32)
         return cls(experts.scatter_add_(0, expert, ones)[:-1], ranks.scatter_add_(0, rank, ones)[:-1])
 
@@ -66,10 +66,10 @@ class RoutingTables:
         topk_idx: torch.Tensor,
         splits: Splits,
         *,
-        fetched_for: int | None = None,
+        token_saving: bool = True,
         token_sorting: bool = True,
     ) -> RoutingTables:
-        """Of a rank whose tokens have the experts `topk_idx`; `splits` are those of all ranks, made with the same `fetched_for`.
+        """Of a rank whose tokens have the experts `topk_idx`; `splits` are those of all ranks, made with the same `token_saving`.
 
         With `token_sorting` a rank's list is in the order of (expert, token), else of tokens.  Raises `ProblemError` for a shape.
         """
@@ -85,7 +85,7 @@ class RoutingTables:
         local = slice(rank * problem.experts_per_rank, (rank + 1) * problem.experts_per_rank)
         return cls(
             rows.to(torch.int32).view(topk_idx.shape),
-            _lists(problem, topk_idx, order if token_sorting else None, fetched_for),
+            _lists(problem, topk_idx, order if token_sorting else None, token_saving),
             splits.ranks[:, rank].to(torch.int32).clone(),
             splits.experts[:, local].sum(dim=0).to(torch.int32),
         )
@@ -102,26 +102,21 @@ def ranks_of(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
     return experts_of(problem, topk_idx) // problem.experts_per_rank
 
 
-def sets_of(problem: Problem, topk_idx: torch.Tensor, fetched_for: int | None) -> torch.Tensor:
-    """int64 [T, topk]: the sets of so many neighbouring experts of a rank, by default of all of them, that the experts are of."""
-    expert, local = experts_of(problem, topk_idx), problem.experts_per_rank
-    size = fetched_for or local
-    return expert // local * -(-local // size) + expert % local // size
+def token_rank_table(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
+    """int64 [T, R]: the first expert of each token on each rank, `num_experts` where there is none."""
+    expert = experts_of(problem, topk_idx)
+    table = torch.full((len(expert), problem.num_ranks + 1), problem.num_experts, dtype=torch.int64, device=expert.device)
+    return table.scatter_reduce_(1, ranks_of(problem, topk_idx), expert, "amin")[:, :-1]
 
 
-def token_rank_table(problem: Problem, topk_idx: torch.Tensor, fetched_for: int | None = None) -> torch.Tensor:
-    """int64 [T, R], or a column for each set of experts: the first expert of each token there, `num_experts` where there is none."""
-    expert, local = experts_of(problem, topk_idx), problem.experts_per_rank
-    columns = problem.num_ranks * -(-local // (fetched_for or local))
-    table = torch.full((len(expert), columns + 1), problem.num_experts, dtype=torch.int64, device=expert.device)
-    return table.scatter_reduce_(1, sets_of(problem, topk_idx, fetched_for), expert, "amin")[:, :-1]
-
-
-def leading_pairs(problem: Problem, topk_idx: torch.Tensor, fetched_for: int | None = None) -> torch.Tensor:
-    """bool [T, topk]: the pairs whose token travels, one for each token and set of experts; with sets of 1 all that name an expert."""
-    expert, table = experts_of(problem, topk_idx), token_rank_table(problem, topk_idx, fetched_for)
-    first = table.gather(1, sets_of(problem, topk_idx, fetched_for).clamp(max=table.shape[1] - 1))
-    return (expert < problem.num_experts) & (expert == first)
+def leading_pairs(problem: Problem, topk_idx: torch.Tensor, token_saving: bool = True) -> torch.Tensor:
+    """bool [T, topk]: the pairs whose token travels, one for each token and rank; without token saving all that name an expert."""
+    expert = experts_of(problem, topk_idx)
+    named = expert < problem.num_experts
+    if not token_saving:
+        return named
+    first = token_rank_table(problem, topk_idx).gather(1, ranks_of(problem, topk_idx).clamp(max=problem.num_ranks - 1))
+    return named & (expert == first)
 
 
 def first_expert_rows(problem: Problem, rows: torch.Tensor) -> torch.Tensor:
@@ -130,10 +125,10 @@ def first_expert_rows(problem: Problem, rows: torch.Tensor) -> torch.Tensor:
     return (padded.cumsum(dim=1) - padded).flatten()
 
 
-def _lists(problem: Problem, topk_idx: torch.Tensor, order: torch.Tensor | None, fetched_for: int | None) -> torch.Tensor:
+def _lists(problem: Problem, topk_idx: torch.Tensor, order: torch.Tensor | None, token_saving: bool) -> torch.Tensor:
     """The pairs that travel, one list for each rank; `order` is that of all pairs, None as they come."""
     capacity, ranks = send_capacity(problem), problem.num_ranks
-    travels, rank = leading_pairs(problem, topk_idx, fetched_for).flatten(), ranks_of(problem, topk_idx).flatten()
+    travels, rank = leading_pairs(problem, topk_idx, token_saving).flatten(), ranks_of(problem, topk_idx).flatten()
     pairs = torch.arange(len(rank), device=rank.device) if order is None else order
     of_rank = (rank[pairs, None] == torch.arange(ranks, device=rank.device)) & travels[pairs, None]
     place = torch.where(of_rank, of_rank.long().cumsum(dim=0) - 1 + capacity * torch.arange(ranks, device=rank.device), ranks * capacity)

@@ -53,7 +53,8 @@ class SimulatedEp:
             raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
         for one in weights:
             check_weights(self.problem, one)
-        self.ranks = [EpBuffers(self.problem, one, keeps_rows=combine.config.keeps_rows) for one in weights]
+        keeps = max(dispatch.config.keeps, combine.config.keeps)
+        self.ranks = [EpBuffers(self.problem, one, keeps=keeps) for one in weights]
         self.peers = torch.tensor([rank.sym.data_ptr() for rank in self.ranks], dtype=torch.int64, device=CPU)
         self.simulator = Simulator(None, GlobalMemory(), seed=seed, race=race, progress=progress)
 
@@ -121,8 +122,8 @@ class SimulatedEp:
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         config = self.dispatch_kernel.config
-        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, fetched_for=config.fetched_for) for one in inputs])
-        options: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
+        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, token_saving=config.token_saving) for one in inputs])
+        options: dict[str, Any] = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
         for rank, (buffers, one) in enumerate(zip(self.ranks, inputs, strict=True)):
             buffers.store(one, RoutingTables.of(self.problem, rank, one.topk_idx, splits, **options))
             if scatter_indices is not None:

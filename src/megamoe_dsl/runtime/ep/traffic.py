@@ -26,16 +26,16 @@ class Traffic:
     row_bytes: int
 
     @classmethod
-    def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor], fetched_for: int | None = None) -> Traffic:
-        """Of all ranks, whose tokens have these experts; a row is fetched for so many neighbouring experts, by default for a rank's."""
+    def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor], token_saving: bool = True) -> Traffic:
+        """Of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
 
-        def crossing(size: int | None) -> int:
-            away = (leading_pairs(problem, idx, size) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
+        def crossing(saving: bool) -> int:
+            away = (leading_pairs(problem, idx, saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
             return sum(int(pairs.sum()) for pairs in away)
 
         form = problem.formats.activations
         scales = SCALE_BYTES * (problem.hidden // SCALE_CHANNELS) if form.scale else 0
-        return cls(crossing(1), crossing(fetched_for), form.row_bytes(problem.hidden) + scales)
+        return cls(crossing(False), crossing(token_saving), form.row_bytes(problem.hidden) + scales)
 
     @property
     def saved(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....hardware.packed_part import PackedPart
 from ...sm90.decode import decode_tile
 from ...sm90.math_thread import MathThread
 from ..context import GemmContext
@@ -19,7 +20,7 @@ from ..work_tile import next_tile
 def decode_weights(ctx: GemmContext, warp: Int32):
     """One of the four warps."""
     me = MathThread(Int32(0), warp, cute.arch.lane_idx())
-    table, part = ctx.shared("decoded"), ctx.config.smem.part
+    table, part = ctx.shared("decoded"), PackedPart(ctx.config.block_n)
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():

@@ -45,7 +45,7 @@ def load_weights(ctx: GemmContext):
     problem, part = ctx.config.problem, PackedPart(ctx.config.block_n)
     lines_of_b = tiles_of(problem.n) * problem.k_blocks * TILE_LINES
     tile, tiles = next_tile(ctx.first_tile)
-    stage = CodeStage.of(ctx.first_stage) if ctx.config.decode_warps else ctx.first_stage
+    stage = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
     while tile.valid():
         base = tile.group * lines_of_b
         codes, records = part.first_lines(tile.n_block, problem.k_blocks)

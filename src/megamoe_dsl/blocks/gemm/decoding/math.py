@@ -15,6 +15,7 @@ from cutlass import Int32
 
 from ....device.tile_queue import TileQueue
 from ....device.tma import wait_group_read
+from ....hardware.packed_part import PackedPart
 from ...sm90.math_thread import MathThread
 from ...sm90.packed_share import PackedBlock, PackedShare, multiply_packed_tile
 from .. import epilogue_columns, exchange
@@ -42,7 +43,7 @@ def math(ctx: GemmContext, warp: Int32):
 
 def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> PackedShare:
     """What a thread's warpgroup has of a tile: two blocks of 64 rows of B, or one."""
-    config, table, part = ctx.config, ctx.shared("decoded"), ctx.config.smem.part
+    config, table, part = ctx.config, ctx.shared("decoded"), PackedPart(ctx.config.block_n)
     if config.tile.chunks(False) > 1:
         return PackedShare.of(me, config.block_m, table, part)
     block = me.group if config.warpgroups > 1 else part.block_of_group(tile.n_block)

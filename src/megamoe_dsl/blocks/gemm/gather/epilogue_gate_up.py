@@ -23,13 +23,12 @@ from ....device.warp import sync_warp
 from ....hardware.swizzle import CHUNK, Swizzle
 from ...sm90.tokens_as_m import WARP_ROWS, RowShare
 from ...swiglu import activate
+from ..context import GemmContext
 from ..epilogue_rows import stage_box
 from ..problem import SCALE_BLOCK
 from ..tile import WARPS_PER_GROUP
 from ..work_tile import GemmTile
 from .arguments import StoringArguments
-from .config import GatherGemmConfig
-from .context import GatherContext
 from .problem import GATE_FIRST, INTERLEAVED
 
 ROW_BYTES = SCALE_BLOCK
@@ -38,7 +37,7 @@ ROWS_PER_STEP = 32 // CHUNKS
 
 
 @cute.jit
-def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
+def finish_gate_up(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile to D, and their scales."""
     problem, args, swizzle = ctx.config.problem, ctx.args, Swizzle(ROW_BYTES)
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
@@ -71,7 +70,7 @@ def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
 
 
 @cute.jit
-def store_preactivations(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any, staging: Int32):
+def store_preactivations(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any, staging: Int32):
     """A warp's 16 rows of gate and up, rounded as they are before they are activated."""
     config, swizzle, chunk = ctx.config, Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
     for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
@@ -86,17 +85,18 @@ def store_preactivations(ctx: GatherContext, tile: GemmTile, me: RowShare, sums:
         sync_warp()
 
 
-def column_of(config: GatherGemmConfig, tile: GemmTile, column: int) -> Any:
+def column_of(config: Any, tile: GemmTile, column: int) -> Any:
     """The row of B that is a tile's number `column`: gate comes before up in a stage."""
     problem = config.problem
     if problem.gate_up == INTERLEAVED:
         return tile.n_block * config.block_n + column
-    up, within = divmod(column, config.weight_rows)
+    rows = config.block_n // 2
+    up, within = divmod(column, rows)
     second = up == (problem.gate_up == GATE_FIRST)
-    return tile.n_block * config.weight_rows + within + second * (problem.n // 2)
+    return tile.n_block * rows + within + second * (problem.n // 2)
 
 
-def channels(ctx: GatherContext, sums: Any, h: int) -> list[Float32]:
+def channels(ctx: GemmContext, sums: Any, h: int) -> list[Float32]:
     """A thread's 32 activated channels of its row h: four that follow one another here make its word of a 16-byte chunk.
 
     Gate and up in parts of their own: channels 8 j + pair + e of j = 0 to 15, two j in a word.  Interleaved: channels 4 j + lane % 4 of

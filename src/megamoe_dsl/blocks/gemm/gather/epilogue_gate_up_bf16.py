@@ -14,17 +14,17 @@ import cutlass.cute as cute
 from ....device.byte_order import joined_pairs
 from ....device.warp import sync_warp
 from ...sm90.tokens_as_m import RowShare
+from ..context import GemmContext
 from ..epilogue_rows import stage_box
 from ..store import store_box_rows
 from ..tile import WARPS_PER_GROUP
 from ..work_tile import GemmTile
-from .context import GatherContext
 from .epilogue_gate_up import channels, store_preactivations
 from .problem import INTERLEAVED
 
 
 @cute.jit
-def finish_gate_up_bf16(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
+def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile to D."""
     config, problem = ctx.config, ctx.config.problem
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
@@ -40,7 +40,7 @@ def finish_gate_up_bf16(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: 
         store_box_rows(ctx, staging, tile.n_block * columns + box * box_columns, row, rows, me.lane, ordered)
 
 
-def in_accumulator(ctx: GatherContext, sums: Any) -> tuple[Any, ...]:
+def in_accumulator(ctx: GemmContext, sums: Any) -> tuple[Any, ...]:
     """Activated channels of a thread's two rows, as an accumulator has values: two of each 8 channels of a row.
 
     Interleaved: channels q and q + 4 of lane q of a quad.

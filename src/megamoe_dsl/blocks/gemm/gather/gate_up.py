@@ -10,8 +10,8 @@ from cutlass import Int32
 
 from ....hardware.operand_tile import ROW_BYTES
 from ...sm90.load import Fetch, WeightTile
+from ..context import GemmContext
 from ..work_tile import GemmTile
-from .context import GatherContext
 from .problem import UP_FIRST
 
 
@@ -35,10 +35,10 @@ class GateUpFetch(Fetch):
         super().load(destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
 
 
-def gate_and_up(ctx: GatherContext, tile: GemmTile) -> WeightTile:
+def gate_and_up(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config, problem = ctx.config, ctx.config.problem
-    rows, up_first = config.weight_rows, problem.gate_up == UP_FIRST
+    rows, up_first = config.block_n // 2, problem.gate_up == UP_FIRST
     apart = -problem.n // 2 if up_first else problem.n // 2
     fetch = GateUpFetch(ctx.maps.weights, Int32(0), Int32(1), False, rows, apart)
     row = tile.group * problem.n + tile.n_block * rows + up_first * (problem.n // 2)

@@ -21,20 +21,21 @@ from ....device.stage import SCALE_BYTES
 from ....hardware.operand_tile import ROW_BYTES
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
+from ..context import GemmContext
 from ..work_tile import GemmTile, next_tile
-from .context import GatherContext
-from .scaled_stage import ScaledStage
+from .scaled_stage import ScaledStage, copied_stage
 
 LANES_PER_ROW = ROW_BYTES // VECTOR
 ROWS_PER_COPY = 32 // LANES_PER_ROW
 
 
 @cute.jit
-def gather_tokens(ctx: GatherContext, number: Int32):
+def gather_tokens(ctx: GemmContext, number: Int32):
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_copied_stage
+    rows = ctx.config.rows
+    stage = copied_stage(ctx.first_stage, rows.at_once, rows.scale_places(ctx.config.num_stages))
     while tile.valid():
         ctx.wait_rows(tile)
         ctx.stamp(Activity.WAIT_TOKENS, tile)
@@ -44,11 +45,11 @@ def gather_tokens(ctx: GatherContext, number: Int32):
 
 
 @cute.jit
-def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: ScaledStage):
+def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledStage):
     """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scales of row l of every 32; every
     second four and 32 are this warp's.  Returns the ring's next stage."""
     config, lane = ctx.config, cute.arch.lane_idx()
-    warps, first_row = config.gather_warps, ctx.source_row(tile)
+    warps, first_row = config.rows.warps, ctx.source_row(tile)
     row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW
     rows = [row + start for start in range(0, config.block_m, warps * ROWS_PER_COPY)]
     scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
@@ -73,17 +74,17 @@ def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Scaled
 
 
 @cute.jit
-def copy_scales(ctx: GatherContext, tile: GemmTile, k: Int32, stage: ScaledStage, scaled: list[Any], sources: list[Int32]):
+def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, scaled: list[Any], sources: list[Int32]):
     """A lane's rows' scales from K block `k` on, of as many as lie together."""
     config = ctx.config
     for i in cutlass.range_constexpr(len(scaled)):
-        if rows_end(config.block_m, config.gather_warps * 32, i) or scaled[i] < config.block_m:
+        if rows_end(config.block_m, config.rows.warps * 32, i) or scaled[i] < config.block_m:
             num_bytes = select(scaled[i] < tile.valid_m, Int32(stage.scale_step), Int32(0))
             source = ctx.args.a_sf + (Int64(sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
             copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
 
 
-def source_of(ctx: GatherContext, number: Any) -> Int32:
+def source_of(ctx: GemmContext, number: Any) -> Int32:
     """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
     listed = load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
     return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import ClassVar
 
 from ....activation import ACTIVATIONS, SILU, Activation
@@ -14,8 +13,6 @@ GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
 SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
 GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
-MOST_SCALES = 4
-"""In a copy of 16 bytes."""
 GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 
@@ -46,6 +43,7 @@ class GatherGemmProblem(GemmProblem):
     preactivations: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
+    of_experts: ClassVar[bool] = True
     weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
 
     def __post_init__(self) -> None:
@@ -64,7 +62,7 @@ class GatherGemmProblem(GemmProblem):
         self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")
 
     @property
-    def gathers(self) -> bool:
+    def gathers(self) -> bool:  # type: ignore[override]
         """Whether a list says where rows of A lie."""
         return self.source == GATHERED
 
@@ -72,11 +70,6 @@ class GatherGemmProblem(GemmProblem):
     def hidden(self) -> Format:
         """Of activated gate and up: what Linear2 takes; where that has a factor, which somebody must know before, it may be BF16."""
         return UNSCALED if self.has_factors and self.output == BF16 else self.formats.hidden
-
-    @property
-    def scales_at_once(self) -> int:
-        """Scales of a row of A that follow one another and can be copied together: of 1, 2 or 4 K blocks."""
-        return gcd(self.k_blocks, MOST_SCALES) if self.formats.promoted else 1
 
     @property
     def d_columns(self) -> int:
@@ -96,6 +89,10 @@ class GatherGemmProblem(GemmProblem):
         return self.activates.clamp
 
     @property
-    def places_rows(self) -> bool:
+    def places_rows(self) -> bool:  # type: ignore[override]
         """Whether an expert's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
         return SORTED_BLOCKED in (self.source, self.result)
+
+    @property
+    def any_row(self) -> bool:
+        return self.source == SORTED_PACKED

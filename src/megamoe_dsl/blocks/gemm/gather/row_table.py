@@ -9,15 +9,15 @@ from cutlass import Int32
 from ....device.memory import load_shared_v2, store_shared_u32, store_shared_v2
 from ....device.warp import shuffle, shuffle_up, sync_warp
 from .. import group_table
+from ..context import GemmContext
 from ..problem import ROW_BLOCK
-from .context import GatherContext
 from .problem import SORTED_BLOCKED
 
 LANES = 32
 
 
 @cute.jit
-def fill_tables(ctx: GatherContext):
+def fill_tables(ctx: GemmContext):
     """The scheduler warp: (rows, first row of D) of each expert, and its first row of A where that is another."""
     group_table.fill_table(ctx)
     if cutlass.const_expr(ctx.config.problem.places_rows):
@@ -25,7 +25,7 @@ def fill_tables(ctx: GatherContext):
 
 
 @cute.jit
-def place_rows(ctx: GatherContext):
+def place_rows(ctx: GemmContext):
     """Blocks of the experts before each, 32 experts at a time; rows that do not fit into D are cut off."""
     config, lane = ctx.config, cute.arch.lane_idx()
     problem, blocks_before = config.problem, Int32(0)

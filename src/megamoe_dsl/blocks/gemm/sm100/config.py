@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....config_error import require, require_integers
+from ....config_error import ConfigError, require, require_integers
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
+from ....hardware.map_fields import MapFields
+from ....hardware.tmem import TMEM_COLUMNS
+from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...sm100.pair_config import PairConfig
 from ...sm100.pair_stage import PairStage
-from ...sm100.tmem_plan import Sm100TmemPlan
+from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
-from ..problem import BF16, CONTIGUOUS, DENSE, KINDS, MASKED, ROW_BLOCK, GemmProblem
+from ..gather.sm100.choose import CANDIDATES, fastest
+from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..tile import WARPS_PER_GROUP
 from .choose import choose_pair_fields
+from .maps import pair_map_fields
+from .rows import BroughtRows, PairRows
 from .smem_plan import PairGemmSmemPlan
 
 ROWS = (32, 64, 128, 192)
@@ -32,13 +39,20 @@ NUM_SMS = 148  # of a B200
 class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192; 256 of BF16
+    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192; 256 of BF16, and over the rows of experts, where tensor memory
+                         holds the sums of two tiles at a time, or of one where they are large
     num_sms              CTAs of the grid, even
     block_k              K of a stage: 128, or 256 of E2M1 rows, 64 of BF16; results have the same bits; 0 asks for the least
     epilogue_warpgroups  1, or 2 that share the passes of a tile
     group_m              row blocks that the order of tiles takes together
     dealt                tiles are dealt at run time, not in turn
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
+
+    Over the rows of experts:
+    consumers            1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256,
+                         and a warpgroup of the epilogue
+    pairs                CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
+    trace                warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM100
@@ -52,14 +66,18 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     group_m: int = 8
     dealt: bool = False
     num_stages: int = 0
+    consumers: int = 1
+    pairs: int = 1
+    trace: bool = False
 
     def __post_init__(self) -> None:
         self.check_problem()
         problem = self.problem
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
         require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
-        require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages")
-        require(isinstance(self.dealt, bool), "dealt", self.dealt, "True or False")
+        require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages", "consumers", "pairs")
+        for field in ("dealt", "trace"):
+            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
@@ -72,15 +90,52 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         require(whole, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        self._check_experts()
         self.check_stages("block_m")
+
+    def _check_experts(self) -> None:
+        """What only the rows of experts allow, and whether tensor memory and D have room for it.  Raises `ConfigError`."""
+        counts, where = ((1, 2), "1 or 2") if self.problem.of_experts else ((1,), "1 but over the rows of experts")
+        require(self.consumers in counts, "consumers", self.consumers, where)
+        require(self.pairs in counts, "pairs", self.pairs, where)
+        require(self.problem.of_experts or not self.trace, "trace", self.trace, "False but over the rows of experts")
+        most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
+        held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
+        require(self.block_m <= most, "block_m", self.block_m, held)
+        groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
+        require(groups, "epilogue_warpgroups", self.epilogue_warpgroups, "2 with consumers = 2, one for each")
+        of_tile = f"consumers = {self.consumers} and pairs = {self.pairs}"
+        whole = not self.problem.gate_up or self.problem.n % self.block_n == 0
+        require(whole, "problem.n", self.problem.n, f"a multiple of {self.block_n} for gate and up with {of_tile}")
 
     @classmethod
     def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
         """The configuration for `rows` rows of A; `fields` replace what is chosen."""
         problem.check_rows(rows)
+        if problem.of_experts:
+            return cls._fastest(problem, target, rows, **fields)
         tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
         chosen = choose_pair_fields(problem, target.num_sms // CLUSTER, rows, tiles)
         return cls(problem, **{"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **chosen, **fields})
+
+    @classmethod
+    def _fastest(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """The tile that an estimate finds best for so many rows of all experts together.  Raises `ConfigError` also for more rows than the
+        chosen tile can have."""
+        common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+        possible = []
+        for tile in CANDIDATES:
+            with suppress(ConfigError):
+                possible.append(cls(problem, **{**tile, **common}))
+        chosen = fastest(possible, rows) if possible else cls(problem, **{**CANDIDATES[0], **common})
+        chosen.check_rows(rows)
+        return chosen
+
+    def check_rows(self, rows: int) -> None:
+        """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
+        most = (MOST_TILES - self.num_experts) * self.block_m
+        fits = not self.problem.of_experts or rows <= most
+        require(fits, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -89,22 +144,24 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- tiles
     @property
     def kinds(self) -> tuple[str, ...]:
+        if self.problem.of_experts:
+            return (PACKED,)
         return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
 
     @property
     def block_ms(self) -> tuple[int, ...]:
         """Rows of A that a tile can have."""
-        return tile_rows(self.problem)
+        return (*ROWS, LARGEST) if self.problem.of_experts else tile_rows(self.problem)
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of all pairs that have the same rows of A."""
+        return CLUSTER * self.pairs
 
     @property
     def block_n(self) -> int:
         """Rows of B of a tile."""
-        return PAIR_ROWS * self.consumers
-
-    @property
-    def consumers(self) -> int:
-        """Sums of a tile that share its rows of A, of 256 rows of B each."""
-        return 1
+        return PAIR_ROWS * self.consumers * self.pairs
 
     @property
     def n_blocks(self) -> int:
@@ -116,17 +173,38 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def staged(self) -> bool:
-        """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
-        return self.problem.output == BF16
+        """Whether D passes through SMEM: FP32 goes from registers to memory."""
+        return self.problem.output != F32
+
+    # --- parts
+    @property
+    def rows(self) -> PairRows | BroughtRows:
+        """Who brings rows of A."""
+        problem = self.problem
+        return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
+
+    @property
+    def map_names(self) -> tuple[str, ...]:
+        """Tensor maps, in the order of the kernel's parameters."""
+        return self.rows.map_names
+
+    def maps(self, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
+        return pair_map_fields(self, args)
 
     # --- threads
+    @property
+    def first_epilogue_warp(self) -> int:
+        """Those before it load, multiply, schedule and gather."""
+        return LOADER_WARPS + self.rows.warps
+
     @property
     def epilogue_warps(self) -> int:
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + self.epilogue_warps)
+        return 32 * (self.first_epilogue_warp + self.epilogue_warps)
 
     # --- plans
     @property
@@ -135,13 +213,39 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
-        rows = PASS_ROWS if self.staged else 0
-        return PairGemmSmemPlan(self.stage, num_stages, self.table_entries, rows, self.epilogue_warpgroups, self.tmem.accumulators)
+        problem, rows = self.problem, PASS_ROWS if self.staged else 0
+        pair = (self.stage, num_stages, self.table_entries, rows, self.epilogue_warpgroups, self.tmem.accumulators)
+        traced = self.num_threads // 32 if self.trace else 0
+        return PairGemmSmemPlan(*pair, self.rows, self.pairs, bool(problem.gate_up), problem.places_rows, traced)
 
     @property
     def tmem(self) -> Sm100TmemPlan:
         """Columns of a CTA's tensor memory."""
-        return Sm100TmemPlan(self.block_m, scaled=self.problem.formats.scaled)
+        two = self._tmem(self.block_m, ACCUMULATORS)
+        return two if two.fits else replace(two, accumulators=1)
+
+    def _tmem(self, block_m: int, accumulators: int) -> Sm100TmemPlan:
+        return Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
+
+    # --- what tables say
+    def facts(self) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
+        """The tile, and what else there is to say: (what, value)."""
+        shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
+        return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
+
+    @property
+    def registers(self) -> None:
+        """Threads keep what they begin with."""
+
+    @property
+    def shared_rows(self) -> str:
+        """Which rows of a stage two consumers share: of A; empty for one."""
+        return "A" if self.consumers > 1 else ""
+
+    @property
+    def row_loader(self) -> str:
+        """Who loads rows of A, in words."""
+        return self.rows.words
 
 
 def block_ks(problem: GemmProblem) -> tuple[int, ...]:

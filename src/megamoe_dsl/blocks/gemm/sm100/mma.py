@@ -42,6 +42,13 @@ def issue_mma(ctx: GemmContext):
         tile, tiles = next_tile(tiles)
 
 
+@cute.jit
+def issue_in_even_cta(ctx: GemmContext):
+    """The MMA warp of a pair whose odd CTA's has nothing to do."""
+    if ctx.cta_rank == 0:
+        issue_mma(ctx)
+
+
 def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
@@ -50,6 +57,6 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
         return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums)
-    first_scale = ctx.row_in_atom(tile) // ROWS_PER_COLUMN
+    first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)

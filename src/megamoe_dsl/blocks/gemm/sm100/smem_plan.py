@@ -11,9 +11,11 @@ from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ...sm100.pair_stage import PairStage
 from ...sm100.result_tile import result_bytes
-from ..smem_plan import WORK_TILES
+from ..barriers import WORK_TILES
 from ..tile import WARPS_PER_GROUP
+from ..trace_counts import trace_counts
 from .barriers import LOADERS, pair_barrier_table
+from .rows import BroughtRows, PairRows
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class PairGemmSmemPlan:
     pass_rows            rows of D of a pass of the epilogue; 0 where D does not pass through SMEM
     epilogue_warpgroups  each has a tile of a pass
     accumulators         tiles that have tensor memory at a time
+    rows                 who brings rows of A (rows.py)
+    pairs                CTA pairs of a cluster
+    activates            whether gate and up are activated: warps then exchange the maxima of rows
+    places_rows          whether rows begin elsewhere in A than in D
+    trace_warps          warps that leave stamps
     """
 
     stage: PairStage
@@ -32,43 +39,44 @@ class PairGemmSmemPlan:
     pass_rows: int
     epilogue_warpgroups: int
     accumulators: int
+    rows: PairRows | BroughtRows
+    pairs: int
+    activates: bool
+    places_rows: bool
+    trace_warps: int
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (barriers.py)."""
-        return pair_barrier_table(
+        of_pair = CLUSTER * (LOADERS + self.epilogue_warps) + 1 + self.rows.readers
+        ring = pair_barrier_table(
             num_stages=self.num_stages,
-            loaded=self.loaded,
+            loaded=CLUSTER * LOADERS + self.rows.arrivals,
             work_tiles=WORK_TILES,
-            reading_warps=self.reading_warps,
+            reading_warps=self.pairs * of_pair,
             epilogue_warps=self.epilogue_warps,
             accumulators=self.accumulators,
             pairs=self.pairs,
         )
+        return (*ring, *self.rows.barriers(self.num_stages))
 
     @property
     def epilogue_warps(self) -> int:
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
-    def loaded(self) -> int:
-        """Arrivals that say that a stage is full: of both CTAs' loaders."""
-        return CLUSTER * LOADERS
-
-    @property
-    def pairs(self) -> int:
-        """CTA pairs of a cluster."""
-        return 1
-
-    @property
-    def reading_warps(self) -> int:
-        """Of the pair, which read work tiles: those that load or store, and the one that multiplies."""
-        return CLUSTER * (LOADERS + self.epilogue_warps) + 1
-
-    @property
     def tables(self) -> tuple[Field, ...]:
-        """What says where rows of groups lie."""
-        return (Field("group_table", (self.groups, 2), U32, 8),)
+        """Fields that say where rows of groups lie, and which rows are a tile's; amax: maxima of rows that warps exchange."""
+        maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, self.pass_rows), U32, 16)
+        sources = Field("source_rows", (self.groups,), U32, 4)
+        return (
+            Field("group_table", (self.groups, 2), U32, 8),
+            *self.rows.sums(self.groups),
+            *((maxima,) if self.activates else ()),
+            *((sources,) if self.places_rows else ()),
+            *self.rows.lists(self.stage),
+            *trace_counts(self.trace_warps),
+        )
 
     @cached_property
     def region(self) -> Region:

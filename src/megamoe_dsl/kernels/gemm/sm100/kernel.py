@@ -1,78 +1,145 @@
-"""The SM100 GEMM kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices.
+"""The SM100 GEMM kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices.
 
 | warps | role |
 |---|---|
-| 0   | token loader     |
-| 1   | weight loader    |
-| 2   | MMA (even CTA)   |
-| 3   | scheduler: tiles (even CTA); TMEM |
-| 4.. | epilogue         |
+| 0   | token loader; over the rows of experts index warp, where they are gathered |
+| 1   | weight loader                                                             |
+| 2   | MMA (even CTA); in odd CTAs announces scales that are copied              |
+| 3   | scheduler: tiles (first CTA); TMEM                                        |
+| 4-7 | over the rows of experts: gather                                          |
+| last | epilogue                                                                 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant, Int64
+from cutlass import GridConstant
 
-from ....blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
+from ....blocks.gemm.addresses import addresses
 from ....blocks.gemm.context import GemmContext
+from ....blocks.gemm.gather.row_table import fill_tables
+from ....blocks.gemm.gather.sm100.epilogue import finish_tile
+from ....blocks.gemm.gather.sm100.gate_up_operand import gate_up_operand
+from ....blocks.gemm.gather.sm100.gather import announce_scales, gather_tokens
+from ....blocks.gemm.gather.sm100.list_rows import list_rows
+from ....blocks.gemm.gather.sm100.tile_search import schedule_tiles as schedule_experts
 from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
-from ....blocks.gemm.sm100.load import load_tokens, load_weights
-from ....blocks.gemm.sm100.mma import issue_mma
+from ....blocks.gemm.sm100.load import load_tokens, load_weights, weight_operand
+from ....blocks.gemm.sm100.mma import issue_in_even_cta, issue_mma
 from ....blocks.gemm.tile_scheduler import schedule_tiles
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
+from ....blocks.warp_roles import WarpRole, run_roles, warps
 from ....device.cluster import sync_cluster
-from ....device.tensor_map import address
+from ....device.tma import wait_group_read
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
-@dataclass(frozen=True)
-class PairGemmMaps:
-    """Addresses of the tensor maps."""
-
-    tokens: Int64
-    sfa: Int64
-    weights: Int64
-    sfb: Int64
-
-
 @cute.jit
 def initialise(ctx: GemmContext, warp: Any):
-    """mbarriers and TMEM, visible to the pair."""
+    """mbarriers, tables of rows and TMEM, visible to the pair; each CTA has its own tables."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(ctx, ("tokens", "sfa", "weights", "sfb"))
+        prefetch_maps(ctx, ctx.config.map_names)
     begin()
     # Only now: a launch that has not ended may hold tensor memory of this SM.
     if warp == SCHEDULER_WARP:
         tensor_memory.allocate(ctx)
+        if cutlass.const_expr(ctx.config.problem.of_experts):
+            fill_tables(ctx)
     sync_cluster()
 
 
 @cute.jit
-def run_loader_warp(ctx: GemmContext, warp: Any, schedule: cutlass.Constexpr[Callable[[Any], None]] = schedule_tiles):
-    """One of the four warps before the epilogue's; `schedule` is what the scheduler warp does."""
-    if warp == TOKENS_WARP:
-        load_tokens(ctx)
-    elif warp == WEIGHTS_WARP:
-        load_weights(ctx)
-    elif warp == MMA_WARP:
-        if ctx.cta_rank == 0:
-            issue_mma(ctx)
+def schedule(ctx: GemmContext):
+    """The scheduler warp."""
+    tensor_memory.check_first_column(ctx)
+    schedule_tiles(ctx)
+
+
+@cute.jit
+def schedule_rows_of_experts(ctx: GemmContext):
+    """The same over the rows of experts."""
+    tensor_memory.check_first_column(ctx)
+    if ctx.cta_rank == 0:
+        schedule_experts(ctx)
+
+
+@cute.jit
+def multiply_or_announce(ctx: GemmContext):
+    """The MMA warp; the same warp of the odd CTA, where threads copy scales."""
+    if ctx.place_in_pair == 0:
+        issue_mma(ctx)
+    elif cutlass.const_expr(ctx.config.problem.formats.scaled):
+        announce_scales(ctx)
+
+
+@cute.jit
+def gather(ctx: GemmContext):
+    """The warps that gather."""
+    gather_tokens(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS)
+
+
+@cute.jit
+def finish(ctx: GemmContext):
+    """The epilogue warps."""
+    thread = cute.arch.thread_idx()[0] - 32 * ctx.config.first_epilogue_warp
+    if cutlass.const_expr(ctx.config.problem.of_experts):
+        epilogue(ctx, thread, finish_tile)
+        wait_group_read(0)
     else:
-        tensor_memory.check_first_column(ctx)
-        schedule(ctx)
+        epilogue(ctx, thread)
+
+
+def loader_roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
+    """The first four warps."""
+    operand = gate_up_operand if config.problem.gate_up else weight_operand
+    weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx, operand))
+    if not config.problem.of_experts:
+        return (
+            WarpRole("token loader", warps(TOKENS_WARP), lambda ctx, warp: load_tokens(ctx)),
+            weights,
+            WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: issue_in_even_cta(ctx)),
+            WarpRole("scheduler", None, lambda ctx, warp: schedule(ctx)),
+        )
+    lists = WarpRole("index", None, lambda ctx, warp: list_rows(ctx))
+    return (
+        weights,
+        WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: multiply_or_announce(ctx)),
+        WarpRole("scheduler", warps(SCHEDULER_WARP), lambda ctx, warp: schedule_rows_of_experts(ctx)),
+        *((lists,) if config.problem.gathers else ()),
+    )
+
+
+def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    loaders = loader_roles(config)
+    gatherers = WarpRole("gather", range(config.first_epilogue_warp), lambda ctx, warp: gather(ctx))
+    return (
+        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
+        *((gatherers,) if config.rows.warps else ()),
+        WarpRole("epilogue", None, lambda ctx, warp: finish(ctx)),
+    )
+
+
+@cute.jit
+def run(ctx: GemmContext, warp: Any):
+    """One CTA, from set-up to tear-down."""
+    initialise(ctx, warp)
+    run_roles(roles(ctx.config), ctx, warp)
+    # Neither CTA leaves while the other may still reach its SMEM or TMEM.
+    sync_cluster()
+    if warp == SCHEDULER_WARP:
+        tensor_memory.free(ctx)
 
 
 @cute.kernel
@@ -82,18 +149,29 @@ def pair_gemm_kernel(
     sfa: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
     sfb: GridConstant[cuda.TensorMap],
-    args: GemmArguments | FactoredGemmArguments,
+    args: Any,
 ):
-    """One CTA, from set-up to tear-down."""
-    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
-    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    initialise(ctx, warp)
-    if warp < LOADER_WARPS:
-        run_loader_warp(ctx, warp)
-    else:
-        epilogue(ctx, thread - 32 * LOADER_WARPS)
-    # Neither CTA leaves while the other may still reach its SMEM or TMEM.
-    sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tensor_memory.free(ctx)
+    """Rows of A as they lie."""
+    warp, maps = cute.arch.warp_idx(), addresses(config.map_names, (tokens, sfa, weights, sfb))
+    smem = shared_memory(config.smem.region)
+    run(GemmContext(config, args, maps, smem, cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()), warp)
+
+
+@cute.kernel
+def pair_gather_kernel(
+    config: cutlass.Constexpr[Sm100GemmConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    sfb: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: Any,
+):
+    """The rows of experts."""
+    warp, maps = cute.arch.warp_idx(), addresses(config.map_names, (tokens, weights, sfb, d))
+    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    run(GemmContext(config, args, maps, shared_memory(config.smem.region), *place), warp)
+
+
+def kernel_of(config: Sm100GemmConfig) -> Callable[..., Any]:
+    """The kernel that takes the configuration's tensor maps."""
+    return pair_gather_kernel if config.problem.of_experts else pair_gemm_kernel

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
 from ....blocks.gemm.base_config import BaseGemmConfig
-from ....blocks.gemm.config import LOADER_WARPS, GemmConfig
-from ....blocks.gemm.gather.problem import GatherGemmProblem
+from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
 from ....layouts.arith import Int
@@ -18,15 +17,14 @@ from ....problem import Problem
 from ....target import Target
 from ..config import RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
-from .gemm_config import EpGatherGemmConfig, EpGemmConfig
+from .gemm_config import EpGemmConfig
 from .layouts.pool import pool_rows
+from .layouts.symmetric import Kept
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
-GATHERING_REGISTERS = RegisterBudget(dispatch=40, loader=40, epilogue=216)
-COPIED, GATHERED = ROWS = ("copied", "gathered")
 TILES = (64, 128)
 COLUMNS = (64, 128, 256)
 ROW_ALIGNMENT = 128
@@ -117,27 +115,18 @@ class EpConfig(ABC):
 
     # --- what one of the halves may do
     @property
-    def gathers(self) -> bool:
-        """Whether loaders gather a tile's rows."""
-        return False
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether results stay in this rank until communication warps send or fetch them."""
-        return False
+    @abstractmethod
+    def keeps(self) -> Kept:
+        """What its symmetric buffer has beyond what every configuration needs."""
 
     # --- the GEMM
-    @property
-    def gemm_kind(self) -> type[GemmConfig]:
-        return EpGemmConfig
-
     @cached_property
     def gemm(self) -> Any:
         """As its roles know it."""
         return self._gemm(self.num_stages)
 
     def _gemm(self, num_stages: int) -> BaseGemmConfig:
-        return self.gemm_kind(
+        return EpGemmConfig(
             self.gemm_problem,
             self.block_m,
             self.block_n,
@@ -168,15 +157,11 @@ class EpConfig(ABC):
         return count
 
     @property
-    def gathering_warps(self) -> int:
-        return 0
-
-    @property
     def num_threads(self) -> int:
         return 32 * self._warps(self.gemm)
 
     def _warps(self, gemm: Any) -> int:
-        return LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS + self.gathering_warps
+        return LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
 
     @property
     def registers(self) -> RegisterBudget:
@@ -208,10 +193,6 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
-    saving_experts neighbouring experts for which it fetches a token once, where these are not all of the rank: with two ranks, what several
-                   would fetch; 0 for all
-    rows           copied: a fetched token is stored to the rows of all its experts; gathered: to one of them, and loaders gather a tile's
-                   rows from where they lie
     tail_sms       SMs, the last ones, whose communication warps fetch nothing: a token is stored to one row, from which they copy it to the
                    others, and they say when blocks are complete; 0: who fetches a token stores it to all of its rows
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
@@ -223,60 +204,30 @@ class DispatchGemmConfig(EpConfig):
     token_saving: bool = True
     token_sorting: bool = True
     block_wise: bool = True
-    saving_experts: int = 0
-    rows: str = COPIED
     tail_sms: int = 0
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
         for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        require_integers(self, "saving_experts")
-        local = self.problem.experts_per_rank
-        require(0 <= self.saving_experts <= local, "saving_experts", self.saving_experts, f"between 0 and {local}, the experts of a rank")
-        require(self.rows in ROWS, "rows", self.rows, "one of " + ", ".join(ROWS))
         require_integers(self, "tail_sms")
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
-        require(not (self.gathers and self.tail_sms), "tail_sms", self.tail_sms, f"0 where rows are {GATHERED}: none is copied")
-        saves = self.fetched_for > 1
-        require(saves or self.rows == COPIED, "rows", self.rows, f"{COPIED} where a token is fetched for each of its rows")
-        require(saves or not self.tail_sms, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
-        alone = self.clusters[0]
-        require(not self.gathers or self.cluster == alone, "cluster", self.cluster, f"{alone} where rows are {GATHERED}: not for others")
-
-    @classmethod
-    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """As both; CTAs that gather work alone."""
-        return super().choose(problem, target, num_tokens, **{**({"cluster": 1} if fields.get("rows") == GATHERED else {}), **fields})
-
-    @property
-    def gathers(self) -> bool:
-        """Whether loaders gather a tile's rows."""
-        return self.rows == GATHERED
+        saves = self.token_saving or not self.tail_sms
+        require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
 
     @property
     def stores_once(self) -> bool:
         """Whether who fetches a token stores it to one row."""
-        return self.gathers or self.tail_sms > 0
+        return self.tail_sms > 0
+
+    @property
+    def keeps(self) -> Kept:
+        return Kept.PLACES if self.stores_once else Kept.NOTHING
 
     @property
     def fetching_sms(self) -> int:
         """SMs whose communication warps fetch tokens: the first ones."""
         return self.num_sms - self.tail_sms
-
-    @property
-    def gemm_kind(self) -> type[GemmConfig]:
-        return EpGatherGemmConfig if self.gathers else EpGemmConfig
-
-    @property
-    def registers(self) -> RegisterBudget:
-        """A thread that gathers keeps rows of A."""
-        return GATHERING_REGISTERS if self.gathers else super().registers
-
-    @property
-    def fetched_for(self) -> int:
-        """Neighbouring experts for which a rank fetches a token once."""
-        return (self.saving_experts or self.problem.experts_per_rank) if self.token_saving else 1
 
     def plan_of(self, gemm: Any) -> DispatchPlan:
         """With slots for a row of each communication warp."""
@@ -293,8 +244,6 @@ class DispatchGemmConfig(EpConfig):
     def gemm_problem(self) -> GemmProblem:
         """Linear1: gate and up of every row."""
         p = self.problem
-        if self.gathers:
-            return GatherGemmProblem(2 * p.intermediate, p.hidden, num_groups=p.experts_per_rank, recipe=p.recipe)
         return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
 
 
@@ -327,9 +276,8 @@ class GemmCombineConfig(EpConfig):
         require(whole or not self.serial, "token_blocks", self.token_blocks, divides)
 
     @property
-    def keeps_rows(self) -> bool:
-        """Whether results stay in this rank until communication warps send or fetch them."""
-        return not (self.scatter and self.interleaved)
+    def keeps(self) -> Kept:
+        return Kept.NOTHING if self.scatter and self.interleaved else Kept.RESULTS
 
     @property
     def serial(self) -> bool:

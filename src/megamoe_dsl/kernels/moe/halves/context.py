@@ -10,7 +10,6 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.gather.context import GatherContext
 from ....blocks.gemm.work_tile import GemmTile
 from ....blocks.rank_place import RankPlace
 from ....blocks.trace import begin, stamp
@@ -48,7 +47,7 @@ class EpContext(RankPlace):
     @property
     def region(self) -> Region:
         """The layout of a rank's symmetric buffer."""
-        return symmetric_buffer(self.config.problem, self.config.keeps_rows)
+        return symmetric_buffer(self.config.problem, self.config.keeps)
 
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""
@@ -92,11 +91,6 @@ class ArrivingGemm(EpGemm):
         wait_rows(self.ep, tile)
 
 
-@dataclass(frozen=True)
-class GatheringGemm(ArrivingGemm, GatherContext):
-    """The same where a token lies once, and the loaders gather the rows of a tile."""
-
-
 def counter_of(ctx: EpContext, expert: Any, row: Any) -> Any:
     """Where rows are counted: those of the row's block, or of all of its local expert's."""
     return div(row, ctx.config.block_m) if ctx.config.block_wise else expert
@@ -109,6 +103,5 @@ def wait_rows(ctx: EpContext, tile: GemmTile):
     if cutlass.const_expr(not ctx.config.block_wise):
         rows = load_u32(ctx.at("expert_rows", tile.group))
     spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, index), rows, "gpu"), ctx.watchdog, EpWait.ROWS, index)
-    if cutlass.const_expr(not ctx.config.gathers):
-        # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
-        fence_async_global()
+    # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
+    fence_async_global()

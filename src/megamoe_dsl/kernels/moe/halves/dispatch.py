@@ -154,7 +154,7 @@ def load_scales(ctx: EpContext, peer: Int64, token: Int32) -> list[tuple[Any, An
 
 @cute.jit
 def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
-    """Of a token, for all of its rows, or beside the row where it lies."""
+    """Of a token, for all of its rows."""
     lane, count = cute.arch.lane_idx(), ctx.config.problem.hidden // CHANNELS_PER_WORD
     mask = places.mask
     while mask != 0:
@@ -162,8 +162,8 @@ def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
         scale_row = ctx.config.scale_row(row)
         for i, (word, scale) in enumerate(scales):
             if lane + 32 * i < count:
-                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scale)
-        mask = Int32(0) if ctx.config.gathers else mask & (mask - 1)
+                store_u32(ctx.at("fc1_sf", word, scale_row), scale)
+        mask = mask & (mask - 1)
 
 
 @cute.jit
@@ -175,7 +175,7 @@ def count_row(ctx: EpContext, moved: Moved):
     if moved.counter >= 0:
         if cutlass.const_expr(not ctx.config.stores_once):
             wait_group(0)
-        if cutlass.const_expr(ctx.config.tail_sms > 0):
+        if cutlass.const_expr(ctx.config.stores_once):
             store_release_u32(ctx.at("stored", moved.counter), ctx.epoch + 1, "gpu")
         else:
             reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
@@ -184,20 +184,16 @@ def count_row(ctx: EpContext, moved: Moved):
 
 @cute.jit
 def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
-    """The rows of a token's experts on this rank, of those that the pair stands for; without token saving, of its slot alone."""
+    """The rows of a token's experts on this rank; without token saving, of its slot alone."""
     problem, lane = ctx.config.problem, cute.arch.lane_idx()
     row, counter = Int32(NOWHERE), Int32(NOWHERE)
     if lane < problem.topk:
         expert = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, lane)))
         to = load_u32(ctx.at_peer(peer, "pair_rows", token, lane))
         here = (to >= 0) & (div(expert, problem.experts_per_rank) == ctx.args.rank)
-        if cutlass.const_expr(ctx.config.fetched_for == 1):
+        if cutlass.const_expr(not ctx.config.token_saving):
             here = here & (lane == slot)
-        elif cutlass.const_expr(ctx.config.fetched_for < problem.experts_per_rank):
-            leading = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, slot)))
-            first, size = ctx.args.rank * problem.experts_per_rank, ctx.config.fetched_for
-            here = here & (div(expert - first, size) == div(leading - first, size))
         row = select(here, to, Int32(NOWHERE))
-        own = to if ctx.config.tail_sms else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
+        own = to if ctx.config.stores_once else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
         counter = select(here, own, Int32(NOWHERE))
     return Places(row, counter, ballot(Int32(row >= 0)))

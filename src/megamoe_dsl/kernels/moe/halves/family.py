@@ -7,18 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ....arch import SM90, SM100
-from ....blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from ....hardware.map_fields import MapFields
 from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
 from ....layouts.stamps import trace_buffer
 from ....problem import Problem
 from ....sass.listing import Listing
-from ....sass.measurer import Measure
+from ....sass.measurer import Measure, Measurer
 from ....target import Target
-from ...gemm.family import GemmKernel
-from ...gemm.gather_family import GatherGemmKernel
 from ...kernel import Kernel
+from ...pair_gemm_measures import measure_pair_gemm
 from .arguments import (
     DispatchGemmArguments,
     GemmCombineArguments,
@@ -27,19 +25,13 @@ from .arguments import (
     TracedGemmCombineArguments,
 )
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
 from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
 
 RECIPES_BY_ARCH = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
-GEMM, GATHERING = GemmKernel(), GatherGemmKernel()
-
-
-def gemm_family(config: EpConfig) -> GemmKernel:
-    """That says which tensor maps a kernel takes."""
-    return GATHERING if isinstance(config.gemm, Sm100GatherConfig) else GEMM
 
 
 class EpKernel(Kernel):
@@ -62,15 +54,15 @@ class EpKernel(Kernel):
 
     @property
     def sources(self) -> tuple[Any, ...]:
-        """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
+        """Rows move as in the fused layer."""
         from ..family import MegaMoeKernel
 
-        return (*super().sources, *GEMM.sources, *GATHERING.sources, *MegaMoeKernel().sources)
+        return (*super().sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem, config.keeps_rows), **traced}
+        return {"sym": symmetric_buffer(config.problem, config.keeps), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
@@ -96,7 +88,7 @@ class EpKernel(Kernel):
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         if not isinstance(config, Sm100EpConfig):
             return []
-        return gemm_family(config).measures(config.gemm, listing)
+        return measure_pair_gemm(Measurer(config.gemm, listing))
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         return config.tmem if isinstance(config, Sm100EpConfig) else None
@@ -106,10 +98,12 @@ class EpKernel(Kernel):
         """Those of its GEMM, from its own."""
 
     def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
-        return gemm_family(config).maps(config.gemm, self.gemm_arguments(config, args))
+        fields: list[MapFields] = config.gemm.maps(self.gemm_arguments(config, args))
+        return fields
 
     def map_names(self, config: EpConfig) -> Sequence[str]:
-        return gemm_family(config).map_names(config.gemm)
+        names: tuple[str, ...] = config.gemm.map_names
+        return names
 
 
 class DispatchGroupedGemmKernel(EpKernel):
@@ -120,9 +114,9 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     def function(self, config: EpConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100EpConfig):
-            from .sm100.kernel import dispatch_gathering_pair_kernel, dispatch_pair_gemm_kernel
+            from .sm100.kernel import dispatch_pair_gemm_kernel
 
-            return dispatch_gathering_pair_kernel if config.gathers else dispatch_pair_gemm_kernel
+            return dispatch_pair_gemm_kernel
         from .kernel import dispatch_gemm_kernel
 
         return dispatch_gemm_kernel
@@ -133,8 +127,7 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
-        gathers = isinstance(config, Sm100EpConfig) and config.gathers
-        return (gathering_arguments if gathers else dispatch_gemm_arguments)(config, args)
+        return dispatch_gemm_arguments(config, args)
 
 
 class GroupedGemmCombineKernel(EpKernel):

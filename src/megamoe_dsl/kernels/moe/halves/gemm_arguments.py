@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ....blocks.gemm.arguments import GemmArguments
-from ....blocks.gemm.gather.arguments import GatherGemmArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .layouts.pool import pool_rows
 from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
@@ -14,7 +13,7 @@ from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
 def sym_address(config: EpConfig, base: Any, name: str, launch: EpLaunch) -> Any:
     """Address of a field of the symmetric buffer at `base`."""
     index = (int(launch),) if name in PER_LAUNCH else ()
-    return symmetric_buffer(config.problem, config.keeps_rows).address(base, name, *index)
+    return symmetric_buffer(config.problem, config.keeps).address(base, name, *index)
 
 
 def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArguments:
@@ -22,7 +21,7 @@ def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArgument
     `GemmCombineArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0
-    names = ("kept" if config.keeps_rows else "results", "tile_counter")
+    names = ("kept" if config.keeps else "results", "tile_counter")
     results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in names)
     return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
 
@@ -35,15 +34,3 @@ def dispatch_gemm_arguments(config: DispatchGemmConfig, args: Any) -> GemmArgume
     no_scales: Any = 0
     scales = sym_address(config, args.sym, "fc1_sf", EpLaunch.DISPATCH) if config.problem.formats.scaled else no_scales
     return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
-
-
-def gathering_arguments(config: DispatchGemmConfig, args: Any) -> GatherGemmArguments:
-    """The same where rows are gathered, from where tokens lie, with scales beside them."""
-    whole = dispatch_gemm_arguments(config, args)
-    scales = sym_address(config, args.sym, "row_sf", EpLaunch.DISPATCH) if config.problem.formats.scaled else whole.a_sf
-    sources = sym_address(config, args.sym, "sources", EpLaunch.DISPATCH)
-    rows: Any = whole.m
-    columns: Any = config.gemm_problem.k_blocks
-    nothing: Any = 0
-    gemm = (whole.a, scales, whole.b, whole.b_sf, whole.d, whole.groups, whole.counter, rows, columns)
-    return GatherGemmArguments(*gemm, nothing, sources, nothing, rows, rows)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ....blocks.gemm.config import GemmConfig
-from ....blocks.gemm.gather.config import GatherGemmConfig
 
 MOST_COLUMNS = 128
 
@@ -21,10 +20,3 @@ class EpGemmConfig(GemmConfig):
 
     most_columns: ClassVar[int] = MOST_COLUMNS
     loads_weights_first: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class EpGatherGemmConfig(GatherGemmConfig):
-    """Of rows that loaders gather."""
-
-    most_columns: ClassVar[int] = MOST_COLUMNS

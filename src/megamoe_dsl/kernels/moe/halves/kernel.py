@@ -2,10 +2,10 @@
 
 | warps  | role | registers |
 |---|---|---|
-| 0      | token loader, or gathers rows | loader |
+| 0      | token loader            | loader |
 | 1      | weight loader           | loader |
 | 2      | scheduler: tiles        | loader |
-| 3      | nothing, or gathers rows | loader |
+| 3      | nothing                 | loader |
 | 4-11   | math, epilogues         | epilogue |
 | 12-15  | communication: dispatch, or combine | dispatch |
 """
@@ -20,30 +20,28 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
+from ....blocks.gemm.addresses import addresses
 from ....blocks.gemm.config import LOADER_WARPS
-from ....blocks.gemm.context import GemmContext, GemmMaps
+from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.epilogue_rows import finish_tile
-from ....blocks.gemm.gather.gather import gather_tokens
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
-from ....blocks.gemm.setup import prefetch_maps
+from ....blocks.gemm.setup import end_together, prefetch_maps, rank_in_cluster
 from ....blocks.rank_barrier import Group
 from ....blocks.setup import init_barriers, shared_memory
 from ....device.cluster import sync_cluster
 from ....device.memory import load_u32, store_shared_u32
-from ....device.tensor_map import address
 from ....device.warp import set_max_registers
-from ...gemm.kernel import end_together, rank_in_cluster
 from . import combine, dispatch, scatter, serial
 from .arguments import DispatchGemmArguments, GemmCombineArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .context import ArrivingGemm, EpContext, EpGemm, GatheringGemm
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
+from .context import ArrivingGemm, EpContext, EpGemm
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import EpLaunch
 from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
 
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
 THREADS = 32 * COMMUNICATION_WARPS
 COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below
 
@@ -75,16 +73,11 @@ def run_loader_warp(ctx: EpContext, gemm: GemmContext, warp: Any):
     """One of the four before the math warps."""
     set_max_registers(ctx.config.registers.loader, grow=False)
     if warp == TOKENS_WARP:
-        if cutlass.const_expr(ctx.config.gathers):
-            gather_tokens(gemm, Int32(0))
-        else:
-            load_tokens(gemm)
+        load_tokens(gemm)
     elif warp == WEIGHTS_WARP:
         load_weights(gemm)
     elif warp == SCHEDULER_WARP:
         schedule_tiles(ctx, gemm)
-    elif cutlass.const_expr(ctx.config.gathers):
-        gather_tokens(gemm, Int32(1))
 
 
 def first_communication_warp(config: EpConfig) -> int:
@@ -109,13 +102,10 @@ def dispatch_gemm_kernel(
 ):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
+    maps = addresses(config.gemm.map_names, (tokens, tokens_part, weights, weights_part, sfa, d))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    places: Any = (maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
-    if cutlass.const_expr(config.gathers):
-        gemm: Any = GatheringGemm(config.gemm, gathering_arguments(config, args), *places)
-    else:
-        gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), *places)
+    place = (Int32(0), rank_in_cluster(config.gemm))
+    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)
@@ -148,7 +138,7 @@ def gemm_combine_kernel(
 ):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
+    maps = addresses(config.gemm.map_names, (tokens, tokens_part, weights, weights_part, sfa, d))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
     gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
     initialise(ctx, gemm, warp)

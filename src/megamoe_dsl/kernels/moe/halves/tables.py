@@ -56,24 +56,16 @@ def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[Pair]:
     return [Pair(*one) for one in zip(pairs, there, experts, strict=True)]
 
 
-def set_of(ctx: EpContext, expert: Any) -> Any:
-    """Of the neighbouring experts of a rank for which it fetches a token once."""
-    local, size = ctx.config.problem.experts_per_rank, ctx.config.fetched_for
-    rank = div(expert, local)
-    return rank if size == local else rank * ceil_div(local, size) + div(expert - rank * local, size)
-
-
 def list_key(ctx: EpContext, expert: Any, lane: Any) -> Any:
-    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token does not travel for it, but for an expert
-    before it in the same set."""
+    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token travels for another
+    expert of that rank."""
     problem = ctx.config.problem
-    own, travels = set_of(ctx, expert), expert != NO_KEY
-    if ctx.config.fetched_for > 1:
+    rank, travels = div(expert, problem.experts_per_rank), expert != NO_KEY
+    if ctx.config.token_saving:
         token = lane - (lane - div(lane, problem.topk) * problem.topk)
         for slot in range(problem.topk):
             other = shuffle(expert, token + slot)
-            travels = travels & ((other == NO_KEY) | (set_of(ctx, other) != own) | (other >= expert))
-    rank = div(expert, problem.experts_per_rank)
+            travels = travels & ((other == NO_KEY) | (div(other, problem.experts_per_rank) != rank) | (other >= expert))
     return select(travels, expert if ctx.config.token_sorting else rank, Int32(NO_KEY))
 
 

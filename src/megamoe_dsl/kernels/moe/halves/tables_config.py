@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
-from ....config_error import require, require_integers
+from ....config_error import require
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U32, Field, Region
 from ....problem import Problem
 from ....target import Target
 from .config import DispatchGemmConfig
+from .layouts.symmetric import Kept
 
 WARPS = 32
 LANES = 32
@@ -37,26 +38,24 @@ class TablesPlan:
 class RoutingTablesConfig:
     """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range.
 
-    fetched_for    neighbouring experts for which a rank fetches a token once
-    token_sorting  that of the dispatch that reads the tables (`DispatchGemmConfig`)
+    token_saving, token_sorting  those of the dispatch that reads the tables (`DispatchGemmConfig`)
     """
 
     arch: ClassVar[Arch] = SM90
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
-    keeps_rows: ClassVar[bool] = False
+    keeps: ClassVar[Kept] = Kept.NOTHING
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
-    fetched_for: int
+    token_saving: bool = True
     token_sorting: bool = True
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
-        require(isinstance(self.token_sorting, bool), "token_sorting", self.token_sorting, "True or False")
-        require_integers(self, "fetched_for")
+        for name in ("token_saving", "token_sorting"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         p = self.problem
-        require(1 <= self.fetched_for <= p.experts_per_rank, "fetched_for", self.fetched_for, f"between 1 and {p.experts_per_rank}")
         most = self.num_threads
         while TablesPlan(most).region.size > self.arch.smem_bytes:
             most -= 1
@@ -67,13 +66,13 @@ class RoutingTablesConfig:
     @classmethod
     def of(cls, dispatch: DispatchGemmConfig) -> Self:
         """What makes the tables that such a dispatch reads."""
-        return cls(dispatch.problem, dispatch.fetched_for, dispatch.token_sorting)
+        return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting)
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
         """The same for every number of tokens; `fields` replace what is chosen."""
         problem.check_num_tokens(num_tokens)
-        return cls(problem, **{"fetched_for": problem.experts_per_rank, **fields})
+        return cls(problem, **fields)
 
     @property
     def tokens_at_a_time(self) -> int:

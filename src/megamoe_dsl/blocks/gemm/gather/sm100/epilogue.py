@@ -27,11 +27,11 @@ from ....sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, s
 from ....sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, write_address
 from ....sm100.results import ResultPart, stage_pass
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...sm100.epilogue import FIRST_BARRIER
 from ...sm100.factor import load_factor, with_factor
 from ...work_tile import GemmTile
-from .context import PairGatherContext
 from .gate_up import first_gate
 from .gate_up_bf16 import finish_gate_up_bf16
 from .gate_up_nvfp4 import finish_gate_up_nvfp4
@@ -43,7 +43,7 @@ from .scatter import scatter_pass
 class ExpertSums:
     """Sums as they are, or times the factor of their expert."""
 
-    ctx: PairGatherContext
+    ctx: GemmContext
     factor: Any
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
@@ -51,7 +51,7 @@ class ExpertSums:
 
 
 @cute.jit
-def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
     write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
@@ -63,7 +63,7 @@ def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
 
 
 @cute.jit
-def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated and with a scale for each row and 32 of them."""
     problem, lane, warp = ctx.config.problem, part.lane, part.warp
     form, groups = OUTPUTS[problem.hidden.element], PASS_ROWS // 8
@@ -94,15 +94,13 @@ def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
 
 
 @cute.jit
-def store_scale(
-    ctx: PairGatherContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32
-):
+def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32):
     """Of a row of the tile."""
     if own & (row < tile.valid_m):
         store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
 
 
-def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
+def finish_of(ctx: GemmContext) -> Callable[..., Any]:
     """What finishes a tile of the problem."""
     problem = ctx.config.problem
     if not problem.gate_up:
@@ -113,7 +111,7 @@ def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
 
 
 @cute.jit
-def finish_tile(ctx: PairGatherContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
+def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
     config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
     n_block = tile.n_block * config.cluster + ctx.cta_rank

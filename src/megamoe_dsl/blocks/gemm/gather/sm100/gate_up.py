@@ -11,17 +11,16 @@ from typing import Any
 from .....hardware.map_fields import MapFields
 from ....sm100.operand_maps import weight_rows
 from ..problem import INTERLEAVED, UP_FIRST, GatherGemmProblem
-from .config import Sm100GatherConfig
 
 RUN = 8  # rows of gate, then of up
 
 
-def runs_of_cta(config: Sm100GatherConfig) -> int:
+def runs_of_cta(config: Any) -> int:
     """Of gate, as many of up, in a CTA's part of a tile."""
     return config.stage.weight_rows // (2 * RUN)
 
 
-def gate_up_rows(config: Sm100GatherConfig, address: Any) -> MapFields:
+def gate_up_rows(config: Any, address: Any) -> MapFields:
     """The tensor map of B."""
     problem = config.problem
     flat = weight_rows(address, problem.k, problem.n, config.k_block)

@@ -19,10 +19,10 @@ from .....device.tma import wait_group_read
 from ....sm100.activated_rows import activate_channels
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, chunk_address
 from ....sm100.results import ResultPart
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...sm100.factor import load_factor, with_factor
 from ...work_tile import GemmTile
-from .context import PairGatherContext
 from .gate_up import first_gate
 from .preactivations import store_preactivations
 from .scatter import scatter_pass
@@ -32,7 +32,7 @@ RUNS = 2
 
 
 @cute.jit
-def finish_gate_up_bf16(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated, rounded once."""
     problem, groups, factor = ctx.config.problem, PASS_ROWS // 8, load_factor(ctx, tile)
     matrix = part.lane >> 3  # of the four of a store: a run of channels of eight rows, then of the next eight

@@ -24,12 +24,12 @@ from ....quantise import divided, ue4m3_scale
 from ....sm100.activated_rows import OUTPUTS, activate_channels
 from ....sm100.epilogue_tile import FC1_CHANNELS
 from ....sm100.results import ResultPart
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...sm100.factor import load_factor
 from ...tile import WARPS_PER_GROUP
 from ...work_tile import GemmTile
 from ..arguments import HiddenFactorArguments
-from .context import PairGatherContext
 from .gate_up import first_gate
 from .preactivations import store_preactivations
 from .scatter import scatter_pass
@@ -51,14 +51,14 @@ class GateUpFactors:
         return [value * (self.gate if i & 2 == gates else self.up) for i, value in enumerate(sums)]
 
 
-def load_factors(ctx: PairGatherContext, tile: GemmTile) -> GateUpFactors:
+def load_factors(ctx: GemmContext, tile: GemmTile) -> GateUpFactors:
     """Of the tile's expert."""
     args, place = cast(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
     return GateUpFactors(load_factor(ctx, tile), load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
 
 
 @cute.jit
-def finish_gate_up_nvfp4(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+def finish_gate_up_nvfp4(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated and with a scale for each row and 16 of them."""
     problem, lane, factors = ctx.config.problem, part.lane, load_factors(ctx, tile)
     form, groups, row_bytes = OUTPUTS[problem.hidden.element], PASS_ROWS // 8, problem.hidden.row_bytes(FC1_CHANNELS)

@@ -9,9 +9,9 @@ from cutlass import Int32
 
 from .....device.tma import load_box_5d
 from ....sm100.load import PairOperand
+from ...context import GemmContext
 from ...sm100.load import weight_operand
 from ...work_tile import GemmTile
-from .context import PairGatherContext
 from .gate_up import runs_of_cta
 
 
@@ -25,7 +25,7 @@ class GateUpOperand(PairOperand):
         load_box_5d(destination, self.rows, full, (x, 0, 0, self.row, self.expert))
 
 
-def gate_up_operand(ctx: PairGatherContext, tile: GemmTile) -> GateUpOperand:
+def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
     """A CTA's part of a tile."""
     whole = weight_operand(ctx, tile)
     first = (tile.n_block * ctx.config.cluster + ctx.cta_rank) * runs_of_cta(ctx.config)

@@ -30,9 +30,9 @@ from .....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from .....layouts.activity import Activity, Role
 from .....layouts.arith import select
 from .....schedule.fused_moe import mma_tokens
+from ...context import GemmContext
 from ...work_tile import GemmTile, next_tile
 from .barriers import LISTS
-from .context import PairGatherContext
 from .stage import CopiedStage
 from .threads import GATHER_WARPS
 
@@ -59,7 +59,7 @@ class RowsOfThread:
 
 
 @cute.jit
-def gather_tokens(ctx: PairGatherContext, thread: Int32):
+def gather_tokens(ctx: GemmContext, thread: Int32):
     """All threads of the warps that gather."""
     ctx.begin(Role.TOKEN_LOADER)
     lists = Ring.start(LISTS)
@@ -77,26 +77,26 @@ def gather_tokens(ctx: PairGatherContext, thread: Int32):
         tile, tiles = next_tile(tiles)
 
 
-def own_half(ctx: PairGatherContext, tile: GemmTile) -> tuple[Any, Any]:
+def own_half(ctx: GemmContext, tile: GemmTile) -> tuple[Any, Any]:
     """Rows of a tile that a CTA has, and the first of them: halves of what the MMA covers, not of block_m."""
     half = mma_tokens(tile.valid_m) >> 1
     return half, ctx.place_in_pair * half
 
 
-def scaled_rows(ctx: PairGatherContext, thread: Any) -> list[Any]:
+def scaled_rows(ctx: GemmContext, thread: Any) -> list[Any]:
     """Rows of a tile whose scales a thread copies."""
     if not ctx.config.problem.formats.scaled:
         return []
     return [thread + start for start in range(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, SF_ATOM_ROWS)]
 
 
-def row_of_a(ctx: PairGatherContext, row: Any) -> Any:
+def row_of_a(ctx: GemmContext, row: Any) -> Any:
     """A row beyond A is that of the last one."""
     return cutlass.max(cutlass.min(row, ctx.args.a_rows - 1), Int32(0))
 
 
 @cute.jit
-def listed_rows(ctx: PairGatherContext, tile: GemmTile, thread: Int32, lists: Ring):
+def listed_rows(ctx: GemmContext, tile: GemmTile, thread: Int32, lists: Ring):
     """Rows that a list names.  Every thread gives the list's place back on its own: neither `bar.warp.sync` nor, in the machine code, a
     barrier of the CTA makes one thread's arrival wait for what the others read."""
     warp, lane = thread // 32, thread % 32
@@ -115,7 +115,7 @@ def listed_rows(ctx: PairGatherContext, tile: GemmTile, thread: Int32, lists: Ri
     return RowsOfThread(half, Int32(0), tuple(places), quad, tuple(scaled))
 
 
-def sorted_rows(ctx: PairGatherContext, tile: GemmTile, thread: Any) -> RowsOfThread:
+def sorted_rows(ctx: GemmContext, tile: GemmTile, thread: Any) -> RowsOfThread:
     """Rows that follow one another."""
     half, first = own_half(ctx, tile)
     source = ctx.source_row(tile)
@@ -124,7 +124,7 @@ def sorted_rows(ctx: PairGatherContext, tile: GemmTile, thread: Any) -> RowsOfTh
 
 
 @cute.jit
-def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: RowsOfThread, stage: Stage):
+def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThread, stage: Stage):
     """All stages of a tile; returns the one after them."""
     config = ctx.config
     row_bytes, words = config.k_block.row_bytes, config.k_block.words
@@ -153,7 +153,7 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
     return stage
 
 
-def gather_quad(ctx: PairGatherContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
+def gather_quad(ctx: GemmContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
     """Four rows, for this CTA and for those of other pairs that have the same."""
     if ctx.config.pairs == 1:
         gather_rows(destination, ctx.maps.tokens, full, x, places)
@@ -161,7 +161,7 @@ def gather_quad(ctx: PairGatherContext, destination: Any, full: Any, x: Any, pla
         gather_rows_multicast(destination, ctx.maps.tokens, full, x, places, ctx.same_rows)
 
 
-def load_sorted(ctx: PairGatherContext, destination: Any, full: Any, x: Any, first: Any) -> None:
+def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: Any) -> None:
     """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
     if ctx.config.pairs == 1:
         load_tile(destination, ctx.maps.tokens, full, x, first)
@@ -172,7 +172,7 @@ def load_sorted(ctx: PairGatherContext, destination: Any, full: Any, x: Any, fir
 
 
 @cute.jit
-def announce_scales(ctx: PairGatherContext):
+def announce_scales(ctx: GemmContext):
     """A warp of the odd CTA, whose barriers its threads' copies arrive at: tells the even CTA, stage by stage, that they are there.
 
     waits     work_tile_full per tile; copied per stage

@@ -17,15 +17,15 @@ from .....device.mbarrier import wait
 from .....device.ring import Ring
 from .....hardware.scale_factors import SF_ATOM_ROWS
 from .....layouts.arith import select
+from ...context import GemmContext
 from ...work_tile import next_tile
 from .barriers import LISTS
-from .context import PairGatherContext
 
 WORD = 4  # bytes
 
 
 @cute.jit
-def list_rows(ctx: PairGatherContext):
+def list_rows(ctx: GemmContext):
     """All lanes.  Rows beyond the tile's become 0 and are not read."""
     lane, lists = cute.arch.lane_idx(), Ring.start(LISTS)
     tile, tiles = next_tile(ctx.first_tile)

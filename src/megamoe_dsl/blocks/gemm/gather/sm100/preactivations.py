@@ -19,16 +19,16 @@ from .....device.tma import wait_group_read
 from .....layouts.arith import select
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, chunk_address, read_address, read_row
 from ....sm100.results import ROWS_PER_STEP, ResultPart
+from ...context import GemmContext
 from ...work_tile import GemmTile
 from ..arguments import StoringArguments
 from ..problem import INTERLEAVED
-from .context import PairGatherContext
 
 WORD = 4  # bytes: a gate and its up
 
 
 @cute.jit
-def store_preactivations(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first: Int32, sums: cutlass.Constexpr[Any]):
+def store_preactivations(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32, sums: cutlass.Constexpr[Any]):
     """A warp's part of the pass from row `first` of the tile on; `sums` are `load_columns`'s.  The tile of results is free again after the
     next barrier of the warpgroup."""
     problem = ctx.config.problem
@@ -67,7 +67,7 @@ def stage_alternating(part: ResultPart, sums: Any) -> None:
                 store_shared_u32(place, pack_bf16(v[4 * run + q], v[4 * run + 2 + q]))
 
 
-def column_of(ctx: PairGatherContext, part: ResultPart) -> Any:
+def column_of(ctx: GemmContext, part: ResultPart) -> Any:
     """The first of the eight columns that a lane writes."""
     problem, lane = ctx.config.problem, part.lane & 15
     if problem.gate_up == INTERLEAVED:

@@ -10,10 +10,10 @@ from .....device.tma import commit_group, scatter_rows
 from .....layouts.arith import select
 from ....sm100.result_tile import HALF_CHANNELS
 from ....sm100.results import ResultPart
+from ...context import GemmContext
 from ...sm100.config import PASS_ROWS
 from ...tile import WARPS_PER_GROUP
 from ...work_tile import GemmTile
-from .context import PairGatherContext
 
 ROWS = 4  # of a scatter4
 WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
@@ -21,7 +21,7 @@ WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
 
 @cute.jit
 def scatter_pass(
-    ctx: PairGatherContext,
+    ctx: GemmContext,
     tile: GemmTile,
     part: ResultPart,
     first: Int32,

@@ -23,13 +23,13 @@ from .....layouts.arith import align, ceil_div, div, minimum
 from .....schedule.raster import place_in_bands
 from .....schedule.tile_sums import LANES
 from ....walk import first_number
+from ...context import GemmContext
 from ...tile_scheduler import reset_counter
 from ...work_tile import ALONE, LAST
-from .context import PairGatherContext
 
 
 @cute.jit
-def add_up_tiles(ctx: PairGatherContext) -> Int32:
+def add_up_tiles(ctx: GemmContext) -> Int32:
     """Fills both tables, 32 experts at a time; returns the row blocks of all experts."""
     config, lane, total = ctx.config, cute.arch.lane_idx(), Int32(0)
     for first in cutlass.range_constexpr(0, align(config.num_experts, LANES), LANES):
@@ -46,7 +46,7 @@ def add_up_tiles(ctx: PairGatherContext) -> Int32:
 
 
 @cute.jit
-def find_expert(ctx: PairGatherContext, row_block: Int32) -> tuple[Int32, Int32]:
+def find_expert(ctx: GemmContext, row_block: Int32) -> tuple[Int32, Int32]:
     """The expert that has this row block of all, and the row blocks before it."""
     lane, runs = cute.arch.lane_idx(), align(ctx.config.num_experts, LANES) // LANES
     end = Int32(load_shared_u16(ctx.shared("run_ends", minimum(lane, runs - 1))))
@@ -60,7 +60,7 @@ def find_expert(ctx: PairGatherContext, row_block: Int32) -> tuple[Int32, Int32]
 
 
 @cute.jit
-def tile_words(ctx: PairGatherContext, number: Int32) -> tuple[Any, Any, Any, Any]:
+def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
     """The tile with this number, as others read it."""
     config = ctx.config
     expert, before = find_expert(ctx, div(number, config.n_blocks))
@@ -71,7 +71,7 @@ def tile_words(ctx: PairGatherContext, number: Int32) -> tuple[Any, Any, Any, An
 
 
 @cute.jit
-def schedule_tiles(ctx: PairGatherContext):
+def schedule_tiles(ctx: GemmContext):
     """The scheduler warp of the even CTA, once the table of groups is there."""
     config, queue = ctx.config, ctx.first_tile
     total = add_up_tiles(ctx) * config.n_blocks

@@ -37,6 +37,19 @@ class EpBarrier(IntEnum):
     SPLITS = 3
 
 
+class Kept(IntEnum):
+    """What a buffer has for ways that are not the usual one; each of them has what the ones before it have.
+
+    NOTHING  what every configuration needs
+    PLACES   where tokens lie that tail warps of dispatch copy
+    RESULTS  rows' results until communication warps of combine send or fetch them
+    """
+
+    NOTHING = 0
+    PLACES = 1
+    RESULTS = 2
+
+
 PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter")
 """Fields whose first index is an `EpLaunch`."""
 
@@ -51,14 +64,16 @@ def scales(problem: Problem, name: str, *shape: int, dtype: DType) -> tuple[Fiel
     return (Field(name, shape, dtype, ALIGNMENT),) if problem.formats.scaled else ()
 
 
-def kept_results(rows: int, hidden: int) -> tuple[Field, ...]:
-    """Fields of a rank that keeps its rows' results until they are sent or fetched."""
+def kept_fields(keeps: Kept, rows: int, hidden: int) -> tuple[Field, ...]:
+    """Fields that only ways that are not the usual one read."""
     parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
-    return Field("finished", (2, parts), U32, ALIGNMENT), Field("kept", (rows, hidden), BF16, ALIGNMENT)
+    places = Field("sources", (rows,), I32, ALIGNMENT), Field("stored", (rows,), U32, ALIGNMENT)
+    results = Field("finished", (2, parts), U32, ALIGNMENT), Field("kept", (rows, hidden), BF16, ALIGNMENT)
+    return (*(places if keeps >= Kept.PLACES else ()), *(results if keeps >= Kept.RESULTS else ()))
 
 
 @lru_cache
-def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
+def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, E = experts, El = local ones.
     A pair is a token and one of its slots, token * K + slot.
 
@@ -84,16 +99,14 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
     | results       | bf16 [T K, H]    | Linear2 of any rank | combine: of this rank's pairs |
-    | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
+    | sources       | i32 [P]          | dispatch   | tail warps: the row where a row's token lies |
     | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
-    | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
     | finished      | u32 [2, P H / 4096] | Linear2 | who sends results: warps that have done a part of a block, of every other launch |
     | kept          | bf16 [P, H]      | Linear2    | who sends results, or combine of any rank: those of this rank's rows |
 
-    The last two with `keeps_rows` only: where results are not sent by the epilogue, which takes memory for all rows.
+    `sources` and `stored` exist from `Kept.PLACES` on, `finished` and `kept` with `Kept.RESULTS`, which takes memory for all rows.
     E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
-    of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf, fc1_sf and
-    row_sf.
+    of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf and fc1_sf.
     """
     activations = problem.formats.activations
     codes = CODES[activations.element]
@@ -124,8 +137,5 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
         *scales(problem, "fc1_sf", words, rows, dtype=word),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
-        Field("sources", (rows,), I32, ALIGNMENT),
-        Field("stored", (rows,), U32, ALIGNMENT),
-        *scales(problem, "row_sf", rows, words, dtype=word),
-        *(kept_results(rows, hidden) if keeps_rows else ()),
+        *kept_fields(keeps, rows, hidden),
     )

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from .....arch import SM100, Arch
-from .....blocks.gemm.gather.sm100.config import Sm100GatherConfig
-from .....blocks.gemm.gather.sm100.threads import GATHER_WARPS
 from .....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from .....config_error import require
 from .....hardware.cta_pair import CLUSTER, PAIR_ROWS
@@ -49,9 +47,7 @@ class Sm100EpConfig(EpConfig):
 
     def _gemm(self, num_stages: int) -> Sm100GemmConfig:
         tile = (self.block_m, self.num_sms, self.block_k, self.epilogue_warpgroups)
-        kind: type[Any] = Sm100GatherConfig if self.gathers else Sm100GemmConfig
-        found: Sm100GemmConfig = kind(self.gemm_problem, *tile, group_m=self.group_m, dealt=True, num_stages=num_stages)
-        return found
+        return Sm100GemmConfig(self.gemm_problem, *tile, group_m=self.group_m, dealt=True, num_stages=num_stages)
 
     def scale_row(self, row: Int) -> Int:
         """In the order in which `tcgen05.cp` takes them."""
@@ -81,13 +77,7 @@ class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
         most = f"at most {SF_ATOM_ROWS}: an expert's rows begin at a multiple of it, and those after them may be on their way"
         require(self.block_m <= SF_ATOM_ROWS, "block_m", self.block_m, most)
         whole = f"False, or block_m = {SF_ATOM_ROWS}: scales of {SF_ATOM_ROWS} rows are fetched together"
-        alone = self.gathers or self.block_m == SF_ATOM_ROWS
-        require(not self.block_wise or alone, "block_wise", self.block_wise, whole)
-
-    @property
-    def gathering_warps(self) -> int:
-        """That bring rows from where their tokens lie, and their scales."""
-        return GATHER_WARPS if self.gathers else 0
+        require(not self.block_wise or self.block_m == SF_ATOM_ROWS, "block_wise", self.block_wise, whole)
 
 
 @dataclass(frozen=True)

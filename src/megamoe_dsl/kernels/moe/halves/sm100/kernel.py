@@ -2,13 +2,12 @@
 
 | warps  | role |
 |---|---|
-| 0      | token loader; where rows are gathered index warp |
+| 0      | token loader        |
 | 1      | weight loader       |
-| 2      | MMA (even CTA); where rows are gathered the odd CTA announces scales |
+| 2      | MMA (even CTA)      |
 | 3      | scheduler: tiles (even CTA); TMEM |
 | 4-     | epilogue            |
 | next 4 | communication: dispatch, or combine |
-| last 4 | where rows are gathered: gather |
 """
 
 from __future__ import annotations
@@ -21,43 +20,41 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
+from .....blocks.gemm.addresses import addresses
 from .....blocks.gemm.context import GemmContext
-from .....blocks.gemm.gather.sm100.context import PairGatherMaps
-from .....blocks.gemm.gather.sm100.gather import gather_tokens
 from .....blocks.gemm.setup import prefetch_maps
 from .....blocks.gemm.sm100.config import LOADER_WARPS
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
+from .....blocks.gemm.sm100.load import load_tokens, load_weights
+from .....blocks.gemm.sm100.mma import issue_in_even_cta
 from .....blocks.rank_barrier import Group, arrive
 from .....blocks.setup import init_barriers, shared_memory
 from .....blocks.sm100 import tensor_memory
+from .....blocks.warp_roles import WarpRole, run_roles, warps
 from .....device.cluster import sync_cluster
 from .....device.memory import load_u32, store_shared_u32
-from .....device.tensor_map import address
-from ....gemm.sm100.gather_kernel import run_loader_warp as run_gathering_warp
-from ....gemm.sm100.kernel import PairGemmMaps, run_loader_warp
 from ..arguments import DispatchGemmArguments, GemmCombineArguments
 from ..combine import combine
 from ..context import ArrivingGemm, EpContext, EpGemm
 from ..dispatch import dispatch
-from ..gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
+from ..gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from ..kernel import MATH_BARRIER, communication_group, first_communication_warp
 from ..layouts.symmetric import EpBarrier, EpLaunch
 from ..scheduler import schedule_tiles
 from .config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
-from .context import GatheringPairGemm
 from .scatter import keep_tile, send_tile
 
 MAPS = ("tokens", "sfa", "weights", "sfb")
-TOKENS_WARP, WEIGHTS_WARP, _, SCHEDULER_WARP = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
-def initialise(ctx: EpContext, gemm: GemmContext, warp: Any, names: cutlass.Constexpr[tuple[str, ...]] = MAPS):
-    """mbarriers and TMEM, visible to the pair; `names` are those of the tensor maps."""
+def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
+    """mbarriers and TMEM, visible to the pair."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(gemm, names)
+        prefetch_maps(gemm, MAPS)
     if warp == SCHEDULER_WARP:
         tensor_memory.allocate(gemm)
         if cute.arch.lane_idx() == 0:
@@ -66,8 +63,19 @@ def initialise(ctx: EpContext, gemm: GemmContext, warp: Any, names: cutlass.Cons
     sync_cluster()
 
 
-def schedule(gemm: Any) -> None:
+@cute.jit
+def schedule(gemm: Any):
+    """The scheduler warp."""
+    tensor_memory.check_first_column(gemm)
     schedule_tiles(gemm.ep, gemm)
+
+
+LOADERS = (
+    WarpRole("token loader", warps(TOKENS_WARP), lambda gemm, warp: load_tokens(gemm)),
+    WarpRole("weight loader", warps(WEIGHTS_WARP), lambda gemm, warp: load_weights(gemm)),
+    WarpRole("MMA", warps(MMA_WARP), lambda gemm, warp: issue_in_even_cta(gemm)),
+    WarpRole("scheduler", None, lambda gemm, warp: schedule(gemm)),
+)
 
 
 @cute.jit
@@ -89,45 +97,17 @@ def dispatch_pair_gemm_kernel(
 ):
     """One CTA, from set-up to tear-down."""
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
+    maps = addresses(MAPS, (tokens, sfa, weights, sfb))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_loader_warp(gemm, warp, schedule)
+        run_roles(LOADERS, gemm, warp)
     elif warp < first_communication_warp(config):
         epilogue(gemm, thread - 32 * LOADER_WARPS)
     else:
         dispatch(ctx, communication_group(config))
-    finalise(gemm, warp)
-
-
-@cute.kernel
-def dispatch_gathering_pair_kernel(
-    config: cutlass.Constexpr[Sm100DispatchGemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    sfb: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: DispatchGemmArguments,
-):
-    """One CTA, from set-up to tear-down, where a token lies in one row."""
-    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = PairGatherMaps(*(address(one) for one in (tokens, weights, sfb, d)))
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    gemm = GatheringPairGemm(config.gemm, gathering_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialise(ctx, gemm, warp, ("tokens", "weights", "sfb"))
-    first_gathering_warp = config.num_threads // 32 - config.gathering_warps
-    if warp < LOADER_WARPS:
-        run_gathering_warp(gemm, warp, schedule)
-    elif warp < first_communication_warp(config):
-        epilogue(gemm, thread - 32 * LOADER_WARPS)
-    elif warp < first_gathering_warp:
-        dispatch(ctx, communication_group(config))
-    else:
-        gather_tokens(gemm, thread - 32 * first_gathering_warp)
     finalise(gemm, warp)
 
 
@@ -149,13 +129,13 @@ def pair_gemm_combine_kernel(
 ):
     """One CTA, from set-up to tear-down."""
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
+    maps = addresses(MAPS, (tokens, sfa, weights, sfb))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_loader_warp(gemm, warp, schedule)
+        run_roles(LOADERS, gemm, warp)
     elif warp < first_communication_warp(config):
         group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
         epilogue(gemm, group.thread, finish_results(config))

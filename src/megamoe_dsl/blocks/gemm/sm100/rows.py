@@ -1,0 +1,106 @@
+"""Row sources of SM100: which warps of a CTA pair bring rows of A, and what these need of shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ....hardware.cta_pair import CLUSTER
+from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....layouts.arith import align
+from ....layouts.mbarrier import MBarrier
+from ....layouts.region import U16, U32, Field
+from ....schedule.tile_sums import LANES
+from ...sm100.pair_stage import PairStage
+from ..gather.sm100.barriers import LISTS, gather_barriers
+from ..gather.sm100.threads import GATHER_WARPS
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """A warp of each CTA loads rows and their scales with TMA."""
+
+    warps: ClassVar[int] = 0
+    """Behind the loaders, that gather."""
+    arrivals: ClassVar[int] = 0
+    """At a stage's barrier, beside the loaders'."""
+    readers: ClassVar[int] = 0
+    """Warps of a pair that read work tiles, beside loaders, MMA warp and epilogue."""
+    map_names: ClassVar[tuple[str, ...]] = ("tokens", "sfa", "weights", "sfb")
+    words: ClassVar[str] = "TMA"
+
+    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
+        """Beside those of the ring."""
+        return ()
+
+    def sums(self, groups: int) -> tuple[Field, ...]:
+        """What the scheduler finds a tile's group by, beside the table of groups."""
+        return ()
+
+    def lists(self, stage: PairStage) -> tuple[Field, ...]:
+        """Which rows are a tile's."""
+        return ()
+
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        return first
+
+    def row_in_atom(self, row: Any) -> Any:
+        """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
+        return row & (SF_ATOM_ROWS - 1)
+
+
+@dataclass(frozen=True)
+class BroughtRows:
+    """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales.
+
+    gathers  whether a list says which rows are a tile's
+    copies   whether rows have scales, which threads copy and the odd CTA announces
+    pairs    CTA pairs of a cluster
+    """
+
+    gathers: bool
+    copies: bool
+    pairs: int
+
+    warps: ClassVar[int] = GATHER_WARPS
+    map_names: ClassVar[tuple[str, ...]] = ("tokens", "weights", "sfb", "d")
+
+    @property
+    def arrivals(self) -> int:
+        """The odd CTA's announcing warp, where there are scales."""
+        return int(self.copies)
+
+    @property
+    def readers(self) -> int:
+        """The odd CTA has an announcing warp where the even one multiplies and there are scales; a token loader reads only lists."""
+        return self.copies + CLUSTER * (GATHER_WARPS - 1 + self.gathers)
+
+    @property
+    def words(self) -> str:
+        rows = "gather4, four rows at a time" if self.gathers else "TMA"
+        rows += f", for {self.pairs} pairs" if self.pairs > 1 else ""
+        return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.copies else rows
+
+    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
+        """What those who gather wait for."""
+        return gather_barriers(num_stages, self.gathers, self.copies)
+
+    def sums(self, groups: int) -> tuple[Field, ...]:
+        """Row blocks of the experts up to each, and up to each 32."""
+        experts = align(groups - 1, LANES)
+        return Field("tile_ends", (experts,), U16, 4), Field("run_ends", (experts // LANES,), U16, 4)
+
+    def lists(self, stage: PairStage) -> tuple[Field, ...]:
+        """Rows of A of the tile that is gathered, and of the next."""
+        return (Field("rows", (LISTS, stage.sfa_atoms * SF_ATOM_ROWS), U32, 16),) if self.gathers else ()
+
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        from ..gather.sm100.stage import CopiedStage
+
+        return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.copies else first
+
+    def row_in_atom(self, row: Any) -> Any:
+        """Scales of rows are put where the tile begins."""
+        return 0

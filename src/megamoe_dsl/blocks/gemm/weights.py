@@ -1,0 +1,170 @@
+"""Weight sources of SM90: how rows of B come to shared memory, who decodes them, and which main loop multiplies them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ...hardware.map_fields import MapFields
+from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT, ROW_BYTES
+from ...hardware.packed_part import PackedPart, tiles_of
+from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES
+from ...layouts.arith import minimum
+from ...layouts.mbarrier import MBarrier
+from ...layouts.region import F32, U8, U32, Field
+from .maps import byte_rows, part, promotion, weight_promotion
+from .problem import GemmProblem
+from .tile import WARPS_PER_GROUP
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """B as it is: one box has the rows of a tile."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part")
+    decode_warps: ClassVar[int] = 0
+    arrivals: ClassVar[int] = 1
+    """At a stage's barrier, of those that bring B."""
+    boxes: ClassVar[int] = 1
+    """That a K block of a tile takes."""
+
+    def num_bytes(self, columns: int) -> int:
+        """Bytes of a stage for so many rows of B."""
+        return columns * ROW_BYTES
+
+    def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
+        """Other fields of the ring."""
+        return ()
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """Fields beside the ring."""
+        return ()
+
+    def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:
+        """The barriers of a CTA, from those of a B that is loaded as it is."""
+        return tuple(ring)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        problem, columns = config.problem, config.block_n // self.boxes
+        width = problem.formats.weights.row_bytes(problem.k)
+        l2 = weight_promotion(config, promotion(problem, width))
+        boxes = zip(self.map_names, (columns, part(columns)), strict=True)
+        return {name: byte_rows(args.b, width, problem.num_groups * problem.n, box, l2=l2) for name, box in boxes}
+
+    def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
+        """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
+        return minimum(first + index, problem.scale_rows - 1)
+
+    def load(self, ctx: Any) -> None:
+        """What the weight loader does."""
+        from .load import load_weights
+
+        load_weights(ctx)
+
+    def multiply(self, ctx: Any, warp: Any) -> None:
+        """What the math warps do."""
+        from .math import math
+
+        math(ctx, warp, ctx.config.epilogue.finish(ctx.config))
+
+
+@dataclass(frozen=True)
+class GateUpRows(WholeRows):
+    """Rows of gate and of up, which lie half of B apart, in a box each.  up_first: up lies in the first half."""
+
+    up_first: bool
+
+    boxes: ClassVar[int] = 2
+
+    def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
+        """Rows of the scales of gate, then of up."""
+        second = index == (not self.up_first)
+        return (first >> 1) + second * (problem.scale_rows // 2)
+
+    def load(self, ctx: Any) -> None:
+        """What the weight loader does."""
+        from .gather.gate_up import gate_and_up
+        from .load import load_weights
+
+        load_weights(ctx, gate_and_up)
+
+
+@dataclass(frozen=True)
+class PackedWeights(WholeRows):
+    """Codes and records of packed FP4 tiles, which math warps decode in registers, with a table of decoded values (device/e2m1.py)."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("codes", "records")
+
+    def num_bytes(self, columns: int) -> int:
+        return PackedPart(columns).num_bytes
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """decoded: E4M3 of the magnitudes, shift by shift."""
+        return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        problem, packed = config.problem, PackedPart(config.block_n)
+        count = problem.num_groups * tiles_of(problem.n) * problem.k_blocks * TILE_LINES
+        boxes = zip(self.map_names, (packed.code_lines, packed.record_lines), strict=True)
+        return {name: byte_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
+
+    def load(self, ctx: Any) -> None:
+        from .decoding.load import load_weights
+
+        load_weights(ctx)
+
+    def multiply(self, ctx: Any, warp: Any) -> None:
+        from .decoding.math import math
+
+        math(ctx, warp)
+
+
+@dataclass(frozen=True)
+class DecodedWeights(PackedWeights):
+    """The same, decoded by warps of their own: a ring of packed tiles, as deep, in front of that of operands."""
+
+    decode_warps: ClassVar[int] = WARPS_PER_GROUP
+    arrivals: ClassVar[int] = decode_warps
+
+    def num_bytes(self, columns: int) -> int:
+        """Bytes of E4M3 [n][BLOCK_K], which decode warps write."""
+        return columns * BLOCK_K
+
+    def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
+        """codes: of packed tiles, before they are decoded.  row_exponents: UE8M0 of four rows a word, as in the records.  sfb: the tile's
+        scale."""
+        packed = PackedPart(columns)
+        return (
+            Field("codes", (num_stages, packed.num_bytes), U8, OPERAND_ALIGNMENT),
+            Field("row_exponents", (num_stages, packed.rows // 4), U32, 16),
+            Field("sfb", (num_stages,), F32),
+        )
+
+    def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:
+        """Decode warps take the place of the weight loader, which has barriers of its own in front."""
+        full, empty, *others = ring
+        return (
+            replace(full, who="token loader and every decode warp", transaction="rows of A and their scales"),
+            replace(empty, waits="token loader and decode warps"),
+            MBarrier("codes_full", num_stages, 1, "weight loader", "a part of a packed tile", "decode warps"),
+            MBarrier("codes_empty", num_stages, self.decode_warps, "every decode warp", "", "weight loader"),
+            *others,
+        )
+
+    def multiply(self, ctx: Any, warp: Any) -> None:
+        from .decoding.math_rows import math
+
+        math(ctx, warp)
+
+    def decode(self, ctx: Any, warp: Any) -> None:
+        """What the decode warps do."""
+        from .decoding.decode import decode_weights
+
+        decode_weights(ctx, warp)
+
+
+WeightSource = WholeRows
