@@ -17,12 +17,6 @@ from structure import MAY_IMPORT, PACKAGE, circle, family_imports, imports, modu
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
 IMPORTS_BETWEEN_FAMILIES = {
-    "kernels.gemm.gather_family -> kernels.moe.family",
-    "kernels.moe.halves.family -> kernels.gemm.family",
-    "kernels.moe.halves.family -> kernels.gemm.gather_family",
-    "kernels.moe.halves.kernel -> kernels.gemm.kernel",
-    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.gather_kernel",
-    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.kernel",
 }
 """Exceptions that still have to go."""
 
