@@ -16,9 +16,6 @@ from structure import MAY_IMPORT, PACKAGE, circle, family_imports, imports, modu
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-IMPORTS_BETWEEN_FAMILIES = {
-}
-"""Exceptions that still have to go."""
 
 
 def home(module: str) -> str:
@@ -38,8 +35,8 @@ def test_imports_point_one_way(folder: str) -> None:
 
 
 def test_families_share_nothing_but_blocks() -> None:
-    """What two folders of `kernels/` need is a block; an exception that no longer exists must leave the list."""
-    assert family_imports() == IMPORTS_BETWEEN_FAMILIES
+    """What two folders of `kernels/` need is a block."""
+    assert family_imports() == set()
 
 
 def test_folders_form_no_circle() -> None:
