@@ -16,15 +16,6 @@ from structure import MAY_IMPORT, PACKAGE, circle, family_imports, imports, modu
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-IMPORTS_BETWEEN_FAMILIES = {
-    "kernels.gemm.gather_family -> kernels.moe.family",
-    "kernels.moe.halves.family -> kernels.gemm.family",
-    "kernels.moe.halves.family -> kernels.gemm.gather_family",
-    "kernels.moe.halves.kernel -> kernels.gemm.kernel",
-    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.gather_kernel",
-    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.kernel",
-}
-"""Exceptions that still have to go."""
 
 
 def home(module: str) -> str:
@@ -44,8 +35,8 @@ def test_imports_point_one_way(folder: str) -> None:
 
 
 def test_families_share_nothing_but_blocks() -> None:
-    """What two folders of `kernels/` need is a block; an exception that no longer exists must leave the list."""
-    assert family_imports() == IMPORTS_BETWEEN_FAMILIES
+    """What two folders of `kernels/` need is a block."""
+    assert family_imports() == set()
 
 
 def test_folders_form_no_circle() -> None:

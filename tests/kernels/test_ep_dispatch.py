@@ -19,7 +19,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from sweep import rarely
+from sweep import rarely, sample
 
 MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)

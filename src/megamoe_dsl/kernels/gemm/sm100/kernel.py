@@ -123,7 +123,7 @@ def loader_roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
 def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     loaders = loader_roles(config)
-    gatherers = WarpRole("gather", range(config.first_epilogue_warp), lambda ctx, warp: gather(ctx))
+    gatherers = WarpRole("gather", range(LOADER_WARPS, config.first_epilogue_warp), lambda ctx, warp: gather(ctx))
     return (
         WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
         *((gatherers,) if config.rows.warps else ()),
