@@ -155,7 +155,7 @@ def test_bad_fields_are_named() -> None:
     with pytest.raises(ConfigError, match=r"token_saving = 4: must be True or False"):
         RoutingTablesConfig(moe, 4)
     with pytest.raises(ConfigError, match=r"problem\.num_experts = 1024: must be at most \d+"):
-        RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"), 1)
+        RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"))
     dispatch = DispatchGemmConfig(moe, 64, 64, token_saving=False)
     assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, token_saving=False)
     with pytest.raises(ProblemError, match=r"artifact = 'DispatchGemmConfig': must be an Artifact of a RoutingTablesConfig"):
