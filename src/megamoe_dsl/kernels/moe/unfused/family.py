@@ -16,7 +16,7 @@ from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
 from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
-from .config import LinearConfig, StageConfig
+from .config import StageConfig
 from .results import stage_results
 from .sm90 import MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, Sm90Stage
 from .sm100.config import (
@@ -39,20 +39,17 @@ class StageKernel(Kernel):
         kind: type[StageConfig] = self.configs[target.arch.name]
         return kind.choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
 
-    def launcher(self, config: StageConfig) -> Callable[..., Any]:
-        """Named as the kernel; linear stages have one in common.  Imports the DSL."""
+    def function(self, config: StageConfig) -> Callable[..., Any]:
         from . import kernel
 
-        if isinstance(config, LinearConfig):
-            if isinstance(config, Sm90Stage):
-                if config.problem.biases:
-                    return kernel.moe_linear_biased
-                return kernel.moe_linear_packed if config.packed else kernel.moe_linear
-            from .sm100 import kernel as sm100
+        kernels = {"moe_dispatch": kernel.dispatch_kernel, "moe_swiglu": kernel.swiglu_kernel, "moe_combine": kernel.combine_kernel}
+        if not config.linear:
+            return kernels[self.name]
+        if isinstance(config, Sm90Stage):
+            return kernel.linear_kernel
+        from .sm100.kernel import linear_pair_kernel
 
-            return sm100.moe_linear_pair_biased if config.problem.biases else sm100.moe_linear_pair
-        launcher: Callable[..., Any] = getattr(kernel, self.name)
-        return launcher
+        return linear_pair_kernel
 
     def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments | BiasedStageArguments]:
         """Linear stages have arguments of their own for biases, and for weights whose scales are not in their tiles."""
