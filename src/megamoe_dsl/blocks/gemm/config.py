@@ -64,11 +64,11 @@ class GemmConfig(BaseGemmConfig):
     weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of blocks/gemm/gather, or one like this), writes
                 neither B nor `groups`, and has another `counter`
+    most_columns  of a wgmma
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    most_columns: ClassVar[int] = MOST_COLUMNS
     loads_weights_first: ClassVar[bool] = True
     """Whether its kernel can."""
 
@@ -89,6 +89,7 @@ class GemmConfig(BaseGemmConfig):
     split_k: bool = False
     burst: int = 1
     weights_first: bool = False
+    most_columns: int = MOST_COLUMNS
 
     def __post_init__(self) -> None:
         self.check_problem()
