@@ -27,11 +27,12 @@ from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.setup import init_barriers
 from ....blocks.sm90.math_thread import MathThread
+from ....blocks.warp_roles import WarpRole, run_roles
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
-from ....device.warp import named_barrier, set_max_registers
+from ....device.warp import named_barrier
 from ..arguments import Arguments
 from ..clean import clean_workspace
 from ..combine import combine_tokens
@@ -55,7 +56,8 @@ from .swiglu import activate_part, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
-LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
+LOADERS = (load_tokens, load_weights, schedule_tiles)
+"""By the number of their warp."""
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
@@ -96,20 +98,35 @@ def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArgume
         pull_tokens(ctx, warp)
 
 
+@cute.jit
+def run_loader_warp(ctx: StageContext, warp: Any):
+    """One of the loaders, by its number."""
+    for index in cutlass.range_constexpr(len(LOADERS)):
+        if warp == index:
+            LOADERS[index](ctx)
+
+
+@cute.jit
+def run_math_warp(ctx: StageContext, warp: Any):
+    """One of the warps behind the loaders."""
+    index = warp - LOADER_WARPS
+    compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+
+
+def linear_roles(config: LinearConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of a linear stage."""
+    return (
+        WarpRole("loaders", range(LOADER_WARPS), run_loader_warp, config.registers.loader),
+        WarpRole("math", None, run_math_warp, config.registers.epilogue),
+    )
+
+
 @cute.kernel
 def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM90."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
-    if warp < LOADER_WARPS:
-        set_max_registers(config.registers.loader, grow=False)
-        for index in cutlass.range_constexpr(len(LOADERS)):
-            if warp == index:
-                LOADERS[index](ctx)
-    else:
-        set_max_registers(config.registers.epilogue, grow=True)
-        index = warp - LOADER_WARPS
-        compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+    run_roles(linear_roles(config), ctx, warp)
     if cutlass.const_expr(config.cluster > 1):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
 
