@@ -75,7 +75,7 @@ class RouteKernel(RoutingKernel):
 
 
 class SumKernel(RoutingKernel):
-    """Of each token the weighted sum of its experts' rows."""
+    """Sums the rows of each token's experts, each times its weight."""
 
     name = "topk_sum"
     configs: ClassVar[Mapping[str, type[SumConfig]]] = dict.fromkeys(ROUTED, SumConfig)

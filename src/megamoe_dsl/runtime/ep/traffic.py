@@ -27,7 +27,7 @@ class Traffic:
 
     @classmethod
     def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor], token_saving: bool = True) -> Traffic:
-        """Of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
+        """Counts rows of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
 
         def crossing(saving: bool) -> int:
             away = (leading_pairs(problem, idx, saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))

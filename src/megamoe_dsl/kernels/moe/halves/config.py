@@ -134,7 +134,7 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        """The grouped GEMM."""
+        """The grouped GEMM that the kernel computes."""
         return self.linear(self.problem)
 
     @cached_property
@@ -191,7 +191,7 @@ class EpConfig(ABC):
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:
-        """With what the kernel's communication warps add to its GEMM's."""
+        """Adds the buffers of the communication warps to the plan of the GEMM."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class DispatchGemmConfig(EpConfig):
     tail_sms: int = 0
 
     def check_fields(self) -> None:
-        """Raises `ConfigError`."""
+        """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
         for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require_integers(self, "tail_sms")
@@ -241,7 +241,7 @@ class DispatchGemmConfig(EpConfig):
         return self.num_sms - self.tail_sms
 
     def plan_of(self, gemm: Any) -> DispatchPlan:
-        """With slots for a row of each communication warp."""
+        """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
         return DispatchPlan(gemm, chunk, min(row // chunk, MOST_SLOTS))
@@ -275,6 +275,7 @@ class GemmCombineConfig(EpConfig):
     token_blocks: int = 1
 
     def check_fields(self) -> None:
+        """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
         for name in ("scatter", "interleaved"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
@@ -299,7 +300,7 @@ class GemmCombineConfig(EpConfig):
 
     @property
     def tiles_of_part(self) -> int:
-        """Of a part of a row, where results are kept."""
+        """Tiles that one part of a row has, where results are kept."""
         return self.gemm_problem.n // self.block_n // self.token_blocks
 
     @property
@@ -309,7 +310,7 @@ class GemmCombineConfig(EpConfig):
 
     @property
     def part_bytes(self) -> int:
-        """The same in bytes of BF16."""
+        """Bytes of BF16 that one part of a row has."""
         return 2 * self.block_n * self.tiles_of_part
 
     @property

@@ -56,7 +56,7 @@ class GemmPart(ABC):
 
     @abstractmethod
     def tile(self, config: Any) -> str:
-        """The tile in words."""
+        """Describes the tile in words, for tables."""
 
     def scale_row(self, row: Int) -> Int:
         """Where a row's scales lie among those of all rows."""
@@ -84,6 +84,7 @@ class WarpgroupGemm(GemmPart):
         return {"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2}
 
     def gemm(self, config: Any, num_stages: int) -> GemmConfig:
+        """The GEMM with two warpgroups, whose wgmmas are narrow enough for a CTA that has communication warps too."""
         return GemmConfig(
             config.gemm_problem,
             config.block_m,

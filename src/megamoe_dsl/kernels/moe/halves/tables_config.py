@@ -81,7 +81,7 @@ class RoutingTablesConfig:
 
     @property
     def tokens_at_a_time(self) -> int:
-        """Of a warp: a lane for each of their slots."""
+        """Tokens that a warp sorts at a time, with a lane for each of their slots."""
         return LANES // self.problem.topk
 
     @property
