@@ -9,10 +9,10 @@ import pytest
 import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated, small_config
 
+from ep_traffic import Traffic
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 MOE = problem(recipe="fp8xfp4")

@@ -22,10 +22,10 @@ from megamoe_dsl.kernels.moe.halves.layouts.pool import first_rows
 from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.buffers import EpSymmetric
-from megamoe_dsl.runtime.ep.simulated_tables import simulate_tables
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Simulator
+from simulated_tables import simulate_tables
 from sweep import rarely
 
 MADE = ("splits", "pulls", "pair_rows", "send_pairs", "recv_pairs", "expert_rows")

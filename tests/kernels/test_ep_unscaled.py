@@ -9,6 +9,7 @@ import pytest
 import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated
 
+from ep_traffic import Traffic
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
@@ -17,7 +18,6 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 BYTES = 2

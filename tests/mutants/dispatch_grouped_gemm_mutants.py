@@ -127,14 +127,6 @@ MUTANTS = (
         "activations.row_bytes(problem.hidden)",
         "problem.hidden",
     ),
-    unscaled(
-        "tokens of two bytes a value are counted as those of one",
-        "wrong number",
-        "Traffic.of",
-        "form.row_bytes(problem.hidden)",
-        "problem.hidden",
-        nearest=("tests/runtime/test_ep_routing.py::test_traffic_counts_rows_that_cross",),
-    ),
     mutant(
         "a wgmma has more sums than a thread has registers when its role begins",
         "wrong number",

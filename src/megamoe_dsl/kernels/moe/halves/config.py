@@ -15,7 +15,7 @@ from ....hardware.tmem import TmemPlan
 from ....layouts.arith import Int
 from ....problem import Problem
 from ....target import Target
-from ..config import RegisterBudget, require_whole_tiles
+from ..config import require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
 from .gemm_part import GemmPart, WarpgroupGemm
 from .layouts.pool import pool_rows
@@ -168,7 +168,7 @@ class EpConfig(ABC):
         return LOADER_WARPS + self.part.math_warps(gemm) + COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> RegisterBudget | None:
+    def registers(self) -> Any:
         """Per thread: of the communication warps, of the loaders, of those that multiply; None where all keep what they begin with."""
         return self.part.registers
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
-from ...problem import Problem
-from .routing import leading_pairs, ranks_of
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.ep.routing import leading_pairs, ranks_of
 
 SCALE_BYTES = 4
 
