@@ -50,12 +50,13 @@ format: $(INSTALLED)
 pictures: $(INSTALLED)
 	while read what options; do \
 		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
+	$(BIN)/python tests/draw_structure.py docs/pictures/structure.svg
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbours share compiled kernels, so they stay in one process
 
 golden: $(INSTALLED)
-	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -k figures
+	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -m 'sweep or not sweep' -k figures
 	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
 	git diff --stat -- tests/golden
 

@@ -7,12 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 from forked import forked_process
+from sweep import mark_the_sweep
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("any machine", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_the_sweep(items, complete=not any("::" in one for one in config.args))
 
 
 def pytest_collection_finish() -> None:

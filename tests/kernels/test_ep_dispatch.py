@@ -19,12 +19,13 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombin
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from sweep import rarely
+from sweep import rarely, sample
 
 MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
 
 
+@sample("64-128-2")
 @pytest.mark.parametrize(
     ("block_m", "block_n", "cluster"),
     [(128, 256, 1), (64, 128, 2), rarely(128, 64, 1), rarely(64, 64, 1), rarely(64, 256, 1), rarely(128, 128, 1), rarely(128, 256, 2)],
@@ -43,6 +44,7 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     assert check_dispatch(ep, random, accumulate="hopper") > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "block_n", "options"),
     [
@@ -71,6 +73,7 @@ def test_launches_without_a_pause() -> None:
     assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
+@sample("True")
 @pytest.mark.parametrize("block_wise", [True, False])
 def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
     """A whole tile, and less than half a tile after it, each waiting for its own rows or for both's; an expert without rows."""
@@ -79,6 +82,7 @@ def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
     assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2, block_wise=block_wise), case), case) == 150
 
 
+@sample("True-True-False", "False-False-False")
 @pytest.mark.parametrize(
     ("token_saving", "token_sorting", "block_wise"),
     [(True, True, False), (False, True, True), (False, False, False), (True, False, True)],

@@ -63,6 +63,7 @@ def dropped(case: Case) -> Case:
     return replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("hidden", "chunk", "fields"), [(5120, 2048, {}), rarely(5120, 2048, {"tail_sms": 1}), rarely(4352, 512, {})])
 def test_rows_of_more_chunks_than_slots(hidden: int, chunk: int, fields: dict[str, Any]) -> None:
     """A slot is loaded again before the row is whole, when all lanes that store its chunk have: as often in every row as its turns are."""

@@ -18,6 +18,7 @@ from warp_barriers import EXPLAINED, warp_barriers_of
 
 from first_finding import assert_noticed, first_sign
 from megamoe_dsl.artifact.compile import compile_kernel
+from sweep import sample
 
 EXPLAINED_BARRIERS = {
     "pull_tokens": (0,),
@@ -67,6 +68,7 @@ SAMPLE = {
 }
 
 
+@sample("2")
 @pytest.mark.parametrize("number", range(SUBJECTS))
 def test_the_kernel_itself_shows_no_sign(number):
     assert how_noticed(None, number=number) is None
@@ -105,11 +107,26 @@ def test_explained_warp_barriers_show_nowhere():
     assert sign_of(replace(compiled, ptx=ptx), case, SMALL_LAUNCHES, seed=0) is None
 
 
+@sample(
+    "mbarrier wait skipped 11",
+    "proxy fence dropped 1",
+    "system fence dropped 0",
+    "acquire of a smaller scope 1",
+    "bulk group wait skipped 0",
+    "tcgen05 fence dropped 3",
+    "TMEM load wait skipped 0",
+    "arrival count too high 0",
+    "bytes too many 0",
+    "scale copy dropped 0",
+    "signal twice 1",
+    "warp barrier skipped 18",
+)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_fault_is_noticed(name):
     assert_noticed(SAMPLE[name], lambda: notice(name))
 
 
+@pytest.mark.sweep
 def test_one_fence_of_the_mma_warp_must_stay():
     """Each of the two is covered by the other; without both, the MMA overwrites an accumulator that is being read."""
     compiled, case = subject()

@@ -19,6 +19,7 @@ from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, RING_ONLY, ROWS_ONLY, 
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.artifact.artifact import Artifact
+from sweep import sample
 
 ORDERS = {"columns": 16, "rows": 128}
 PAIRS, RING = "pairs", "ring"
@@ -78,6 +79,7 @@ def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | Non
     return sign_of(compiled, case, (tokens, (3, 2)[: len(tokens)], (0, 0)[: len(tokens)]), seed)
 
 
+@sample("columns", "rows", "packed", "decoded")
 @pytest.mark.parametrize("order", SUBJECTS)
 def test_the_kernel_itself_shows_no_sign(order):
     assert how_noticed(None, order) is None
@@ -90,6 +92,34 @@ def test_faults_are_different(order):
     assert len(faults) > {PAIRS: 8, RING: 6, PACKED: 12, DECODED: 18, HALVED: 12}.get(order, 30)
 
 
+@sample(
+    "store_full not waited for-columns",
+    "store_empty not signalled-columns",
+    "news without release-columns",
+    "store_full for lanes that have not met-columns",
+    "work_tile_empty by a lane less-columns",
+    "ticket not published-columns",
+    "full by one loader-columns",
+    "weight bytes too many-columns",
+    "tokens without proxy fence-columns",
+    "wgmma without fence-columns",
+    "maxima read before they are written-columns",
+    "store_empty before the tile is read-rows",
+    "news for this CTA only-rows",
+    "Linear1 tile without proxy fence-rows",
+    "arrival not waited for by the token loader-rows",
+    "first group not waited for-rows",
+    "store_full by nine warps-rows",
+    "work_tile_empty not waited for-rows",
+    "multicast to one CTA-pairs",
+    "empty by the warps of one CTA-pairs",
+    "work_tile_empty by the readers of one CTA-pairs",
+    "barriers used before they are there-pairs",
+    "rows not waited for-ring",
+    "rows freed without release-ring",
+    "table not waited for-packed",
+    "codes_full not waited for-decoded",
+)
 @each_fault(ALL, SAMPLE)
 def test_fault_is_noticed(fault, subject):
     assert_fault_is_noticed(how_noticed, fault, subject)
