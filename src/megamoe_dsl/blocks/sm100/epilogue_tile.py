@@ -36,8 +36,9 @@ def packed_token(lane: Int) -> Int:
     return (lane & 4) * 4 + (lane >> 4) * 8 + (lane & 3) * 2 + ((lane >> 3) & 1)
 
 
-def packed_store_address(tile: Int, token: Int, warp: Int) -> Int: """Address of the warp's 16 channels of a token, 8 bytes:
-packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the token."""
+def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
+    """Address of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the
+    token."""
     return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 
