@@ -19,9 +19,7 @@ MOST_LINES = 400
 IMPORTS_BETWEEN_FAMILIES = {
     "kernels.gemm.gather_family -> kernels.moe.family",
     "kernels.moe.halves.family -> kernels.gemm.family",
-    "kernels.moe.halves.family -> kernels.gemm.gather_family",
     "kernels.moe.halves.kernel -> kernels.gemm.kernel",
-    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.gather_kernel",
     "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.kernel",
 }
 """Exceptions that still have to go."""
