@@ -20,10 +20,8 @@ from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
-from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig, Sm100SumConfig
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
@@ -103,7 +101,7 @@ def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
 
 
-def _ep(kind: type[EpConfig], preset: str, recipe: str = "fp8xfp8", **fields: bool | int) -> Callable[[], KernelConfig]:
+def _ep(kind: type[EpConfig], preset: str, recipe: str = "fp8xfp8", **fields: Any) -> Callable[[], KernelConfig]:
     return lambda: kind(PRESETS[preset].problem(8192, recipe=recipe), **fields)
 
 
@@ -187,9 +185,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-bf16-gate-first": _pair_gather(128, "bf16xbf16", consumers=2, gate_up="gate_first"),
     "sm_100a-gather-gemm-bf16-sorted-pairs": _pair_gather(64, "bf16xbf16", pairs=2, source="packed"),
     "sm_100a-gather-gemm-nvfp4-quantised": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
-    "sm_100a-route": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
-    "sm_100a-route-nvfp4": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148),
-    "sm_100a-topk-sum": lambda: Sm100SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
+    "sm_100a-route": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
+    "sm_100a-route-nvfp4": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148, arch_name="sm_100a"),
+    "sm_100a-topk-sum": lambda: SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
@@ -205,9 +203,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", cluster=2),
     "sm_90a-ep-combine-bf16": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", cluster=2),
-    "sm_100a-ep-dispatch": _ep(Sm100DispatchGemmConfig, "deepseek-v3", "fp8xfp4"),
-    "sm_100a-mxf4xmxf4-ep-dispatch": _ep(Sm100DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256),
-    "sm_100a-ep-combine": _ep(Sm100GemmCombineConfig, "deepseek-v3", "fp8xfp4"),
+    "sm_100a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
+    "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256, arch_name="sm_100a"),
+    "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }
 """By name: the golden figures' configurations, and some that have other code."""

@@ -12,9 +12,9 @@ from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernel_cases.halves import combined, draw_rows, linear1_rows
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
-from megamoe_dsl.kernels.registry import arch_of_recipe, config_type, find_kernel
+from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate
 from megamoe_dsl.runtime.ep.buffers import RowActivations
@@ -34,17 +34,17 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
 
 def small_config(moe: Problem, **fields: Any) -> DispatchGemmConfig:
     """Dispatch on two SMs with small tiles, of the architecture that has the problem's formats."""
-    kernel = find_kernel("dispatch_grouped_gemm")
-    arch = arch_of_recipe(kernel, moe.recipe)
-    tile = (128, 256) if arch.has_tensor_memory else (64, 64)
-    return config_type(kernel, arch)(moe, **{"block_m": tile[0], "block_n": tile[1], "num_sms": 2, "task_tokens": 2, **fields})
+    arch = arch_of_recipe(find_kernel("dispatch_grouped_gemm"), moe.recipe)
+    block_m, block_n = (128, 256) if arch.has_tensor_memory else (64, 64)
+    small = {"block_m": block_m, "block_n": block_n, "num_sms": 2, "task_tokens": 2, "arch_name": arch.name}
+    return DispatchGemmConfig(moe, **{**small, **fields})
 
 
 def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:
     """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
-    same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
-    kind = config_type(find_kernel("grouped_gemm_combine"), config.arch)
-    return SimulatedEp(artifact(config), artifact(kind(config.problem, **{**same, **(combine or {})})), case.weights, **options)
+    same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens", "arch_name")}
+    combine_config = GemmCombineConfig(config.problem, **{**same, **(combine or {})})
+    return SimulatedEp(artifact(config), artifact(combine_config), case.weights, **options)
 
 
 def poison(ep: SimulatedEp) -> None:

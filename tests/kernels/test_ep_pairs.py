@@ -9,14 +9,14 @@ import pytest
 import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated, small_config
 
+from ep_traffic import Traffic
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
-from megamoe_dsl.runtime.ep.traffic import Traffic
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from sweep import rarely
 
 MOE = problem(recipe="fp8xfp4")
-SMALL = Sm100DispatchGemmConfig(MOE, num_sms=2)
+SMALL = DispatchGemmConfig(MOE, num_sms=2, arch_name="sm_100a")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
     masked, skewed = random_case(moe, (20, 9), 1, mask=0.3), random_case(moe, (0, 20), 2, skew=True)
     skewed = replace(skewed, weights=masked.weights)
     nothing = replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])
-    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"block_k": block_k, **combine})
+    ep = simulated(SMALL.replace(problem=moe, num_stages=0, block_k=block_k), masked, {"block_k": block_k, **combine})
     for number, (case, rows) in enumerate(((masked, int((torch.cat(masked.topk_idx) >= 0).sum())), (skewed, 60), (nothing, 0))):
         assert check_dispatch(ep, case) == rows
         assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))
@@ -67,7 +67,7 @@ def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[st
     an expert without rows."""
     moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe="fp8xfp4")
     case = random_case(moe, (150,), 6, target_expert=1)
-    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, **options)
+    config = DispatchGemmConfig(moe, block_m, num_sms=2, arch_name="sm_100a", **options)
     ep = simulated(config, case, {"block_m": combine_m})
     assert check_dispatch(ep, case) == 150
     assert check_combine(ep, case, row_activations(ep, 0)) == 150
@@ -113,4 +113,4 @@ def test_a_tile_of_few_rows_waits_for_its_expert() -> None:
 
 def test_formats_of_other_chips_are_named() -> None:
     with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
-        Sm100GemmCombineConfig(problem())
+        GemmCombineConfig(problem(), arch_name="sm_100a")

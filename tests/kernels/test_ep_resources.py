@@ -11,15 +11,12 @@ from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 from sweep import rarely, sample
 
 KINDS: dict[str, type[EpConfig]] = {"dispatch": DispatchGemmConfig, "combine": GemmCombineConfig}
-
-PAIRS: dict[str, type[Sm100EpConfig]] = {"dispatch": Sm100DispatchGemmConfig, "combine": Sm100GemmCombineConfig}
 
 
 @sample("combine-deepseek-v3-changes3")
@@ -73,7 +70,7 @@ def test_kernel_in_bf16_fits_the_chip(kind: str, preset: str, changes: dict[str,
 )
 def test_kernel_of_pairs_fits_the_chip(kind: str, preset: str, recipe: str, changes: dict[str, int]) -> None:
     """No spills, registers for all threads of a CTA, SMEM and TMEM within capacity, no load overtaken."""
-    config = PAIRS[kind](PRESETS[preset].problem(8192, recipe=recipe), **changes)
+    config = KINDS[kind](PRESETS[preset].problem(8192, recipe=recipe), arch_name="sm_100a", **changes)
     artifact = compile_fitting(f"{preset}, {kind}, {recipe}", config, SMEM_BYTES)
     assert artifact.kernel.registers(config) == {}
     assert config.num_stages >= 4 and config.tmem.allocated <= config.arch.tmem_columns
@@ -83,7 +80,7 @@ def test_kernel_of_pairs_fits_the_chip(kind: str, preset: str, recipe: str, chan
 def test_roles_of_pairs_are_measured() -> None:
     """Those of the GEMM; a K block has four MMAs."""
     moe = Problem(512, 256, num_experts=8, topk=3, num_ranks=2, max_tokens_per_rank=64, recipe="fp8xfp4")
-    artifact = compile_kernel(Sm100DispatchGemmConfig(moe), line_info=True)
+    artifact = compile_kernel(DispatchGemmConfig(moe, arch_name="sm_100a"), line_info=True)
     found = {one.key: one for one in artifact.kernel.measures(artifact.config, artifact.listing)}
     assert {"mma_k_block", "token_loader_k_block", "weight_loader_k_block", "epilogue_8_rows"} <= set(found)
     assert found["mma_k_block"].kinds["mma"] == 4

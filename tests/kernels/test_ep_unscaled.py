@@ -9,16 +9,15 @@ import pytest
 import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated
 
+from ep_traffic import Traffic
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 BYTES = 2
@@ -64,6 +63,7 @@ def dropped(case: Case) -> Case:
     return replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("hidden", "chunk", "fields"), [(5120, 2048, {}), rarely(5120, 2048, {"tail_sms": 1}), rarely(4352, 512, {})])
 def test_rows_of_more_chunks_than_slots(hidden: int, chunk: int, fields: dict[str, Any]) -> None:
     """A slot is loaded again before the row is whole, when all lanes that store its chunk have: as often in every row as its turns are."""
@@ -92,8 +92,8 @@ def test_there_is_nothing_to_quantise() -> None:
         PreDispatchConfig(unscaled(9), 2, "sm_90a")
 
 
-@pytest.mark.parametrize("kind", [Sm100DispatchGemmConfig, GemmCombineConfig])
-def test_formats_of_the_other_architecture_are_refused(kind: type[Any]) -> None:
-    recipe = "fp8xfp4" if kind is GemmCombineConfig else RECIPE
-    with pytest.raises(ConfigError, match=rf"problem\.recipe = '{recipe}': must be .* for sm_"):
-        kind(unscaled(9, recipe=recipe))
+@pytest.mark.parametrize(("arch", "recipe"), [("sm_100a", RECIPE), ("sm_90a", "fp8xfp4")])
+def test_formats_of_the_other_architecture_are_refused(arch: str, recipe: str) -> None:
+    for kind in (DispatchGemmConfig, GemmCombineConfig):
+        with pytest.raises(ConfigError, match=rf"problem\.recipe = '{recipe}': must be .* for {arch}"):
+            kind(unscaled(9, recipe=recipe), arch_name=arch)

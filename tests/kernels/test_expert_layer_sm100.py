@@ -12,7 +12,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import as_integers, factors_of_columns, rows_of
 from megamoe_dsl.kernel_cases.gather import gate_and_up as gate_and_up_apart
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_nvfp4
 from megamoe_dsl.quant.weights import TORCH_DTYPES
@@ -124,7 +124,7 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
 @pytest.mark.parametrize("layer", [LAYER, PACKED, NVFP4])
 def test_tokens_are_quantised_as_torch_does(layer: ExpertLayer) -> None:
     call, _ = drawn(layer, 20)
-    assert not simulate_route(artifact(Sm100RouteConfig(layer.routing, 3)), call).findings
+    assert not simulate_route(artifact(RouteConfig(layer.routing, 3, arch_name="sm_100a")), call).findings
     x_q, x_sf = quantised(call)
     assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(as_integers(call.x_sf), as_integers(x_sf))
 

@@ -127,14 +127,6 @@ MUTANTS = (
         "activations.row_bytes(problem.hidden)",
         "problem.hidden",
     ),
-    unscaled(
-        "tokens of two bytes a value are counted as those of one",
-        "wrong number",
-        "Traffic.of",
-        "form.row_bytes(problem.hidden)",
-        "problem.hidden",
-        nearest=("tests/runtime/test_ep_routing.py::test_traffic_counts_rows_that_cross",),
-    ),
     mutant(
         "a wgmma has more sums than a thread has registers when its role begins",
         "wrong number",
@@ -152,7 +144,7 @@ MUTANTS = (
         "gemm.cta_rank >= 0",
         (f"{RUNS}::test_two_ranks",),
     ),
-    of_pairs("scales of rows lie in the order of rows", "wrong base", "Sm100EpConfig.scale_row", "utccp_row(row)", "row"),
+    of_pairs("scales of rows lie in the order of rows", "wrong base", "PairGemm.scale_row", "utccp_row(row)", "row"),
     of_pairs(
         "a pair's rows are not waited for",
         "missing order",
@@ -163,17 +155,17 @@ MUTANTS = (
     of_pairs(
         "a tile of few rows waits for them alone",
         "missing order",
-        "Sm100DispatchGemmConfig.check_fields",
-        "not self.block_wise or self.block_m == SF_ATOM_ROWS",
+        "DispatchGemmConfig.check_fields",
+        "not self.block_wise or self.block_m == atom",
         "True",
         (f"{PAIR_RUNS}::test_a_tile_of_few_rows_waits_for_its_expert",),
     ),
     of_pairs(
         "a tile has rows of the next expert",
         "off by one",
-        "Sm100DispatchGemmConfig.check_fields",
-        "self.block_m <= SF_ATOM_ROWS",
-        "self.block_m <= 2 * SF_ATOM_ROWS",
+        "DispatchGemmConfig.check_fields",
+        "self.block_m <= atom",
+        "self.block_m <= 2 * atom",
         (f"{PAIR_RUNS}::test_bad_fields_are_named",),
     ),
     of_pairs(

@@ -14,7 +14,7 @@ from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernel_cases.halves import combined, expert_places, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
@@ -141,7 +141,7 @@ def test_layers_that_share_a_buffer_have_the_same_kernels(gpu: type[SimulatedKer
     moe, store = problem(1), ArtifactStore(tmp_path)
     case = random_case(moe, (1,), 1)
     options = {"activation": swiglu, "store": store, "dispatch": FIELDS}
-    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe, True))
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe, Kept.RESULTS))
     for _ in range(2):
         EpMoE(moe, case.weights[0], symmetric=symmetric, combine=FIELDS, **options)
     with pytest.raises(

@@ -55,13 +55,13 @@ class Variant:
         return self.name.split()[0] == "dispatch"
 
     def config(self, problem: Problem, target: Target) -> EpConfig:
-        """The kernel for a problem without a clamp.  Raises `ConfigError`."""
+        """The configuration of this variant for a problem without a clamp.  Raises `ConfigError`."""
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
         return kind.choose(problem, target, problem.max_tokens_per_rank, **self.fields)
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
-    """By the variants' names."""
+    """Configurations by the names of their variants."""
     problem = without_clamp(point.problem)
     return {one.name: one.config(problem, target) for one in variants}
 

@@ -75,11 +75,11 @@ class GemmConfig(BaseGemmConfig):
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of blocks/gemm/gather, or one like this), writes
                 neither B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/activity.py), over the rows of experts; for profiles
+    most_columns  of a wgmma
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    most_columns: ClassVar[int] = MOST_COLUMNS
     loads_weights_first: ClassVar[bool] = True
     """Whether its kernel can."""
 
@@ -100,6 +100,7 @@ class GemmConfig(BaseGemmConfig):
     burst: int = 1
     weights_first: bool = False
     trace: bool = False
+    most_columns: int = MOST_COLUMNS
 
     def __post_init__(self) -> None:
         self.check_problem()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from ...arch import SM90, Arch
+from ...arch import ARCHES, SM90, SM100, Arch
 from ...blocks.gemm.problem import GEMM_RECIPES
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
@@ -21,11 +21,21 @@ SLOTS_PER_SORTER = 4096
 """Counted and placed in about the time that meeting takes."""
 
 
+ROUTED: dict[str, tuple[str, ...]] = {
+    SM90.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma),
+    SM100.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].promoted),
+}
+"""Number formats that tokens become on each architecture (recipe.py)."""
+
+
 @dataclass(frozen=True)
 class TokensConfig:
-    """What the kernels have in common; raises `ConfigError` where a field is out of range.  `num_sms` are the CTAs of the grid."""
+    """What the kernels have in common; raises `ConfigError` where a field is out of range.
 
-    arch: ClassVar[Arch] = SM90
+    num_sms    CTAs of the grid
+    arch_name  name of the architecture
+    """
+
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = 32 * WARPS
     least_sms: ClassVar[int] = 1
@@ -33,11 +43,24 @@ class TokensConfig:
 
     problem: Any
     num_sms: int
+    arch_name: str = field(default=SM90.name, kw_only=True)
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, self.problems), "problem", self.problem, f"a {self.problems.__name__}")
+        require(self.arch_name in ROUTED, "arch_name", self.arch_name, " or ".join(ROUTED))
         require_integers(self, "num_sms")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
+        self.check_recipe()
+
+    def check_recipe(self) -> None:
+        """Raises `ConfigError` for tokens in number formats that the architecture does not have."""
+        recipes = ROUTED[self.arch_name]
+        fits = self.problem.recipe in recipes
+        require(fits, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
+
+    @property
+    def arch(self) -> Arch:
+        return ARCHES[self.arch_name]
 
     @property
     def num_clusters(self) -> int:
@@ -46,26 +69,11 @@ class TokensConfig:
     @classmethod
     def choose(cls, problem: Any, target: Target) -> Self:
         """A CTA for each of the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms)
+        return cls(problem, target.num_sms, arch_name=target.arch.name)
 
 
 @dataclass(frozen=True)
-class RoutingConfig(TokensConfig):
-    """Of tokens in number formats that not every architecture has."""
-
-    recipes: ClassVar[tuple[str, ...]] = tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma)
-    """Of the architecture (recipe.py)."""
-
-    problem: RoutingProblem
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = self.problem.recipe in self.recipes
-        require(fits, "problem.recipe", self.problem.recipe, f"{' or '.join(self.recipes)} for {self.arch}")
-
-
-@dataclass(frozen=True)
-class RouteConfig(RoutingConfig):
+class RouteConfig(TokensConfig):
     """The first CTAs sort, the others quantise, if tokens are to be quantised.
 
     sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
@@ -87,7 +95,8 @@ class RouteConfig(RoutingConfig):
     @classmethod
     def choose(cls, problem: Any, target: Target) -> Self:
         """A quarter of the SMs may sort."""
-        return cls(problem, target.num_sms, max(1, min(MOST_SORTERS, target.num_sms // 4)))
+        sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
+        return cls(problem, target.num_sms, sorters, arch_name=target.arch.name)
 
     @cached_property
     def region(self) -> Region:
@@ -97,7 +106,7 @@ class RouteConfig(RoutingConfig):
 
 
 @dataclass(frozen=True)
-class SumConfig(RoutingConfig):
+class SumConfig(TokensConfig):
     """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows."""
 
     num_threads = 512
@@ -111,3 +120,6 @@ class TopExpertsConfig(TokensConfig):
 
     num_threads = 256
     problems = TopExpertsProblem
+
+    def check_recipe(self) -> None:
+        """Logits are in no recipe's formats."""

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ...arch import SM90, SM100
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import FactoredRouteArguments, RouteArguments, SumArguments, TopExpertsArguments
-from .config import RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
+from .config import ROUTED, RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
-from .sm100 import Sm100RouteConfig, Sm100SumConfig, Sm100TopExpertsConfig
 
 
 class RoutingKernel(Kernel):
@@ -39,7 +37,7 @@ class TopExpertsKernel(RoutingKernel):
 
     name = "top_experts"
     problem = TopExpertsProblem
-    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig, SM100.name: Sm100TopExpertsConfig}
+    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = dict.fromkeys(ROUTED, TopExpertsConfig)
 
     def function(self, config: TopExpertsConfig) -> Callable[..., Any]:
         from .top_experts import top_experts_kernel
@@ -61,7 +59,7 @@ class RouteKernel(RoutingKernel):
 
     name = "route"
     resident = True
-    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig, SM100.name: Sm100RouteConfig}
+    configs: ClassVar[Mapping[str, type[RouteConfig]]] = dict.fromkeys(ROUTED, RouteConfig)
 
     def function(self, config: RouteConfig) -> Callable[..., Any]:
         from .route import route_kernel
@@ -77,10 +75,10 @@ class RouteKernel(RoutingKernel):
 
 
 class SumKernel(RoutingKernel):
-    """Of each token the weighted sum of its experts' rows."""
+    """Sums the rows of each token's experts, each times its weight."""
 
     name = "topk_sum"
-    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig, SM100.name: Sm100SumConfig}
+    configs: ClassVar[Mapping[str, type[SumConfig]]] = dict.fromkeys(ROUTED, SumConfig)
 
     def function(self, config: SumConfig) -> Callable[..., Any]:
         from .topk_sum import topk_sum_kernel

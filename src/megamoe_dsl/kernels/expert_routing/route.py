@@ -186,7 +186,7 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: I
 
 @cute.kernel
 def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
-    """One CTA."""
+    """The first CTAs sort slots, the others quantize tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
     begin()

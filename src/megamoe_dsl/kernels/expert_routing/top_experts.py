@@ -31,7 +31,7 @@ COUNTED = 2  # scores of a group, the highest, that count for it
 
 
 def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
-    """Of a token and an expert."""
+    """Loads the logit that the router gives an expert for a token."""
     place = Int64(token) * config.problem.num_experts + expert
     if config.problem.logits == F32:
         return load_f32(args.logits + place * 4)
@@ -116,7 +116,7 @@ def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, la
 
 @cute.jit
 def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments, token: Int32, lane: Int32):
-    """Of one token, by a warp."""
+    """A warp chooses the experts of one token and stores them with their weights."""
     problem, words = config.problem, words_of(config, args, token, lane)
     if cutlass.const_expr(problem.groups > 1):
         words = in_best_groups(config, words, lane)

@@ -201,7 +201,7 @@ class EpBuffers(EpSymmetric):
         return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Of `dispatch_grouped_gemm` (kernels/moe/halves/arguments.py)."""
+        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/halves/arguments.py)."""
         return {
             "sym": self.sym.data_ptr(),
             "peers": peers,
@@ -217,7 +217,7 @@ class EpBuffers(EpSymmetric):
     def combine_arguments(
         self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
     ) -> dict[str, int]:
-        """Of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
+        """Arguments of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
         return {
             "sym": self.sym.data_ptr(),
             "peers": peers,

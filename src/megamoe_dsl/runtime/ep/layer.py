@@ -20,7 +20,7 @@ from ...artifact.store import ArtifactStore
 from ...kernels.moe.halves.config import DispatchGemmConfig
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ...kernels.moe.halves.tables_config import RoutingTablesConfig
-from ...kernels.registry import config_type, find_kernel
+from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
 from ...target import Target
@@ -117,7 +117,7 @@ class EpMoE(torch.nn.Module):
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
         """What makes the tables that such a dispatch reads, bound once."""
-        config = config_type(find_kernel("routing_tables"), dispatch.arch).of(dispatch)
+        config = RoutingTablesConfig.of(dispatch)
         if config not in self._tables:
             self._tables[config] = self.bind(self.store.get(config))
         return self._tables[config]

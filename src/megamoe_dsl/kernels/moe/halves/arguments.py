@@ -73,13 +73,13 @@ class DispatchGemmArguments:
 
 @dataclass(frozen=True)
 class TracedDispatchGemmArguments(DispatchGemmArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
 
     trace: Int64
 
 
 @dataclass(frozen=True)
 class TracedGemmCombineArguments(GemmCombineArguments):
-    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
 
     trace: Int64

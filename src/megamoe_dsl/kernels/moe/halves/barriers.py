@@ -6,10 +6,10 @@ from ....layouts.mbarrier import MBarrier
 
 
 def pull_barrier(chunks: int) -> MBarrier:
-    """Of so many chunks that all communication warps together have on their way."""
+    """A barrier for each chunk that the communication warps have on their way together."""
     return MBarrier("pull", chunks, 1, "the communication warp", "one chunk of a token row", "the communication warp")
 
 
 def combine_barrier(sets: int) -> MBarrier:
-    """Of so many sets of slots that all communication warps together have."""
+    """A barrier for each set of slots that the communication warps have together."""
     return MBarrier("combine", sets, 1, "the communication warp", "one piece of a token's top-k results", "the communication warp")

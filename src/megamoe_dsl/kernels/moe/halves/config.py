@@ -8,25 +8,25 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
-from ....blocks.gemm.base_config import BaseGemmConfig
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
+from ....hardware.tmem import TmemPlan
 from ....layouts.arith import Int
 from ....problem import Problem
 from ....target import Target
-from ..config import RegisterBudget, require_whole_tiles
+from ..config import require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
-from .gemm_config import EpGemmConfig
+from .gemm_part import GemmPart, WarpgroupGemm
 from .layouts.pool import pool_rows
 from .layouts.symmetric import Kept
+from .sm100.gemm_part import PairGemm
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
-REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
-TILES = (64, 128)
-COLUMNS = (64, 128, 256)
+PARTS: dict[str, GemmPart] = {one.arch.name: one for one in (WarpgroupGemm(), PairGemm())}
+"""By architecture."""
 ROW_ALIGNMENT = 128
 MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
@@ -38,22 +38,18 @@ COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 class EpConfig(ABC):
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
 
-    block_m     rows of a tile: 64 or 128
-    block_n     weight rows of a tile: 64, 128 or 256
+    block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
+    block_n     weight rows of a tile: 64, 128 or 256; on SM100 256, those of a pair
     group_m     row blocks that the order of tiles takes together
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2; on SM100 2, the pair; 0 for the least
+    block_k, epilogue_warpgroups  those of `Sm100GemmConfig`, 0 for 128 and 2; 0 on SM90
     task_tokens tokens that are handed out together to a communication warp
     trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
-    arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
     half: ClassVar[Half]
-    tiles: ClassVar[tuple[int, ...]] = TILES
-    columns: ClassVar[tuple[int, ...]] = COLUMNS
-    clusters: ClassVar[tuple[int, ...]] = (1, 2)
 
     problem: Problem
     block_m: int = 128
@@ -61,27 +57,35 @@ class EpConfig(ABC):
     group_m: int = 16
     num_sms: int = NUM_SMS
     num_stages: int = 0
-    cluster: int = 1
+    cluster: int = 0
+    block_k: int = 0
+    epilogue_warpgroups: int = 0
     task_tokens: int = 4
     trace: bool = False
+    arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
-        p = self.problem
-        require(p.recipe in self.recipes, "problem.recipe", p.recipe, " or ".join(self.recipes) + f" for {self.arch}")
+        require(self.arch_name in PARTS, "arch_name", self.arch_name, " or ".join(PARTS))
+        p, part = self.problem, self.part
+        require(p.recipe in part.recipes, "problem.recipe", p.recipe, " or ".join(part.recipes) + f" for {self.arch}")
         require_whole_tiles(p, "in halves of the layer")
         require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")
-        require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
-        require(self.block_n in self.columns, "block_n", self.block_n, f"one of {list(self.columns)}")
-        require(self.cluster in self.clusters, "cluster", self.cluster, " or ".join(map(str, self.clusters)))
+        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "block_k", "task_tokens")
+        for name, value in part.defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
+        require(self.block_m in part.block_ms, "block_m", self.block_m, f"one of {list(part.block_ms)}")
+        require(self.block_n in part.block_ns, "block_n", self.block_n, f"one of {list(part.block_ns)}")
+        require(self.cluster in part.clusters, "cluster", self.cluster, " or ".join(map(str, part.clusters)))
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
+        for name in part.unused:
+            require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -95,53 +99,57 @@ class EpConfig(ABC):
     def check_fields(self) -> None:
         """Checks what the subclass adds.  Raises `ConfigError`."""
 
-    @property
+    @staticmethod
     @abstractmethod
-    def gemm_problem(self) -> GemmProblem:
-        """The grouped GEMM."""
+    def linear(problem: Problem) -> GemmProblem:
+        """The grouped GEMM of a layer."""
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, where the grid has an
-        even number of them, and what was faster at a measured point that is near (tuned_fields.py)."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: what the architecture says, and what
+        was faster at a measured point that is near (tuned_fields.py)."""
         problem.check_num_tokens(num_tokens)
-        num_sms = fields.get("num_sms", target.num_sms)
-        tuned = tuned_fields(cls.half, problem, num_tokens, target.gpu)
-        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **tuned, **fields})
+        arch = target.arch.name
+        chosen = PARTS[arch].chosen(cls.linear(problem), fields.get("num_sms", target.num_sms))
+        return cls(problem, arch_name=arch, **{**chosen, **tuned_fields(cls.half, problem, num_tokens, target.gpu), **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
-    # --- what one of the halves may do
     @property
     @abstractmethod
     def keeps(self) -> Kept:
         """What its symmetric buffer has beyond what every configuration needs."""
 
     # --- the GEMM
+    @property
+    def part(self) -> GemmPart:
+        """What the architecture says of the GEMM."""
+        return PARTS[self.arch_name]
+
+    @property
+    def arch(self) -> Arch:
+        return self.part.arch
+
+    @property
+    def gemm_problem(self) -> GemmProblem:
+        """The grouped GEMM that the kernel computes."""
+        return self.linear(self.problem)
+
     @cached_property
     def gemm(self) -> Any:
-        """As its roles know it."""
-        return self._gemm(self.num_stages)
-
-    def _gemm(self, num_stages: int) -> BaseGemmConfig:
-        return EpGemmConfig(
-            self.gemm_problem,
-            self.block_m,
-            self.block_n,
-            self.num_sms,
-            warpgroups=2,
-            cluster=self.cluster,
-            dealt=True,
-            group_m=self.group_m,
-            halves=self.block_m == max(TILES),
-            num_stages=num_stages,
-        )
+        """The GEMM as its roles know it."""
+        return self.part.gemm(self, self.num_stages)
 
     def scale_row(self, row: Int) -> Int:
-        """Where a row's scales lie among those of all."""
-        return row
+        """Where a row's scales lie among those of all rows."""
+        return self.part.scale_row(row)
+
+    @property
+    def tmem(self) -> TmemPlan | None:
+        """Columns of a CTA's tensor memory."""
+        return self.part.tmem(self.gemm)
 
     # --- threads and registers
     @property
@@ -150,28 +158,26 @@ class EpConfig(ABC):
 
     @property
     def math_warps(self) -> int:
-        return self._math_warps(self.gemm)
-
-    def _math_warps(self, gemm: Any) -> int:
-        count: int = gemm.math_warps
-        return count
+        return self.part.math_warps(self.gemm)
 
     @property
     def num_threads(self) -> int:
         return 32 * self._warps(self.gemm)
 
     def _warps(self, gemm: Any) -> int:
-        return LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        return LOADER_WARPS + self.part.math_warps(gemm) + COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> RegisterBudget:
-        """Per thread: of the communication warps, of the loaders, of those that multiply."""
-        return REGISTERS
+    def registers(self) -> Any:
+        """Per thread: of the communication warps, of the loaders, of those that multiply; None where all keep what they begin with."""
+        return self.part.registers
 
     @property
     def register_total(self) -> int:
         """Registers of all threads of a CTA."""
         budget = self.registers
+        if budget is None:
+            return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
         return 32 * (COMMUNICATION_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.math_warps * budget.epilogue)
 
     # --- plans
@@ -180,12 +186,12 @@ class EpConfig(ABC):
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
-        gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
+        gemm = self.part.gemm(self, 2)  # not `gemm`, whose depth is not known yet
         return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=self._warps(gemm) if self.trace else 0)
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:
-        """With what the kernel's communication warps add to its GEMM's."""
+        """Adds the buffers of the communication warps to the plan of the GEMM."""
 
 
 @dataclass(frozen=True)
@@ -207,13 +213,18 @@ class DispatchGemmConfig(EpConfig):
     tail_sms: int = 0
 
     def check_fields(self) -> None:
-        """Raises `ConfigError`."""
+        """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
         for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require_integers(self, "tail_sms")
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
         saves = self.token_saving or not self.tail_sms
         require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
+        if atom := self.part.scale_rows:
+            most = f"at most {atom}: an expert's rows begin at a multiple of it, and those after them may be on their way"
+            require(self.block_m <= atom, "block_m", self.block_m, most)
+            whole = f"False, or block_m = {atom}: scales of {atom} rows are fetched together"
+            require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
 
     @property
     def stores_once(self) -> bool:
@@ -230,7 +241,7 @@ class DispatchGemmConfig(EpConfig):
         return self.num_sms - self.tail_sms
 
     def plan_of(self, gemm: Any) -> DispatchPlan:
-        """With slots for a row of each communication warp."""
+        """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
         return DispatchPlan(gemm, chunk, min(row // chunk, MOST_SLOTS))
@@ -240,11 +251,10 @@ class DispatchGemmConfig(EpConfig):
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    @property
-    def gemm_problem(self) -> GemmProblem:
+    @staticmethod
+    def linear(problem: Problem) -> GemmProblem:
         """Linear1: gate and up of every row."""
-        p = self.problem
-        return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
+        return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
 
 @dataclass(frozen=True)
@@ -265,6 +275,7 @@ class GemmCombineConfig(EpConfig):
     token_blocks: int = 1
 
     def check_fields(self) -> None:
+        """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
         for name in ("scatter", "interleaved"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
@@ -274,6 +285,9 @@ class GemmCombineConfig(EpConfig):
         whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
         divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
         require(whole or not self.serial, "token_blocks", self.token_blocks, divides)
+        if atom := self.part.scale_rows:
+            divides = f"a divisor of {atom} where tiles of a block of rows are counted"
+            require(self.interleaved or atom % self.block_m == 0, "block_m", self.block_m, divides)
 
     @property
     def keeps(self) -> Kept:
@@ -286,17 +300,17 @@ class GemmCombineConfig(EpConfig):
 
     @property
     def tiles_of_part(self) -> int:
-        """Of a part of a row, where results are kept."""
+        """Tiles that one part of a row has, where results are kept."""
         return self.gemm_problem.n // self.block_n // self.token_blocks
 
     @property
     def tile_warps(self) -> int:
         """Warps that have a part of a tile's results."""
-        return self.math_warps
+        return self.part.tile_warps(self)
 
     @property
     def part_bytes(self) -> int:
-        """The same in bytes of BF16."""
+        """Bytes of BF16 that one part of a row has."""
         return 2 * self.block_n * self.tiles_of_part
 
     @property
@@ -306,7 +320,7 @@ class GemmCombineConfig(EpConfig):
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
-    @property
-    def gemm_problem(self) -> GemmProblem:
-        p = self.problem
-        return GemmProblem(p.hidden, p.intermediate, MASKED, p.experts_per_rank, recipe=p.recipe)
+    @staticmethod
+    def linear(problem: Problem) -> GemmProblem:
+        """Linear2: the results of every row."""
+        return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)

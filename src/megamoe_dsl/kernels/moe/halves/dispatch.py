@@ -143,7 +143,7 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
 
 
 def load_scales(ctx: EpContext, peer: Int64, token: Int32) -> list[tuple[Any, Any]]:
-    """Of a token, where it has any, 32 words at a time: which of them the lane has, and its value."""
+    """Loads the scales of a token, if it has any, 32 words at a time: the word that the lane has, and its value."""
     if not ctx.config.problem.formats.scaled:
         return []
     words, lane = ctx.config.problem.hidden // CHANNELS_PER_WORD, cute.arch.lane_idx()
@@ -154,7 +154,7 @@ def load_scales(ctx: EpContext, peer: Int64, token: Int32) -> list[tuple[Any, An
 
 @cute.jit
 def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
-    """Of a token, for all of its rows."""
+    """Stores the scales of a token for all of its rows."""
     lane, count = cute.arch.lane_idx(), ctx.config.problem.hidden // CHANNELS_PER_WORD
     mask = places.mask
     while mask != 0:

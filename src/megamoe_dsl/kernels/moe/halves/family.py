@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ....arch import SM90, SM100
 from ....hardware.map_fields import MapFields
 from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
@@ -24,14 +23,12 @@ from .arguments import (
     TracedDispatchGemmArguments,
     TracedGemmCombineArguments,
 )
-from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .config import PARTS, DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
-from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
-from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
 
-RECIPES_BY_ARCH = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
+RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
 
 class EpKernel(Kernel):
@@ -49,7 +46,7 @@ class EpKernel(Kernel):
     def label(self, config: EpConfig) -> str:
         """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile; number formats that are not the usual ones."""
         recipe = config.problem.recipe
-        formats = "" if recipe == config.recipes[0] else f"-{recipe}"
+        formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
 
     @property
@@ -67,31 +64,22 @@ class EpKernel(Kernel):
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
         order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
-        if isinstance(config, Sm100EpConfig):
-            tile = f"{config.block_n} weight rows x {config.block_m} rows x {config.block_k} over two CTAs"
-            return [("tile", tile), order, *super().facts(config), ("stages", config.num_stages)]
-        return [
-            ("tile", f"{config.block_m} x {config.block_n} x {config.gemm_problem.k_block} on {config.gemm.warpgroups} warpgroups"),
-            order,
-            *super().facts(config),
-            ("stages", config.num_stages),
-            ("register budgets", ", ".join(f"{group} {count}" for group, count in self.registers(config).items())),
-        ]
+        found = [("tile", config.part.tile(config)), order, *super().facts(config), ("stages", config.num_stages)]
+        budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
+        return [*found, ("register budgets", budgets)] if budgets else found
 
     def registers(self, config: EpConfig) -> Mapping[str, int]:
         """Per thread of each group of warps; on SM100 they keep what they begin with."""
-        if isinstance(config, Sm100EpConfig):
-            return {}
         budget = config.registers
+        if budget is None:
+            return {}
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
-        if not isinstance(config, Sm100EpConfig):
-            return []
-        return measure_pair_gemm(Measurer(config.gemm, listing))
+        return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
-        return config.tmem if isinstance(config, Sm100EpConfig) else None
+        return config.tmem
 
     @abstractmethod
     def gemm_arguments(self, config: Any, args: Any) -> Any:
@@ -110,10 +98,10 @@ class DispatchGroupedGemmKernel(EpKernel):
     """Tokens to the ranks of their experts, and Linear1 of them, in one launch."""
 
     name = "dispatch_grouped_gemm"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig, SM100.name: Sm100DispatchGemmConfig}
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, DispatchGemmConfig)
 
     def function(self, config: EpConfig) -> Callable[..., Any]:
-        if isinstance(config, Sm100EpConfig):
+        if config.arch.has_tensor_memory:
             from .sm100.kernel import dispatch_pair_gemm_kernel
 
             return dispatch_pair_gemm_kernel
@@ -134,10 +122,10 @@ class GroupedGemmCombineKernel(EpKernel):
     """Linear2 of the received rows, and the sums of its results on the tokens' ranks, in one launch."""
 
     name = "grouped_gemm_combine"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig, SM100.name: Sm100GemmCombineConfig}
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, GemmCombineConfig)
 
     def function(self, config: EpConfig) -> Callable[..., Any]:
-        if isinstance(config, Sm100EpConfig):
+        if config.arch.has_tensor_memory:
             from .sm100.kernel import pair_gemm_combine_kernel
 
             return pair_gemm_combine_kernel
@@ -160,10 +148,10 @@ class RoutingTablesKernel(Kernel):
     name = "routing_tables"
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
-    configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = {SM90.name: RoutingTablesConfig, SM100.name: Sm100RoutingTablesConfig}
+    configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
-        """The same for every target.  Raises `ConfigError`."""
+        """The same for every number of tokens.  Raises `ConfigError`."""
         return RoutingTablesConfig.choose(problem, target, num_tokens, **fields)
 
     def label(self, config: RoutingTablesConfig) -> str:

@@ -48,7 +48,7 @@ COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those
 
 @cute.jit
 def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
-    """mbarriers, visible to TMA."""
+    """Initializes the mbarriers and makes them visible to TMA."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:

@@ -26,7 +26,7 @@ from .layouts.pool import padded_rows
 
 @cute.jit
 def schedule_tiles(ctx: EpContext, gemm: GemmContext):
-    """The scheduler warp."""
+    """Runs in the scheduler warp of the first CTA: makes the table of experts, then hands out tiles."""
     if gemm.cta_rank == 0:
         fill_table(ctx, gemm)
         # Read here: kept from the start of the kernel it would take a register of every role.

@@ -81,7 +81,7 @@ def count_pairs(ctx: EpContext, rows: Int32, pulls: Int32, first: Int32, last: I
 
 @cute.jit
 def place_pair(ctx: EpContext, rows: Int32, pulls: Int32, one: Pair, lane: Int32):
-    """One of each lane."""
+    """Stores the row of one pair of each lane, and its place in the list of its expert's rank."""
     row = find_place(rows, one.expert, lambda place: None)
     if one.there:
         store_u32(ctx.at("pair_rows", 0, one.number), row.place)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from ....arch import SM90, Arch
+from ....arch import ARCHES, SM90, Arch
 from ....config_error import require
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U32, Field, Region
@@ -41,7 +41,6 @@ class RoutingTablesConfig:
     token_saving, token_sorting  those of the dispatch that reads the tables (`DispatchGemmConfig`)
     """
 
-    arch: ClassVar[Arch] = SM90
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     keeps: ClassVar[Kept] = Kept.NOTHING
@@ -50,11 +49,13 @@ class RoutingTablesConfig:
     problem: Problem
     token_saving: bool = True
     token_sorting: bool = True
+    arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
         for name in ("token_saving", "token_sorting"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
         most = self.num_threads
         while TablesPlan(most).region.size > self.arch.smem_bytes:
@@ -66,17 +67,21 @@ class RoutingTablesConfig:
     @classmethod
     def of(cls, dispatch: DispatchGemmConfig) -> Self:
         """What makes the tables that such a dispatch reads."""
-        return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting)
+        return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting, dispatch.arch_name)
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
         """The same for every number of tokens; `fields` replace what is chosen."""
         problem.check_num_tokens(num_tokens)
-        return cls(problem, **fields)
+        return cls(problem, arch_name=target.arch.name, **fields)
+
+    @property
+    def arch(self) -> Arch:
+        return ARCHES[self.arch_name]
 
     @property
     def tokens_at_a_time(self) -> int:
-        """Of a warp: a lane for each of their slots."""
+        """Tokens that a warp sorts at a time, with a lane for each of their slots."""
         return LANES // self.problem.topk
 
     @property

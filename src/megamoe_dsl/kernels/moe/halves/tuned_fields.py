@@ -18,7 +18,7 @@ def share_of(problem: Problem) -> EpShare:
 
 
 def expected_rows(problem: Problem, num_tokens: int) -> float:
-    """Of an expert, with so many tokens on every rank; of one token where there is none."""
+    """Rows that an expert gets on average from `num_tokens` tokens on every rank, at least one token."""
     return max(num_tokens, 1) * problem.topk / problem.experts_per_rank
 
 

@@ -35,13 +35,13 @@ from .....device.cluster import sync_cluster
 from .....device.memory import load_u32, store_shared_u32
 from ..arguments import DispatchGemmArguments, GemmCombineArguments
 from ..combine import combine
+from ..config import DispatchGemmConfig, GemmCombineConfig
 from ..context import ArrivingGemm, EpContext, EpGemm
 from ..dispatch import dispatch
 from ..gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from ..kernel import MATH_BARRIER, communication_group, first_communication_warp
 from ..layouts.symmetric import EpBarrier, EpLaunch
 from ..scheduler import schedule_tiles
-from .config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
 from .scatter import keep_tile, send_tile
 
 MAPS = ("tokens", "sfa", "weights", "sfb")
@@ -88,7 +88,7 @@ def finalise(gemm: GemmContext, warp: Any):
 
 @cute.kernel
 def dispatch_pair_gemm_kernel(
-    config: cutlass.Constexpr[Sm100DispatchGemmConfig],
+    config: cutlass.Constexpr[DispatchGemmConfig],
     tokens: GridConstant[cuda.TensorMap],
     sfa: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
@@ -111,7 +111,7 @@ def dispatch_pair_gemm_kernel(
     finalise(gemm, warp)
 
 
-def finish_results(config: Sm100GemmCombineConfig) -> Callable[..., Any]:
+def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
     """What becomes of a tile's results."""
     if config.serial:
         return keep_tile
@@ -120,7 +120,7 @@ def finish_results(config: Sm100GemmCombineConfig) -> Callable[..., Any]:
 
 @cute.kernel
 def pair_gemm_combine_kernel(
-    config: cutlass.Constexpr[Sm100GemmCombineConfig],
+    config: cutlass.Constexpr[GemmCombineConfig],
     tokens: GridConstant[cuda.TensorMap],
     sfa: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],

@@ -23,7 +23,7 @@ from ..serial import count_tile
 
 @dataclass(frozen=True)
 class SentRows(ResultsOfTile):
-    """Those of a tile."""
+    """Sends the rows of a tile to the ranks of their tokens."""
 
     ctx: EpGemm
 

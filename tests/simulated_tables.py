@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from ...artifact.artifact import Artifact
-from ...kernels.moe.halves.tables_config import RoutingTablesConfig
-from ...problem import ProblemError
-from ...sim import GlobalMemory, Launch, Report, Simulator, load
-from ..simulated import WATCHDOG_NS
-from ..watchdog import naming_the_wait
-from .buffers import EpSymmetric
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.ep.buffers import EpSymmetric
+from megamoe_dsl.runtime.simulated import WATCHDOG_NS
+from megamoe_dsl.runtime.watchdog import naming_the_wait
+from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator, load
 
 
 def simulate_tables(

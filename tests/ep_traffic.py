@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
-from ...problem import Problem
-from .routing import leading_pairs, ranks_of
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.ep.routing import leading_pairs, ranks_of
 
 SCALE_BYTES = 4
 
@@ -27,7 +27,7 @@ class Traffic:
 
     @classmethod
     def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor], token_saving: bool = True) -> Traffic:
-        """Of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
+        """Counts rows of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
 
         def crossing(saving: bool) -> int:
             away = (leading_pairs(problem, idx, saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
