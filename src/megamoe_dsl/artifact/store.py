@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -70,8 +70,14 @@ def dsl_version() -> str | None:
 
 
 def describe_config(config: KernelConfig) -> dict[str, Any]:
-    """A configuration as JSON values."""
-    return {"kind": type(config).__name__, **asdict(cast(Any, config))}
+    """A configuration as JSON values, one that it holds as well."""
+
+    def describe(value: Any) -> Any:
+        if type(value).__name__ in config_types():
+            return describe_config(value)
+        return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+    return {"kind": type(config).__name__, **{one.name: describe(getattr(config, one.name)) for one in fields(cast(Any, config))}}
 
 
 def read_config(values: dict[str, Any]) -> KernelConfig:
@@ -83,7 +89,13 @@ def read_config(values: dict[str, Any]) -> KernelConfig:
     given = {name: value for name, value in values.items() if name != "kind"}
     if unknown := given.keys() - known:
         raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
-    config: KernelConfig = kind(**{**given, "problem": kernel.problem(**given["problem"])})
+
+    def read(name: str, value: Any) -> Any:
+        if name == "problem":
+            return kernel.problem(**value)
+        return read_config(value) if isinstance(value, dict) and "kind" in value else value
+
+    config: KernelConfig = kind(**{name: read(name, value) for name, value in given.items()})
     return config
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..activation import ACTIVATIONS
@@ -91,9 +91,9 @@ class ConfigOptions(ShapeOptions):
         """
         found = find_kernel(kernel)
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
-        known = {field.name for field in fields(config_type(found, self.architecture))}
+        config_type(found, self.architecture)
         for name, value in given_only(tile).items():
-            if name not in known:
+            if name not in found.choices(self.architecture):
                 raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
         return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
 

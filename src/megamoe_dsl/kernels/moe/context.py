@@ -10,6 +10,7 @@ from cutlass import Int32, Int64
 
 from ...blocks.rank_place import RankPlace
 from ...device.cluster import ClusterPlace
+from ...device.memory import load_u64
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
@@ -27,9 +28,8 @@ from .results_e4m3 import E4m3Results
 @dataclass(frozen=True)
 class Context(RankPlace):
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
-    place in the pair.  An architecture's context says how far a tensor map of Linear2 is from that of Linear1, in bytes."""
+    place in the pair."""
 
-    phase_stride: ClassVar[int]
     waits = Wait
 
     operands_arrive: ClassVar[bool] = True
@@ -61,6 +61,14 @@ class Context(RankPlace):
         """The linear whose results leave through `outputs`."""
         return FC2
 
+    def result_place(self, row: Any) -> Any:
+        """What says where results of pool rows from `row` on go: the addresses of their tokens' combine rows, on the tokens' ranks."""
+        return self.at("token_src_metadata", row)
+
+    def result_rows(self, place: Any, steps: range) -> list[Any]:
+        """Where those so many rows after the first go."""
+        return [load_u64(place + step * 8) for step in steps]
+
     @property
     def place(self) -> ClusterPlace:
         """This CTA in its cluster."""
@@ -88,9 +96,10 @@ class Context(RankPlace):
 
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
         if isinstance(phase, int):
-            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * self.phase_stride)
-        return self.args.maps + Int64(phase * self.phase_stride) + which * DESCRIPTOR_BYTES
+            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)
+        return self.args.maps + Int64(phase * stride) + which * DESCRIPTOR_BYTES
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""

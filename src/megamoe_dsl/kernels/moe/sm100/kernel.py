@@ -24,12 +24,12 @@ from ....device.cluster import sync_cluster
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, BiasedArguments
+from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
-from .context import Sm100Context
 from .epilogue import epilogue
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
@@ -40,7 +40,7 @@ FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 @cute.jit
-def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def initialise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """mbarriers and TMEM, visible to the pair; `first` is the number of the first loader warp."""
     if warp == first + WEIGHTS_WARP:
         init_barriers(ctx)
@@ -52,7 +52,7 @@ def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DIS
 
 
 @cute.jit
-def finalise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def finalise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
@@ -60,7 +60,7 @@ def finalise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPA
 
 
 @cute.jit
-def run_loader_warp(ctx: Sm100Context, warp: Any, schedule: Callable[..., Any], first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def run_loader_warp(ctx: Context, warp: Any, schedule: Callable[..., Any], first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """One of the four warps before the epilogue: token loader, weight loader, MMA or scheduler, which runs `schedule`."""
     if warp == first + TOKENS_WARP:
         load_tokens(ctx)
@@ -81,7 +81,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
     thread = cute.arch.thread_idx()[0]
-    ctx = Sm100Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialise(ctx, warp)
     if warp < DISPATCH_WARPS:
         set_max_registers(config.registers.dispatch, grow=False)

@@ -29,10 +29,12 @@ PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 DECODE_REGISTERS = RegisterBudget(32, 32, 216, decode=48)
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
+LINEAR_REGISTERS = RegisterBudget(dispatch=0, loader=40, epilogue=232)
+MOST_PULL_SLOTS = 8
+"""Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
-WINDOW_QUARTERS = 3  # of a ring's blocks
 NUM_SMS = 132  # of an H200
 
 
@@ -118,6 +120,7 @@ class Sm90Config(MegaMoeConfig):
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
+    maps_per_linear: ClassVar[int] = 5
 
     cluster: int = 1
     trace: bool = False
@@ -200,6 +203,10 @@ class Sm90Config(MegaMoeConfig):
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     @property
+    def linear_registers(self) -> RegisterBudget:
+        return LINEAR_REGISTERS
+
+    @property
     def dispatch_warps(self) -> int:
         """Warps that exchange counts and pull tokens."""
         return warps_beside(DISPATCH_WARPS, self.decoded)
@@ -216,9 +223,17 @@ class Sm90Config(MegaMoeConfig):
 
     # --- tiles
     @property
-    def window(self) -> int:
-        """Of a ring: places that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
-        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+    def weight_scales(self) -> bool:
+        return not self.packed
+
+    @property
+    def tile_fact(self) -> str:
+        columns = "tokens" if self.swap_ab else "weight rows"
+        return f"256 weight rows x {self.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+
+    @property
+    def epilogue_fact(self) -> str:
+        return f"{self.epilogue_warps} warps, which also issue the wgmmas"
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -253,3 +268,14 @@ class Sm90Config(MegaMoeConfig):
             packed=self.packed,
             results=self.problem.formats.combine,
         )
+
+    # --- the layer in a launch per stage
+    def of_stage(self, linear: bool) -> Self:
+        """Where the fused kernel has warps that decode, math warps decode smaller tiles."""
+        tile = {"block_m": most_columns(self.packed), "cluster": 1} if self.decoded else {"cluster": self.cluster if linear else 1}
+        return self.replace(**tile, lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
+
+    def stage_plan(self, num_stages: int) -> Sm90SmemPlan:
+        """A row's chunks all have a slot, up to `MOST_PULL_SLOTS`, and no warp stores tiles of Linear1."""
+        plan = self.smem_plan(num_stages)
+        return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)

@@ -24,10 +24,11 @@ from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ..bias import weights_of_pair
+from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from ..ring import free_rows
 from ..tile_scheduler import WorkTile
-from .context import Sm90Context, begin_exchange, sync_math_warps
+from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
@@ -37,7 +38,7 @@ HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 
 @cute.jit
-def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
@@ -80,7 +81,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 
 @cute.jit
-def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+def finish_fc2(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     form = ctx.outputs
@@ -103,7 +104,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             at = first // 2 + 4 * g
             words = [cast.pack_bf16(b[at + 2 * h], b[at + 2 * h + 1]) for b in acc for h in range(2)]
             store_transposed_b16(write + g * (8 * HALF), words)
-        destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
+        destinations = ctx.result_rows(ctx.result_place(row + own_row + first), range(0, rows, ROWS_PER_STEP))
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
         if cutlass.const_expr(first + rows == ctx.config.block_m):
             free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])

@@ -25,10 +25,11 @@ from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
 from ....device.where import store_where
 from ..bias import weight_of
+from ..context import Context
 from ..results_e4m3 import joined, send_scales
 from ..ring import free_rows
 from ..tile_scheduler import WorkTile
-from .context import Sm90Context, begin_exchange, sync_math_warps
+from .math_warps import begin_exchange, sync_math_warps
 from .row_pass import channels_of, pass_of
 from .smem_plan import TILE_ROWS
 
@@ -36,7 +37,7 @@ ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
 @cute.jit
-def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
@@ -75,7 +76,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
 
 
 @cute.jit
-def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
+def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks, by way of SMEM: this warp has those of one chunk, and a warp of the other warpgroup, with the same tokens,
     has those of the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
@@ -88,7 +89,7 @@ def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 
 
 @cute.jit
-def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
     form = ctx.outputs
@@ -98,7 +99,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     read_row = me.lane >> 3
     first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
     steps = range(0, WARP_ROWS, ROWS_PER_STEP)
-    destinations = ctx.result_rows(first, steps)
+    destinations = ctx.result_rows(ctx.result_place(first), steps)
     value_bytes = form.row.value_bytes
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
     exponents = []

@@ -34,12 +34,12 @@ from ....device.e2m1 import store_table
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, BiasedArguments, Sm90Arguments
+from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import LOADER_WARPS
 from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
-from .context import Sm90Context
 from .decode import decode_weights
 from .load import load_operands, load_tokens, load_weights
 from .maps import NUM_MAPS
@@ -86,7 +86,7 @@ def warps_of(config: Sm90Config, role: str) -> Warps:
 
 
 @cute.jit
-def initialise(ctx: Sm90Context, warp: Any):
+def initialise(ctx: Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
     decoded = ctx.config.decoded
     tokens, barriers, table = (OPERANDS_WARP, DEALING_WARP, TABLE_WARP) if decoded else (TOKENS_WARP, WEIGHTS_WARP, STORE_WARP)
@@ -105,14 +105,14 @@ def initialise(ctx: Sm90Context, warp: Any):
 
 
 @cute.jit
-def finalise(ctx: Sm90Context):
+def finalise(ctx: Context):
     """No CTA leaves while another may still reach its SMEM."""
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
 
 
 @cute.jit
-def run_loader_warp(ctx: Sm90Context, warp: Any):
+def run_loader_warp(ctx: Context, warp: Any):
     """One of four: token loader, weight loader, store or scheduler."""
     set_max_registers(ctx.config.registers.loader, grow=False)
     first = warps_of(ctx.config, "loaders").first
@@ -127,7 +127,7 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 
 
 @cute.jit
-def run_other_warp(ctx: Sm90Context, warp: Any, thread: Any):
+def run_other_warp(ctx: Context, warp: Any, thread: Any):
     """One of the four beside math and decode warps."""
     set_max_registers(ctx.config.registers.loader, grow=False)
     others = warps_of(ctx.config, "others")
@@ -140,14 +140,14 @@ def run_other_warp(ctx: Sm90Context, warp: Any, thread: Any):
 
 
 @cute.jit
-def run_math_warp(ctx: Sm90Context, warp: Any):
+def run_math_warp(ctx: Context, warp: Any):
     """One of the eight."""
     set_max_registers(ctx.config.registers.epilogue, grow=True)
     math(ctx, warps_of(ctx.config, "math").index(warp))
 
 
 @cute.jit
-def run_decode_warp(ctx: Sm90Context, warp: Any):
+def run_decode_warp(ctx: Context, warp: Any):
     """One of the four that a kernel with packed weights and large tiles adds."""
     set_max_registers(ctx.config.registers.decode, grow=False)
     decode_weights(ctx, warps_of(ctx.config, "decode").index(warp))
@@ -161,7 +161,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     warp = cute.arch.warp_idx()
     thread = cute.arch.thread_idx()[0]
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     if cutlass.const_expr(config.decoded):
         if warps_of(config, "others").have(warp):

@@ -13,7 +13,7 @@ from functools import partial
 
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.packed_part import GROUP, WHOLE_TILE
-from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ....hardware.tensor_map import TensorMap, TensorMapDtype
 from ....layouts.arith import ceil_div
 from ..layouts.symmetric import symmetric_buffer
 from .config import Sm90Config
@@ -32,7 +32,6 @@ class Sm90Map(IntEnum):
 
 
 NUM_MAPS = 12
-PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:

@@ -35,15 +35,16 @@ from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1, FC2
 from ..combine import combine_tokens
+from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from . import epilogue_columns, epilogue_rows
 from .bias import with_bias
 from .config import Sm90Config
-from .context import MATH_THREADS, Sm90Context, is_half_tile
+from .math_warps import MATH_THREADS, is_half_tile
 
-Finish = Callable[[Sm90Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
+Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
 
 def epilogue_of(config: Sm90Config) -> ModuleType:
@@ -52,7 +53,7 @@ def epilogue_of(config: Sm90Config) -> ModuleType:
 
 
 @cute.jit
-def math(ctx: Sm90Context, warp: Int32):
+def math(ctx: Context, warp: Int32):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
@@ -72,7 +73,7 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
+def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
     """All tiles of the CTA; `finish` takes a share's sums, and the place in the ring of the staging buffer, which it returns."""
     config = ctx.config
     tile, tiles = next_tile(ctx.first_tile)
@@ -99,7 +100,7 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
 
 
 @cute.jit
-def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
+def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
     scales = None if isinstance(me, PackedShare | DecodedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
@@ -119,7 +120,7 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: St
 
 
 @cute.jit
-def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
+def finish_tile(ctx: Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """The epilogue of the tile's phase."""
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
@@ -132,7 +133,7 @@ def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums:
     return stores
 
 
-def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:
+def weight_scales(ctx: Context, tile: WorkTile, me: Share) -> WeightScales:
     """Two scales per K block.  Linear1: those of the gate rows and of the up rows.  Linear2: those of the tile's first and last 128 rows;
     for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
     config = ctx.config

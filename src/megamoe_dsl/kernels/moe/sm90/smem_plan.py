@@ -43,7 +43,7 @@ def pull_chunk(hidden: int) -> int:
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
     """Adds to what is always live: for each of `trace_warps` warps the number of stamps it has left so far; if the
-    weights are `packed`, and stay E2M1, the table of decoded values."""
+    weights are `packed`, and stay E2M1, the table of decoded values.  `store_warps` store tiles of Linear1: none in a stage of its own."""
 
     work_tiles: ClassVar[int] = 1
 
@@ -51,6 +51,7 @@ class Sm90SmemPlan(SmemPlan):
     pull_slots: int = PULL_SLOTS[-1]
     trace_warps: int = 0
     packed: bool = False
+    store_warps: int = 1
 
     @property
     def epilogue_warps(self) -> int:
@@ -141,7 +142,7 @@ class Sm90SmemPlan(SmemPlan):
     @property
     def tile_readers(self) -> int:
         """Warps that read work tiles: all but dispatch and the one that deals them."""
-        return self.loader_warps - 1 + self.epilogue_warps + self.decode_warps
+        return self.loader_warps - 2 + self.store_warps + self.epilogue_warps + self.decode_warps
 
     @property
     def decode_warps(self) -> int:

@@ -47,7 +47,7 @@ from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
 from ..table import fill_table
 from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
-from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
+from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
 from .push import push_results
@@ -66,7 +66,7 @@ def initialise(ctx: StageContext, warp: Any):
     config = ctx.config
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
-    if cutlass.const_expr(isinstance(config, LinearConfig)):
+    if cutlass.const_expr(config.part.linear):
         if warp == TOKENS_WARP:
             acquire_maps(ctx, NUM_MAPS)
         if cutlass.const_expr(config.packed):
@@ -85,7 +85,7 @@ def sync_all(ctx: StageContext):
 
 
 @cute.kernel
-def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArguments):
+def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)
@@ -98,7 +98,7 @@ def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArgume
 
 
 @cute.kernel
-def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
+def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM90."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
@@ -116,7 +116,7 @@ def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
 
 
 @cute.kernel
-def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments):
+def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of SwiGLU."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
@@ -129,7 +129,7 @@ def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments)
 
 
 @cute.kernel
-def combine_kernel(config: cutlass.Constexpr[CombineConfig], args: StageArguments):
+def combine_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)
@@ -148,37 +148,37 @@ def combine_kernel(config: cutlass.Constexpr[CombineConfig], args: StageArgument
 
 
 @cute.jit
-def moe_dispatch(config: cutlass.Constexpr[DispatchConfig], args: StageArguments, stream: Any):
+def moe_dispatch(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
     """Launches dispatch on one rank."""
     launch(dispatch_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_linear(config: cutlass.Constexpr[LinearConfig], args: ScaledStageArguments, stream: Any):
+def moe_linear(config: cutlass.Constexpr[StageConfig], args: ScaledStageArguments, stream: Any):
     """Launches Linear1 or Linear2 on one rank."""
     launch(linear_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_linear_packed(config: cutlass.Constexpr[LinearConfig], args: StageArguments, stream: Any):
+def moe_linear_packed(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
     """The same with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
     signature."""
     launch(linear_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_linear_biased(config: cutlass.Constexpr[LinearConfig], args: BiasedStageArguments, stream: Any):
+def moe_linear_biased(config: cutlass.Constexpr[StageConfig], args: BiasedStageArguments, stream: Any):
     """The same of a layer with biases, however its weights are stored."""
     launch(linear_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_swiglu(config: cutlass.Constexpr[SwigluConfig], args: StageArguments, stream: Any):
+def moe_swiglu(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
     """Launches SwiGLU on one rank."""
     launch(swiglu_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_combine(config: cutlass.Constexpr[CombineConfig], args: StageArguments, stream: Any):
+def moe_combine(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
     """Launches combine on one rank."""
     launch(combine_kernel(config, args), config, stream)

@@ -22,7 +22,7 @@ from ..sm90.bias import with_bias
 from ..sm90.math import epilogue_of
 from ..table import SharedTable, fill_table, start_walk
 from ..tile_scheduler import WorkTile, publish_tiles
-from .config import LinearConfig
+from .config import StageConfig
 from .context import StageContext
 
 
@@ -30,13 +30,13 @@ from .context import StageContext
 class LinearOrder(GroupedOrder):
     """Expert by expert, tiles of one linear as the fused kernel's roles know them."""
 
-    config: cutlass.Constexpr[LinearConfig]
+    config: cutlass.Constexpr[StageConfig]
     table: SharedTable
 
     def block(self, step: Any, local: Any, sizes: Any) -> Any:
         """The tile at this place."""
         one = super().block(step, local, sizes)
-        return Block(self.config.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
+        return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
 
 
 @cute.jit

@@ -23,9 +23,10 @@ from ....device.ptx import emit_to
 from ....device.warp import shuffle_xor_f32
 from ....layouts.arith import minimum
 from ..bias import weight_of
-from .config import BLOCKS_PER_PART, SWIGLU_WARPS
+from .config import BLOCKS_PER_PART
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
+from .stage import SWIGLU_WARPS
 
 RUN_BYTES = 16  # eight columns of fc1_out
 

@@ -23,7 +23,7 @@ from ...sm100.epilogue import finish_tiles
 from ...sm100.epilogue_fc2 import finish_fc2
 from ...sm100.kernel import finalise, initialise, run_loader_warp
 from ..arguments import BiasedStageArguments, StageArguments
-from ..config import LinearConfig
+from ..config import StageConfig
 from ..context import stage_context
 from ..linear import schedule_tiles
 
@@ -31,7 +31,7 @@ FIRST = 0  # of the loader warps
 
 
 @cute.kernel
-def linear_pair_kernel(config: cutlass.Constexpr[LinearConfig], args: StageArguments | BiasedStageArguments):
+def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
     """One CTA of a grouped GEMM; results of either linear leave as those of Linear2 do in the fused kernel."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp, FIRST)
@@ -45,12 +45,12 @@ def linear_pair_kernel(config: cutlass.Constexpr[LinearConfig], args: StageArgum
 
 
 @cute.jit
-def moe_linear_pair(config: cutlass.Constexpr[LinearConfig], args: StageArguments, stream: Any):
+def moe_linear_pair(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
     """Launches Linear1 or Linear2 on one rank."""
     launch(linear_pair_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_linear_pair_biased(config: cutlass.Constexpr[LinearConfig], args: BiasedStageArguments, stream: Any):
+def moe_linear_pair_biased(config: cutlass.Constexpr[StageConfig], args: BiasedStageArguments, stream: Any):
     """The same of a layer with biases."""
     launch(linear_pair_kernel(config, args), config, stream)

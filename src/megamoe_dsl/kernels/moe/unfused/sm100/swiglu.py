@@ -20,14 +20,14 @@ from .....hardware.scale_factors import CHANNELS_PER_SCALE
 from .....layouts.arith import div, minimum
 from .....recipe import E2M1
 from ...bias import weight_of
-from ..context import Sm100StageContext
+from ..context import StageContext
 
 LANE_CHANNELS = 16
 RUN_BYTES = 16  # eight columns of fc1_out
 
 
 @cute.jit
-def activate_scaled(ctx: Sm100StageContext, row: Int32, part: Int32):
+def activate_scaled(ctx: StageContext, row: Int32, part: Int32):
     """Up to 512 channels of a token."""
     config, form = ctx.config, ctx.config.problem.formats.hidden
     lane, lanes = cute.arch.lane_idx(), config.problem.intermediate // LANE_CHANNELS
