@@ -167,7 +167,7 @@ def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
     return tuple(Field(f"{row.name}_barrier", (row.count,), U64) for row in barriers)
 
 
-class RingPlan(Protocol):
+class SizedPlan(Protocol):
     """What the depth of a ring is chosen by."""
 
     @property
@@ -179,7 +179,7 @@ class RingPlan(Protocol):
 
 
 @lru_cache
-def deepest_ring(plan: RingPlan, capacity: int) -> int:
+def deepest_ring(plan: SizedPlan, capacity: int) -> int:
     """Cached, because a preset asks for every number of tokens and there are few plans."""
     stages = 0
     while plan.with_stages(stages + 1).num_bytes <= capacity:
