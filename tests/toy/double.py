@@ -50,10 +50,10 @@ class DoubleKernel(Kernel):
     def choose(self, problem: Doubling, target: Target, num_tokens: int, **fields: Any) -> DoubleConfig:
         return DoubleConfig(problem, -(-problem.count // THREADS), target.arch.name)
 
-    def launcher(self, config: DoubleConfig) -> Callable[..., Any]:
-        from double_kernel import launch
+    def function(self, config: DoubleConfig) -> Callable[..., Any]:
+        from double_kernel import double_kernel
 
-        return launch
+        return double_kernel
 
     def arguments_type(self, config: DoubleConfig) -> type[DoubleArguments]:
         return DoubleArguments

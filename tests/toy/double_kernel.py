@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -17,8 +15,3 @@ def double_kernel(config: cutlass.Constexpr[DoubleConfig], args: DoubleArguments
     index = Int32(cute.arch.block_idx()[0]) * config.num_threads + cute.arch.thread_idx()[0]
     if index < args.count:
         store_u32(args.y + Int64(index) * 4, load_u32(args.x + Int64(index) * 4) * 2)
-
-
-@cute.jit
-def launch(config: cutlass.Constexpr[DoubleConfig], args: DoubleArguments, stream: Any):
-    double_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(config.num_threads, 1, 1), stream=stream)

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
 
 from ..arch import Arch
+from ..hardware.map_fields import MapFields
 from ..hardware.tensor_map import TensorMap
 from ..hardware.tmem import TmemPlan
 from ..layouts.mbarrier import MBarrier
@@ -53,6 +55,7 @@ class Kernel(ABC):
     configs   its configuration classes, by architecture name
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
+    ctas_per_sm  CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
     early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
 
@@ -61,6 +64,7 @@ class Kernel(ABC):
     configs: ClassVar[Mapping[str, type[Any]]]
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
+    ctas_per_sm: ClassVar[int] = 1
     early: ClassVar[bool] = False
 
     @classmethod
@@ -82,8 +86,8 @@ class Kernel(ABC):
         """The configuration for up to `num_tokens` tokens on every rank; `fields` replace what is chosen.  Raises `ConfigError`."""
 
     @abstractmethod
-    def launcher(self, config: Any) -> Callable[..., Any]:
-        """The function that launches the kernel with (config, arguments, stream).  Imports the DSL."""
+    def function(self, config: Any) -> Callable[..., Any]:
+        """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
 
     @abstractmethod
     def arguments_type(self, config: Any) -> type[Any]:
@@ -102,16 +106,13 @@ class Kernel(ABC):
         """Buffers in global memory that arguments point to, by the argument's name."""
         return {}
 
-    def parameters(
-        self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
-    ) -> tuple[int | bytes, ...]:
-        """What the kernel takes when the launching function is called with these arguments: the same in order, unless that makes something
-        of them first.  Raises TypeError for a name too many or too few."""
-        return self.arguments(config).pack(**arguments)
+    def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
+        """Tensor maps that the kernel takes as parameters, in order, before its arguments; `args` has the fields of its arguments."""
+        return ()
 
-    def parameter_spec(self, config: Any) -> ArgumentSpec:
-        """Names and types of those."""
-        return self.arguments(config)
+    def map_names(self, config: Any) -> Sequence[str]:
+        """Names of `maps`, in the same order."""
+        return ()
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""
@@ -144,6 +145,25 @@ class Kernel(ABC):
         return None
 
     # --- what follows
+    def launcher(self, config: Any) -> Callable[..., Any]:
+        """The host function of (configuration, arguments, stream) that launches the kernel.  Imports the DSL."""
+        from ..device.launch import launcher
+
+        return launcher(self.function(config), self.arguments_type(config), self.maps, self.ctas_per_sm)
+
+    def parameters(
+        self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """What the kernel takes when the launching function is called with these arguments: the encoded tensor maps, then the arguments.
+
+        Raises TypeError for a name too many or too few, ValueError for an address or a stride that TMA does not take."""
+        values = self.arguments(config).pack(**arguments)
+        return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
+
+    def parameter_spec(self, config: Any) -> ArgumentSpec:
+        """Names and types of `parameters`."""
+        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
+
     def arguments(self, config: Any) -> ArgumentSpec:
         """Names and widths of the arguments."""
         return ArgumentSpec.of(self.arguments_type(config))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .listing import Instruction
 
-ROLE_FOLDERS = frozenset({"mega_moe", "gather_gemm", "blocks"})
+ROLE_FOLDERS = frozenset({"kernels", "blocks"})
 SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", "walk"})
 """Files whose functions run in several roles: they say nothing about whose code it is."""
 
@@ -38,7 +38,7 @@ def function_of(instruction: Instruction) -> str | None:
     if instruction.source is None:
         return None
     path, line = Path(instruction.source[0]), instruction.source[1]
-    if not ROLE_FOLDERS.intersection(path.parts[-3:-1]) or path.stem in SHARED_FILES:
+    if not ROLE_FOLDERS.intersection(path.parts) or path.stem in SHARED_FILES:
         return None
     name = function_at(str(path), line)
     return None if name is None else f"{path.stem}.{name}"

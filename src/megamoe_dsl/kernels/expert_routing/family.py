@@ -41,10 +41,10 @@ class TopExpertsKernel(RoutingKernel):
     problem = TopExpertsProblem
     configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig, SM100.name: Sm100TopExpertsConfig}
 
-    def launcher(self, config: TopExpertsConfig) -> Callable[..., Any]:
-        from .top_experts import top_experts
+    def function(self, config: TopExpertsConfig) -> Callable[..., Any]:
+        from .top_experts import top_experts_kernel
 
-        return top_experts
+        return top_experts_kernel
 
     def label(self, config: TokensConfig) -> str:
         p = config.problem
@@ -63,10 +63,10 @@ class RouteKernel(RoutingKernel):
     resident = True
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig, SM100.name: Sm100RouteConfig}
 
-    def launcher(self, config: RouteConfig) -> Callable[..., Any]:
-        from .route import route
+    def function(self, config: RouteConfig) -> Callable[..., Any]:
+        from .route import route_kernel
 
-        return route
+        return route_kernel
 
     def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
         """With a factor where the number format has one."""
@@ -82,10 +82,10 @@ class SumKernel(RoutingKernel):
     name = "topk_sum"
     configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig, SM100.name: Sm100SumConfig}
 
-    def launcher(self, config: SumConfig) -> Callable[..., Any]:
-        from .topk_sum import topk_sum
+    def function(self, config: SumConfig) -> Callable[..., Any]:
+        from .topk_sum import topk_sum_kernel
 
-        return topk_sum
+        return topk_sum_kernel
 
     def arguments_type(self, config: SumConfig) -> type[SumArguments]:
         """The same for all configurations."""

@@ -23,7 +23,6 @@ from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_ke
 from ...blocks.gemm.problem import SCALE_BLOCK
 from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
 from ...blocks.setup import begin, shared_memory
-from ...device.launch import launch
 from ...device.memory import (
     atomic_add_u32,
     load_acquire_u32,
@@ -196,8 +195,3 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     elif cutlass.const_expr(config.problem.formats.scaled):
         warp, warps = (cta - ctas) * WARPS + thread // LANES, (config.num_sms - ctas) * WARPS
         quantise_tokens(config, args, warp, warps, thread % LANES)
-
-
-@cute.jit
-def route(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, stream: Any):
-    launch(route_kernel(config, args), config, stream)

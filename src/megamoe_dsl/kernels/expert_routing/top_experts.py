@@ -16,7 +16,6 @@ from cutlass import Float32, Int32, Int64, Uint32
 
 from ...blocks.setup import begin
 from ...device.cast import LOG2E, f32_of_bits, times_sigmoid, unpack_bf16
-from ...device.launch import launch
 from ...device.memory import load_f32, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
@@ -150,8 +149,3 @@ def top_experts_kernel(config: cutlass.Constexpr[TopExpertsConfig], args: TopExp
     begin()
     for token in cutlass.range(cta + config.num_sms * (thread // LANES), args.num_tokens, config.num_sms * warps, unroll=1):
         choose_experts(config, args, Int32(token), thread % LANES)
-
-
-@cute.jit
-def top_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments, stream: Any):
-    launch(top_experts_kernel(config, args), config, stream)

@@ -5,15 +5,12 @@ A warp takes 256 channels of a token at a time, eight a lane.  Waits for the lau
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
 from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
-from ...device.launch import launch
 from ...device.memory import load_f32, load_once_v4, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
@@ -53,8 +50,3 @@ def topk_sum_kernel(config: cutlass.Constexpr[SumConfig], args: SumArguments):
         channel = (chunk - token * of_token) * CHUNK + thread % LANES * PER_LANE
         if channel < config.problem.hidden:
             sum_chunk(config, args, token, channel)
-
-
-@cute.jit
-def topk_sum(config: cutlass.Constexpr[SumConfig], args: SumArguments, stream: Any):
-    launch(topk_sum_kernel(config, args), config, stream)

@@ -19,12 +19,10 @@ from ...blocks.gemm.context import GemmContext
 from ...blocks.gemm.decoding import math, math_rows
 from ...blocks.gemm.decoding.decode import decode_weights
 from ...blocks.gemm.decoding.load import load_weights
-from ...blocks.gemm.decoding.maps import decoding_map_fields
-from ...blocks.gemm.launch_maps import address, make_map
 from ...blocks.gemm.setup import prefetch_maps
 from ...blocks.setup import begin, init_barriers, shared_memory
 from ...device.e2m1 import store_table
-from ...device.launch import launch
+from ...device.tensor_map import address
 from ...device.warp import set_max_registers
 from .kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_together, rank_in_cluster, run_loader_warp, set_up_together
 
@@ -86,10 +84,3 @@ def decoding_gemm_kernel(
             set_max_registers(config.registers.math, grow=True)
             math.math(ctx, warp - LOADER_WARPS)
     end_together(ctx)
-
-
-@cute.jit
-def decoding_gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel."""
-    maps = [make_map(fields) for fields in decoding_map_fields(config, args)]
-    launch(decoding_gemm_kernel(config, *maps, args), config, stream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ...blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
@@ -15,12 +14,10 @@ from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...blocks.gemm.sm100.maps import PairGemmMap, pair_map_fields
 from ...hardware.map_fields import MapFields
-from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from ..work import Work
 from .work import GemmLoad, count_work
@@ -39,34 +36,22 @@ class GemmKernel(Kernel):
         """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
-    def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gemm`, `decoding_gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
+    def function(self, config: BaseGemmConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100GemmConfig):
-            from .sm100.kernel import factored_pair_gemm, pair_gemm
+            from .sm100.kernel import pair_gemm_kernel
 
-            return factored_pair_gemm if config.problem.has_factors else pair_gemm
+            return pair_gemm_kernel
         if config.problem.decodes:
-            from .decoding_kernel import decoding_gemm
+            from .decoding_kernel import decoding_gemm_kernel
 
-            return decoding_gemm
-        from .kernel import gemm
+            return decoding_gemm_kernel
+        from .kernel import gemm_kernel
 
-        return gemm
+        return gemm_kernel
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GemmArguments]:
         """With factors where the number formats have them."""
         return FactoredGemmArguments if config.problem.has_factors else GemmArguments
-
-    def parameters(
-        self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
-    ) -> tuple[int | bytes, ...]:
-        """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
-        values = self.arguments(config).pack(**arguments)
-        return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
-
-    def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
-        """The tensor maps, then the arguments."""
-        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
 
     def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
         """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""

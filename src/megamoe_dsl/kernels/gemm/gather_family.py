@@ -37,15 +37,14 @@ class GatherGemmKernel(GemmKernel):
     configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GatherGemmConfig, "sm_100a": Sm100GatherConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
 
-    def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gather_gemm`, or `pair_gather_gemm` of SM100.  Imports the DSL."""
+    def function(self, config: BaseGemmConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100GatherConfig):
-            from .sm100.gather_kernel import pair_gather_gemm
+            from .sm100.gather_kernel import pair_gather_kernel
 
-            return pair_gather_gemm
-        from .gather_kernel import gather_gemm
+            return pair_gather_kernel
+        from .gather_kernel import gather_gemm_kernel, sorted_gemm_kernel
 
-        return gather_gemm
+        return gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
         """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""

@@ -26,15 +26,13 @@ from ...blocks.gemm.gather.epilogue_gate_up import finish_gate_up
 from ...blocks.gemm.gather.epilogue_gate_up_bf16 import finish_gate_up_bf16
 from ...blocks.gemm.gather.gate_up import gate_and_up
 from ...blocks.gemm.gather.gather import gather_tokens
-from ...blocks.gemm.gather.maps import map_fields
 from ...blocks.gemm.gather.row_table import fill_tables
-from ...blocks.gemm.launch_maps import address, make_map
 from ...blocks.gemm.load import load_tokens, load_weights
 from ...blocks.gemm.math import math
 from ...blocks.gemm.setup import prefetch_maps
 from ...blocks.gemm.tile_scheduler import walk_tiles
 from ...blocks.setup import begin_after_others, init_barriers, shared_memory
-from ...device.launch import launch
+from ...device.tensor_map import address
 from ...device.warp import set_max_registers
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
@@ -109,11 +107,3 @@ def sorted_gemm_kernel(
     """Rows that are sorted already."""
     maps = SortedMaps(*(address(one) for one in (weights, d, tokens, tokens_part, sfa)))
     run(context(config, args, maps), cute.arch.warp_idx())
-
-
-@cute.jit
-def gather_gemm(config: cutlass.Constexpr[GatherGemmConfig], args: GatherGemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel for where rows lie."""
-    maps = [make_map(fields) for fields in map_fields(config, args)]
-    kernel = gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel
-    launch(kernel(config, *maps, args), config, stream)

@@ -22,15 +22,13 @@ from cutlass import GridConstant, Int32
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, GemmMaps
-from ...blocks.gemm.launch_maps import address, make_map
 from ...blocks.gemm.load import load_tokens, load_weights
-from ...blocks.gemm.maps import map_fields
 from ...blocks.gemm.math import math
 from ...blocks.gemm.setup import prefetch_maps
 from ...blocks.gemm.tile_scheduler import schedule_tiles
 from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
 from ...device.cluster import sync_cluster
-from ...device.launch import launch
+from ...device.tensor_map import address
 from ...device.warp import set_max_registers
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
@@ -114,10 +112,3 @@ def gemm_kernel(
         set_max_registers(config.registers.math, grow=True)
         math(ctx, warp - LOADER_WARPS)
     end_together(ctx)
-
-
-@cute.jit
-def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel."""
-    maps = [make_map(fields) for fields in map_fields(config, args)]
-    launch(gemm_kernel(config, *maps, args), config, stream)

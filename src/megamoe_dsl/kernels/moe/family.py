@@ -44,17 +44,12 @@ class MegaMoeKernel(Kernel):
         """The configuration of the target's architecture, for its SMs and GPU.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
 
-    def launcher(self, config: MegaMoeConfig) -> Callable[..., Any]:
-        """The `mega_moe` of the configuration's architecture.  Imports the DSL."""
+    def function(self, config: MegaMoeConfig) -> Callable[..., Any]:
         if config.arch == SM90:
-            from .sm90 import kernel as sm90
-
-            if config.problem.biases:
-                return sm90.mega_moe_biased
-            return sm90.mega_moe if config.weight_scales else sm90.mega_moe_packed
-        from .sm100 import kernel as sm100
-
-        return sm100.mega_moe_biased if config.problem.biases else sm100.mega_moe
+            from .sm90.kernel import mega_moe_kernel
+        else:
+            from .sm100.kernel import mega_moe_kernel  # type: ignore[assignment]
+        return mega_moe_kernel
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
         """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""

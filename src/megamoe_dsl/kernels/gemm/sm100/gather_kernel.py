@@ -28,9 +28,8 @@ from ....blocks.gemm.gather.sm100.epilogue import finish_tile
 from ....blocks.gemm.gather.sm100.gate_up_operand import gate_up_operand
 from ....blocks.gemm.gather.sm100.gather import announce_scales, gather_tokens
 from ....blocks.gemm.gather.sm100.list_rows import list_rows
-from ....blocks.gemm.gather.sm100.maps import MAPS, pair_gather_map_fields
+from ....blocks.gemm.gather.sm100.maps import MAPS
 from ....blocks.gemm.gather.sm100.tile_search import schedule_tiles
-from ....blocks.gemm.launch_maps import address, make_map
 from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS
 from ....blocks.gemm.sm100.epilogue import epilogue
@@ -39,7 +38,7 @@ from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
-from ....device.launch import launch
+from ....device.tensor_map import address
 from ....device.tma import wait_group_read
 
 INDEX_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
@@ -106,10 +105,3 @@ def pair_gather_kernel(
     sync_cluster()
     if warp == SCHEDULER_WARP:
         tensor_memory.free(ctx)
-
-
-@cute.jit
-def pair_gather_gemm(config: cutlass.Constexpr[Sm100GatherConfig], args: GatherGemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel."""
-    maps = [make_map(fields) for fields in pair_gather_map_fields(config, args)]
-    launch(pair_gather_kernel(config, *maps, args), config, stream)

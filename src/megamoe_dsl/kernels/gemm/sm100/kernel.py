@@ -22,18 +22,16 @@ from cutlass import GridConstant, Int64
 
 from ....blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
 from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.launch_maps import address, make_map
 from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_tokens, load_weights
-from ....blocks.gemm.sm100.maps import pair_map_fields
 from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.gemm.tile_scheduler import schedule_tiles
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
-from ....device.launch import launch
+from ....device.tensor_map import address
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
@@ -99,17 +97,3 @@ def pair_gemm_kernel(
     sync_cluster()
     if warp == SCHEDULER_WARP:
         tensor_memory.free(ctx)
-
-
-@cute.jit
-def pair_gemm(config: cutlass.Constexpr[Sm100GemmConfig], args: GemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel."""
-    maps = [make_map(fields) for fields in pair_map_fields(config, args)]
-    launch(pair_gemm_kernel(config, *maps, args), config, stream)
-
-
-@cute.jit
-def factored_pair_gemm(config: cutlass.Constexpr[Sm100GemmConfig], args: FactoredGemmArguments, stream: Any):
-    """The same in number formats with a factor of a whole matrix."""
-    maps = [make_map(fields) for fields in pair_map_fields(config, args)]
-    launch(pair_gemm_kernel(config, *maps, args), config, stream)

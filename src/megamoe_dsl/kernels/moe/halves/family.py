@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ....arch import SM90, SM100
 from ....blocks.gemm.gather.sm100.config import Sm100GatherConfig
-from ....hardware.tensor_map import TensorMap
+from ....hardware.map_fields import MapFields
 from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
 from ....layouts.stamps import trace_buffer
@@ -17,7 +16,6 @@ from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure
 from ....target import Target
-from ...argument_spec import ArgumentSpec
 from ...gemm.family import GemmKernel
 from ...gemm.gather_family import GatherGemmKernel
 from ...kernel import Kernel
@@ -107,18 +105,11 @@ class EpKernel(Kernel):
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Those of its GEMM, from its own."""
 
-    def parameters(
-        self, config: EpConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
-    ) -> tuple[int | bytes, ...]:
-        """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
-        values = self.arguments(config).pack(**arguments)
-        fields = gemm_family(config).maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
-        return (*(encode(one.tensor_map) for one in fields), *values)
+    def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
+        return gemm_family(config).maps(config.gemm, self.gemm_arguments(config, args))
 
-    def parameter_spec(self, config: EpConfig) -> ArgumentSpec:
-        """The tensor maps, then the arguments."""
-        maps = ((f"{name}_map", "TensorMap") for name in gemm_family(config).map_names(config.gemm))
-        return ArgumentSpec((*maps, *self.arguments(config).arguments))
+    def map_names(self, config: EpConfig) -> Sequence[str]:
+        return gemm_family(config).map_names(config.gemm)
 
 
 class DispatchGroupedGemmKernel(EpKernel):
@@ -127,14 +118,14 @@ class DispatchGroupedGemmKernel(EpKernel):
     name = "dispatch_grouped_gemm"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig, SM100.name: Sm100DispatchGemmConfig}
 
-    def launcher(self, config: EpConfig) -> Callable[..., Any]:
+    def function(self, config: EpConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100EpConfig):
-            from .sm100.kernel import dispatch_gathering_pair_gemm, dispatch_grouped_pair_gemm
+            from .sm100.kernel import dispatch_gathering_pair_kernel, dispatch_pair_gemm_kernel
 
-            return dispatch_gathering_pair_gemm if config.gathers else dispatch_grouped_pair_gemm
-        from .kernel import dispatch_grouped_gemm
+            return dispatch_gathering_pair_kernel if config.gathers else dispatch_pair_gemm_kernel
+        from .kernel import dispatch_gemm_kernel
 
-        return dispatch_grouped_gemm
+        return dispatch_gemm_kernel
 
     def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
         """A traced kernel has one more."""
@@ -152,14 +143,14 @@ class GroupedGemmCombineKernel(EpKernel):
     name = "grouped_gemm_combine"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig, SM100.name: Sm100GemmCombineConfig}
 
-    def launcher(self, config: EpConfig) -> Callable[..., Any]:
+    def function(self, config: EpConfig) -> Callable[..., Any]:
         if isinstance(config, Sm100EpConfig):
-            from .sm100.kernel import grouped_pair_gemm_combine
+            from .sm100.kernel import pair_gemm_combine_kernel
 
-            return grouped_pair_gemm_combine
-        from .kernel import grouped_gemm_combine
+            return pair_gemm_combine_kernel
+        from .kernel import gemm_combine_kernel
 
-        return grouped_gemm_combine
+        return gemm_combine_kernel
 
     def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
         """A traced kernel has one more."""
@@ -190,10 +181,10 @@ class RoutingTablesKernel(Kernel):
         """sym: the symmetric buffer of a rank."""
         return {"sym": symmetric_buffer(config.problem)}
 
-    def launcher(self, config: RoutingTablesConfig) -> Callable[..., Any]:
-        from .tables import routing_tables
+    def function(self, config: RoutingTablesConfig) -> Callable[..., Any]:
+        from .tables import routing_tables_kernel
 
-        return routing_tables
+        return routing_tables_kernel
 
     def arguments_type(self, config: RoutingTablesConfig) -> type[RoutingTablesArguments]:
         """The same for all configurations."""

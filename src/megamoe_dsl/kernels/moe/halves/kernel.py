@@ -24,16 +24,14 @@ from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import GemmContext, GemmMaps
 from ....blocks.gemm.epilogue_rows import finish_tile
 from ....blocks.gemm.gather.gather import gather_tokens
-from ....blocks.gemm.launch_maps import address, make_map
 from ....blocks.gemm.load import load_tokens, load_weights
-from ....blocks.gemm.maps import map_fields
 from ....blocks.gemm.math import math
 from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.rank_barrier import Group
 from ....blocks.setup import init_barriers, shared_memory
 from ....device.cluster import sync_cluster
-from ....device.launch import launch
 from ....device.memory import load_u32, store_shared_u32
+from ....device.tensor_map import address
 from ....device.warp import set_max_registers
 from ...gemm.kernel import end_together, rank_in_cluster
 from . import combine, dispatch, scatter, serial
@@ -165,17 +163,3 @@ def gemm_combine_kernel(
         set_max_registers(config.registers.dispatch, grow=False)
         combine.combine(ctx, communication_group(config))
     end_together(gemm)
-
-
-@cute.jit
-def dispatch_grouped_gemm(config: cutlass.Constexpr[DispatchGemmConfig], args: DispatchGemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel on one rank."""
-    maps = [make_map(fields) for fields in map_fields(config.gemm, dispatch_gemm_arguments(config, args))]
-    launch(dispatch_gemm_kernel(config, *maps, args), config, stream)
-
-
-@cute.jit
-def grouped_gemm_combine(config: cutlass.Constexpr[GemmCombineConfig], args: GemmCombineArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel on one rank."""
-    maps = [make_map(fields) for fields in map_fields(config.gemm, combine_gemm_arguments(config, args))]
-    launch(gemm_combine_kernel(config, *maps, args), config, stream)

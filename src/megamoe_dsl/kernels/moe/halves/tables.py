@@ -19,7 +19,6 @@ from cutlass import Boolean, Int32
 from ....blocks.block_sort import NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ....blocks.rank_barrier import Group, await_ranks, signal
 from ....blocks.setup import shared_memory
-from ....device.launch import launch
 from ....device.memory import load_shared_u32, load_u32, load_u64, store_shared_u32, store_u32
 from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
@@ -193,9 +192,3 @@ def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: 
     place_pairs(ctx, rows, pulls, first, last, lane)
     if thread == 0:
         store_u32(ctx.at("launch_epoch"), epoch)
-
-
-@cute.jit
-def routing_tables(config: cutlass.Constexpr[RoutingTablesConfig], args: RoutingTablesArguments, stream: Any):
-    """Launches the kernel on one rank."""
-    launch(routing_tables_kernel(config, args), config, stream)

@@ -21,6 +21,7 @@ class PreDispatchKernel(Kernel):
     """Tokens, BF16 ones quantised with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
 
     name = "pre_dispatch"
+    ctas_per_sm = 0
     problem = Problem
     configs: ClassVar[Mapping[str, type[PreDispatchConfig]]] = dict.fromkeys(MegaMoeKernel.configs, PreDispatchConfig)
     recipes = MegaMoeKernel.recipes
@@ -30,10 +31,10 @@ class PreDispatchKernel(Kernel):
         problem.check_num_tokens(num_tokens)
         return replace(PreDispatchConfig.choose(problem, target), **fields)
 
-    def launcher(self, config: PreDispatchConfig) -> Callable[..., Any]:
-        from .kernel import pre_dispatch
+    def function(self, config: PreDispatchConfig) -> Callable[..., Any]:
+        from .kernel import pre_dispatch_kernel
 
-        return pre_dispatch
+        return pre_dispatch_kernel
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
         """With scales where tokens have them, and the rank's first shared expert where there are such."""

@@ -148,9 +148,3 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
             fill_routing(config, args, slot)
         else:
             copy_routing(config, args, slot)
-
-
-@cute.jit
-def pre_dispatch(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, stream: Any):
-    """Launches the kernel on one rank."""
-    pre_dispatch_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(THREADS, 1, 1), stream=stream)

@@ -21,9 +21,8 @@ import cutlass.cute as cute
 from ....blocks.setup import init_barriers
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
-from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Arguments, BiasedArguments
+from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
@@ -93,15 +92,3 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
         set_max_registers(config.registers.epilogue, grow=True)
         epilogue(ctx, thread - 32 * FIRST_EPILOGUE_WARP)
     finalise(ctx, warp)
-
-
-@cute.jit
-def mega_moe(config: cutlass.Constexpr[Sm100Config], args: Arguments, stream: Any):
-    """Launches the kernel on one rank."""
-    launch(mega_moe_kernel(config, args), config, stream)
-
-
-@cute.jit
-def mega_moe_biased(config: cutlass.Constexpr[Sm100Config], args: BiasedArguments, stream: Any):
-    """The same of a layer with biases; a function of its own, for TVM FFI takes the arguments' types from its signature."""
-    launch(mega_moe_kernel(config, args), config, stream)

@@ -31,9 +31,8 @@ import cutlass.cute as cute
 from ....blocks.setup import init_barriers
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
-from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Arguments, BiasedArguments, Sm90Arguments
+from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import LOADER_WARPS
@@ -179,23 +178,3 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
         else:
             run_math_warp(ctx, warp)
     finalise(ctx)
-
-
-@cute.jit
-def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
-    """Launches the kernel on one rank."""
-    launch(mega_moe_kernel(config, args), config, stream)
-
-
-@cute.jit
-def mega_moe_packed(config: cutlass.Constexpr[Sm90Config], args: Arguments, stream: Any):
-    """As `mega_moe`, with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
-    signature.
-    """
-    launch(mega_moe_kernel(config, args), config, stream)
-
-
-@cute.jit
-def mega_moe_biased(config: cutlass.Constexpr[Sm90Config], args: BiasedArguments, stream: Any):
-    """The same of a layer with biases, however its weights are stored."""
-    launch(mega_moe_kernel(config, args), config, stream)

@@ -53,20 +53,13 @@ class StageKernel(Kernel):
         """The stage of the fused kernel's choice for the target.  Raises `ConfigError`."""
         return StageConfig(FUSED.choose(problem, target, num_tokens, **fields), self.stage.name, num_stages)
 
-    def launcher(self, config: StageConfig) -> Callable[..., Any]:
-        """Named as the kernel; linear stages have one in common.  Imports the DSL."""
+    def function(self, config: StageConfig) -> Callable[..., Any]:
         from . import kernel
+        from .sm100.kernel import linear_pair_kernel
 
-        if not config.part.linear:
-            launcher: Callable[..., Any] = getattr(kernel, self.name)
-            return launcher
-        if config.arch == SM90:
-            if config.problem.biases:
-                return kernel.moe_linear_biased
-            return kernel.moe_linear if config.weight_scales else kernel.moe_linear_packed
-        from .sm100 import kernel as sm100
-
-        return sm100.moe_linear_pair_biased if config.problem.biases else sm100.moe_linear_pair
+        if config.part.linear:
+            return kernel.linear_kernel if config.arch == SM90 else linear_pair_kernel
+        return {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}[config.stage]
 
     def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments | BiasedStageArguments]:
         """Linear stages have arguments of their own for biases, and for weights whose scales are not in their tiles."""

@@ -29,7 +29,6 @@ from ....blocks.setup import init_barriers
 from ....blocks.sm90.math_thread import MathThread
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
-from ....device.launch import launch
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier, set_max_registers
@@ -46,7 +45,7 @@ from ..sm90.load import load_tokens, load_weights
 from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
 from ..table import fill_table
-from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
+from .arguments import StageArguments
 from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
@@ -145,40 +144,3 @@ def combine_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments)
         rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), RankBarrier.BEFORE_COMBINE)
         named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
         combine_tokens(ctx, index, cute.arch.lane_idx())
-
-
-@cute.jit
-def moe_dispatch(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
-    """Launches dispatch on one rank."""
-    launch(dispatch_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_linear(config: cutlass.Constexpr[StageConfig], args: ScaledStageArguments, stream: Any):
-    """Launches Linear1 or Linear2 on one rank."""
-    launch(linear_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_linear_packed(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
-    """The same with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
-    signature."""
-    launch(linear_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_linear_biased(config: cutlass.Constexpr[StageConfig], args: BiasedStageArguments, stream: Any):
-    """The same of a layer with biases, however its weights are stored."""
-    launch(linear_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_swiglu(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
-    """Launches SwiGLU on one rank."""
-    launch(swiglu_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_combine(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
-    """Launches combine on one rank."""
-    launch(combine_kernel(config, args), config, stream)

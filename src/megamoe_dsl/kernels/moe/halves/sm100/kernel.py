@@ -24,18 +24,15 @@ from cutlass import GridConstant
 from .....blocks.gemm.context import GemmContext
 from .....blocks.gemm.gather.sm100.context import PairGatherMaps
 from .....blocks.gemm.gather.sm100.gather import gather_tokens
-from .....blocks.gemm.gather.sm100.maps import pair_gather_map_fields
-from .....blocks.gemm.launch_maps import address, make_map
 from .....blocks.gemm.setup import prefetch_maps
 from .....blocks.gemm.sm100.config import LOADER_WARPS
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
-from .....blocks.gemm.sm100.maps import pair_map_fields
 from .....blocks.rank_barrier import Group, arrive
 from .....blocks.setup import init_barriers, shared_memory
 from .....blocks.sm100 import tensor_memory
 from .....device.cluster import sync_cluster
-from .....device.launch import launch
 from .....device.memory import load_u32, store_shared_u32
+from .....device.tensor_map import address
 from ....gemm.sm100.gather_kernel import run_loader_warp as run_gathering_warp
 from ....gemm.sm100.kernel import PairGemmMaps, run_loader_warp
 from ..arguments import DispatchGemmArguments, GemmCombineArguments
@@ -167,24 +164,3 @@ def pair_gemm_combine_kernel(
     else:
         combine(ctx, communication_group(config))
     finalise(gemm, warp)
-
-
-@cute.jit
-def dispatch_grouped_pair_gemm(config: cutlass.Constexpr[Sm100DispatchGemmConfig], args: DispatchGemmArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel on one rank."""
-    maps = [make_map(fields) for fields in pair_map_fields(config.gemm, dispatch_gemm_arguments(config, args))]
-    launch(dispatch_pair_gemm_kernel(config, *maps, args), config, stream)
-
-
-@cute.jit
-def dispatch_gathering_pair_gemm(config: cutlass.Constexpr[Sm100DispatchGemmConfig], args: DispatchGemmArguments, stream: Any):
-    """The same where a token lies in one row."""
-    maps = [make_map(fields) for fields in pair_gather_map_fields(config.gemm, gathering_arguments(config, args))]
-    launch(dispatch_gathering_pair_kernel(config, *maps, args), config, stream)
-
-
-@cute.jit
-def grouped_pair_gemm_combine(config: cutlass.Constexpr[Sm100GemmCombineConfig], args: GemmCombineArguments, stream: Any):
-    """Makes the tensor maps and launches the kernel on one rank."""
-    maps = [make_map(fields) for fields in pair_map_fields(config.gemm, combine_gemm_arguments(config, args))]
-    launch(pair_gemm_combine_kernel(config, *maps, args), config, stream)

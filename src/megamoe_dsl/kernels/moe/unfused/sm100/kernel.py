@@ -11,12 +11,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 
-from .....device.launch import launch
 from .....device.warp import set_max_registers
 from ...layouts.tile import LOADER_WARPS
 from ...sm100.epilogue import finish_tiles
@@ -42,15 +39,3 @@ def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArgume
         set_max_registers(config.registers.epilogue, grow=True)
         finish_tiles(ctx, thread - 32 * LOADER_WARPS, finish_fc2)
     finalise(ctx, warp, FIRST)
-
-
-@cute.jit
-def moe_linear_pair(config: cutlass.Constexpr[StageConfig], args: StageArguments, stream: Any):
-    """Launches Linear1 or Linear2 on one rank."""
-    launch(linear_pair_kernel(config, args), config, stream)
-
-
-@cute.jit
-def moe_linear_pair_biased(config: cutlass.Constexpr[StageConfig], args: BiasedStageArguments, stream: Any):
-    """The same of a layer with biases."""
-    launch(linear_pair_kernel(config, args), config, stream)

@@ -8,9 +8,9 @@ import cutlass
 import cutlass.experimental.cuda as cuda
 from cutlass import Int32, Int64
 
-from ...device.ptx import emit_to
-from ...hardware.map_fields import MapFields
-from ...hardware.tensor_map import TensorMapDtype
+from ..hardware.map_fields import MapFields
+from ..hardware.tensor_map import TensorMapDtype
+from .ptx import emit_to
 
 SWIZZLES = {0: cuda.TensorMapSwizzle.none, 32: cuda.TensorMapSwizzle.s32b, 64: cuda.TensorMapSwizzle.s64b, 128: cuda.TensorMapSwizzle.s128b}
 PROMOTIONS = {128: cuda.TensorMapL2Promotion.l2_128b, 256: cuda.TensorMapL2Promotion.l2_256b}
