@@ -14,7 +14,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from megamoe_dsl.blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile, load_tokens, load_weights
-from megamoe_dsl.blocks.sm90.main_loop import Share, multiply_tile
+from megamoe_dsl.blocks.sm90.main_loop import Share
 from megamoe_dsl.blocks.sm90.math_thread import MathThread
 from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_ROWS, RowShare
 from megamoe_dsl.blocks.sm90.tokens_as_n import ColumnShare
@@ -181,7 +181,7 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
     second = first + (0 if me.has_own_weights else 1)
     scales = WeightScales((matrix.load(first, me.lane), matrix.load(second, me.lane)), Boolean(False))
     stage.wait_full()
-    sums, stage = multiply_tile(stage, me, scales, Int32(config.k_blocks))
+    sums, stage = me.multiply_tile(stage, scales, Int32(config.k_blocks))
     for part in cutlass.range_constexpr(len(sums)):
         for pair in cutlass.range_constexpr(len(sums[part]) // 2):
             for i in cutlass.range_constexpr(2 * pair, 2 * pair + 2):

@@ -17,11 +17,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.decoded_ahead import DecodedAhead, multiply_ahead_tile
-from ....blocks.sm90.decoded_share import DecodedShare, multiply_decoded_tile
-from ....blocks.sm90.main_loop import Share, multiply_tile
+from ....blocks.sm90.decoded_ahead import DecodedAhead
+from ....blocks.sm90.decoded_share import DecodedShare
+from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.math_thread import MathThread
-from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
+from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
@@ -102,17 +102,10 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
 @cute.jit
 def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = None if isinstance(me, PackedShare | DecodedShare) else weight_scales(ctx, tile, me)
+    scales = weight_scales(ctx, tile, me) if ctx.config.weight_scales else None
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    if cutlass.const_expr(isinstance(me, PackedShare)):
-        sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
-    elif cutlass.const_expr(isinstance(me, DecodedAhead)):
-        sums, stage = multiply_ahead_tile(stage, me, ctx.k_blocks(tile))
-    elif cutlass.const_expr(isinstance(me, DecodedShare)):
-        sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks(tile))
-    else:
-        sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
+    sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     stores = finish(ctx, tile, me, sums, stores)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
