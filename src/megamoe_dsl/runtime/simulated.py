@@ -9,8 +9,7 @@ import torch
 
 from ..artifact.artifact import Artifact
 from ..integer import as_integer
-from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.unfused.config import StageConfig
+from ..kernels.moe.unfused.config import LayerConfig
 from ..problem import ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
@@ -43,7 +42,7 @@ class SimulatedMoE:
         watchdog_ns: SupportsIndex = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, MegaMoeConfig | StageConfig):
+        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, LayerConfig):
             given = type(artifact.config if isinstance(artifact, Artifact) else artifact).__name__
             raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
         number = as_integer(seed)

@@ -36,7 +36,7 @@ class DecodedAhead(DecodedShare):
         return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
 
     @cute.jit
-    def multiply_tile(self, stage: Stage, scales: None, k_blocks: Int32):
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
         """As of a `DecodedShare`."""
         acc, tokens = self.zero(), self.fragment(stage)
         for _ in cutlass.range(k_blocks - 1, unroll=1):

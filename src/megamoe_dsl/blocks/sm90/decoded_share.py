@@ -61,7 +61,7 @@ class DecodedShare(RowShare):
         first = stage.shared("tokens") + self.place
         return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
 
-    def multiply_tile(self, stage: Stage, scales: None, k_blocks: Int32) -> tuple[Any, Stage]:
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
         """As of a `RowShare`, with the powers of two of the weight rows at the end."""
         sums, following = multiply_tile(stage, self, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following

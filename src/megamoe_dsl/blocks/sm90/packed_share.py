@@ -62,7 +62,7 @@ class PackedShare(MathThread):
         return True
 
     @cute.jit
-    def multiply_tile(self, stage: Stage, scales: None, k_blocks: Int32):
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
         """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
         parts = PromotedSums.zero(self.blocks, self.tokens // 2).parts
         partials = parts

@@ -49,7 +49,7 @@ class ColumnShare(MathThread):
         """Sums before the first K block."""
         return PromotedSums.zero(self.blocks, self.tokens // 2)
 
-    def multiply_tile(self, stage: Stage, scales: WeightScales, k_blocks: Int32) -> tuple[Any, Stage]:
+    def multiply_tile(self, stage: Stage, scales: WeightScales | None, k_blocks: Int32) -> tuple[Any, Stage]:
         """`k_blocks` > 0 stages, the first of them full.  Returns the sums, part by part, and the stage after the last."""
         sums, following = multiply_tile(stage, self, scales, k_blocks)
         return sums, following

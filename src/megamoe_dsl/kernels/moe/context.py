@@ -36,7 +36,7 @@ class Context(RankPlace):
     """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
 
     config: cutlass.Constexpr[Any]
-    args: Arguments
+    args: Any
     smem: Int32
     sm: Int32
     cta_rank: Int32

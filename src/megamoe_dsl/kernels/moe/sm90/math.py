@@ -47,9 +47,9 @@ from .math_warps import MATH_THREADS, is_half_tile
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
 
-def epilogue_of(config: Sm90Config) -> ModuleType:
+def epilogue_of(ctx: Context) -> ModuleType:
     """The module that finishes tiles as the configuration computes them."""
-    return epilogue_columns if config.swap_ab else epilogue_rows
+    return epilogue_columns if ctx.config.swap_ab else epilogue_rows
 
 
 @cute.jit
@@ -119,14 +119,14 @@ def finish_tile(ctx: Context, tile: WorkTile, me: Share | PackedShare, sums: Any
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
     if tile.phase == FC1:
-        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, with_bias(ctx, tile, me, FC1, sums))
+        epilogue_of(ctx).finish_fc1(ctx, tile, me, with_bias(ctx, tile, me, FC1, sums))
         stores = stores.next()
     else:
-        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, FC2, sums))
+        epilogue_of(ctx).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, FC2, sums))
     return stores
 
 
-def weight_scales(ctx: Context, tile: WorkTile, me: Share) -> WeightScales:
+def weight_scales(ctx: Context, tile: WorkTile, me: Share | PackedShare) -> WeightScales:
     """Two scales per K block.  Linear1: those of the gate rows and of the up rows.  Linear2: those of the tile's first and last 128 rows;
     for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
     config = ctx.config

@@ -127,3 +127,7 @@ class StageConfig:
         """Channels of a row that a warp of combine sends at a time."""
         hidden = self.problem.hidden
         return next(n for n in range(MOST_PUSHED, 0, -LANE_VECTOR) if hidden % n == 0)
+
+
+LayerConfig = MegaMoeConfig | StageConfig
+"""What computes a layer, or a stage of one, on the same buffers."""

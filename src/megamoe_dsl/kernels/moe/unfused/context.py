@@ -26,7 +26,6 @@ class StageContext(Context):
     operands_arrive: ClassVar[bool] = False
 
     config: cutlass.Constexpr[StageConfig]
-    args: Any
 
     @property
     def outputs(self) -> Bf16Results:

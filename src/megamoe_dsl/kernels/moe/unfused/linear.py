@@ -50,5 +50,5 @@ def schedule_tiles(ctx: StageContext):
 @cute.jit
 def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """Sums as BF16 to the stage's results: what the fused kernel does with those of Linear2.  Nobody else reads what is staged."""
-    epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
+    epilogue_of(ctx).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
     return stores
