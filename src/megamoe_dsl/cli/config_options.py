@@ -11,8 +11,7 @@ from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.sm90.config import Sm90Config
-from ..kernels.moe.sm90.pool_size import with_pool_rows
+from ..kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import option

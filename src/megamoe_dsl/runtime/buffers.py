@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.layouts.watchdog import describe
+from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
@@ -228,7 +228,7 @@ class RankBuffers:
 
     @cached_property
     def results(self) -> torch.Tensor:
-        """What stages of an unfused layer leave for one another (kernels/moe/unfused/results.py); empty for the fused kernel."""
+        """What stages of an unfused layer leave for one another (kernels/moe/unfused/stage.py); empty for the fused kernel."""
         region = kernel_of(self.config).buffers(self.config).get("results")
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 

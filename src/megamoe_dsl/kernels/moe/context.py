@@ -17,12 +17,10 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1, FC2
-from .arguments import Arguments
 from .layouts.combine_row import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
-from .results_bf16 import Bf16Results
-from .results_e4m3 import E4m3Results
+from .results import Bf16Results, E4m3Results
 
 
 @dataclass(frozen=True)
@@ -106,5 +104,5 @@ class Context(RankPlace):
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (kernels/moe/sm100/barriers.py)."""
+        """Shared address of an mbarrier."""
         return self.shared(f"{name}_barrier", index)

@@ -18,7 +18,7 @@ from ...layouts.activity import Activity, Role
 from .clean import clean_workspace
 from .context import Context
 from .exchange_counts import exchange_counts
-from .layouts.named_barrier import NamedBarrier
+from .layouts.tile import NamedBarrier
 from .pull import pull_tokens
 
 

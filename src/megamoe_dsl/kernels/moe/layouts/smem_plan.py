@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, Protocol, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
+from ....layouts.arith import ceil_div
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ....recipe import BF16, COMBINE, Format
@@ -185,3 +186,22 @@ def deepest_ring(plan: SizedPlan, capacity: int) -> int:
     while plan.with_stages(stages + 1).num_bytes <= capacity:
         stages += 1
     return stages
+
+
+@dataclass(frozen=True)
+class RowChunks:
+    """A row of `num_bytes` in chunks of `chunk` bytes, both multiples of 16."""
+
+    num_bytes: int
+    chunk: int
+
+    @property
+    def count(self) -> int:
+        return ceil_div(self.num_bytes, self.chunk)
+
+    def start(self, index: int) -> int:
+        """Byte of the row that a chunk begins with."""
+        return index * self.chunk
+
+    def size(self, index: int) -> int:
+        return min(self.chunk, self.num_bytes - self.start(index))

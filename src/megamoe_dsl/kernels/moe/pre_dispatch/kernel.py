@@ -26,8 +26,8 @@ from ....device.where import store_where
 from ....hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
+from ..exchange_counts import MASKED
 from ..layouts.symmetric import scale_row, symmetric_buffer
-from ..routing import MASKED
 from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
 from .chunk import Chunk, chunks_of_token
 from .config import CHUNK, THREADS, PreDispatchConfig

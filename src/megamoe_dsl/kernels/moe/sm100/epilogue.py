@@ -30,8 +30,7 @@ from ....schedule import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..context import Context
-from ..layouts.named_barrier import NamedBarrier
-from ..layouts.tile import WARPS_PER_GROUP
+from ..layouts.tile import WARPS_PER_GROUP, NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from .epilogue_fc1 import finish_fc1

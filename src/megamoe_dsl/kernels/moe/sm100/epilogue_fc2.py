@@ -16,7 +16,7 @@ from cutlass import Float32, Int32
 from ....blocks.sm100.results import ResultPart, store_results
 from ....hardware.cta_pair import CLUSTER
 from ..context import Context
-from ..layouts.named_barrier import NamedBarrier
+from ..layouts.tile import NamedBarrier
 from .bias import load_biases, with_bias
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import init_barriers
+from ....blocks.setup import acquire_maps, init_barriers
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
@@ -26,7 +26,6 @@ from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
-from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
 from .epilogue import epilogue

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Self
 from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
 from ....hardware.operand_tile import BLOCK_K
-from ....layouts.arith import Int, ceil_div
-from ....problem import Problem
+from ....layouts.arith import Int, align, ceil_div
+from ....problem import POOL_GRANULE, Problem
 from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
-from ..layouts.row_chunks import RowChunks
+from ..layouts.pool import most_blocks
+from ..layouts.smem_plan import RowChunks
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns, warps_beside
 
@@ -279,3 +280,24 @@ class Sm90Config(MegaMoeConfig):
         """A row's chunks all have a slot, up to `MOST_PULL_SLOTS`, and no warp stores tiles of Linear1."""
         plan = self.smem_plan(num_stages)
         return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)
+
+
+LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
+
+
+def choose_pool_rows(problem: Problem) -> int:
+    """`pool_rows` of a layer for `problem.max_tokens_per_rank` tokens on every rank, in tiles as the heuristics choose them.
+
+    An eighth more than the blocks that uniform routing fills, if that is no more than `LARGEST` blocks of 128 tokens: then rows are used
+    again only where routing is skewed.  And no more than any routing needs.
+    """
+    expected = problem.expected_tokens_per_expert(problem.max_tokens_per_rank)
+    block_m = choose_block_m(problem, expected)
+    filled = problem.experts_per_rank * expected_blocks(expected, block_m)
+    rows = min((filled + filled // 8) * block_m, LARGEST * POOL_GRANULE, most_blocks(problem, block_m) * block_m)
+    return align(rows, POOL_GRANULE)
+
+
+def with_pool_rows(problem: Problem, rows: int | None) -> Problem:
+    """The problem with so many pool rows, 0 for as many as `choose_pool_rows` says.  Raises `ProblemError`."""
+    return replace(problem, pool_rows=choose_pool_rows(problem) if rows == 0 else rows)

@@ -23,10 +23,10 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
+from ..arrival import free_rows
 from ..bias import weights_of_pair
 from ..context import Context
-from ..layouts.named_barrier import NamedBarrier
-from ..ring import free_rows
+from ..layouts.tile import NamedBarrier
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS

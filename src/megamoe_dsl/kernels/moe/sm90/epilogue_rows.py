@@ -24,10 +24,10 @@ from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
 from ....device.where import store_where
+from ..arrival import free_rows
 from ..bias import weight_of
 from ..context import Context
-from ..results_e4m3 import joined, send_scales
-from ..ring import free_rows
+from ..results import joined, send_scales
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
 from .row_pass import channels_of, pass_of

@@ -28,7 +28,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import init_barriers
+from ....blocks.setup import acquire_maps, init_barriers
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.warp import set_max_registers, smem_base
@@ -36,7 +36,6 @@ from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import LOADER_WARPS
-from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .decode import decode_weights

@@ -36,12 +36,11 @@ from ....layouts.arith import select
 from ....schedule import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context
-from ..layouts.named_barrier import NamedBarrier
+from ..layouts.tile import NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from . import epilogue_columns, epilogue_rows
 from .bias import with_bias
-from .config import Sm90Config
 from .math_warps import MATH_THREADS, is_half_tile
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]

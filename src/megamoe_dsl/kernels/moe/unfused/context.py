@@ -14,9 +14,9 @@ from ....recipe import BF16, COMBINE
 from ....schedule import FC1
 from ..context import Context
 from ..layouts.combine_row import CombineRow
-from ..results_bf16 import Bf16Results
+from ..results import Bf16Results
 from .config import StageConfig
-from .results import stage_results
+from .stage import stage_results
 
 
 @dataclass(frozen=True)

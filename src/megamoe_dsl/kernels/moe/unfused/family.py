@@ -12,13 +12,12 @@ from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
 from ...kernel import Kernel
+from ..arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
-from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from .config import StageConfig
-from .results import stage_results
-from .stage import LAYER_STAGES, LayerStage
+from .stage import LAYER_STAGES, LayerStage, stage_results
 
 FUSED = MegaMoeKernel()
 
@@ -55,7 +54,7 @@ class StageKernel(Kernel):
 
     def function(self, config: StageConfig) -> Callable[..., Any]:
         from . import kernel
-        from .sm100.kernel import linear_pair_kernel
+        from .kernel import linear_pair_kernel
 
         if config.part.linear:
             return kernel.linear_kernel if config.arch == SM90 else linear_pair_kernel

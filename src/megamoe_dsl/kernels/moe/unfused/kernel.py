@@ -1,5 +1,4 @@
-"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts, and
-of the linear stages of SM100 theirs (sm100/kernel.py).
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
 | stage            | warps | role | registers |
 |---|---|---|---|
@@ -10,6 +9,10 @@ of the linear stages of SM100 theirs (sm100/kernel.py).
 |                  | 2     | tile scheduler            | loader |
 |                  | 3     | decoded values, if packed | loader |
 |                  | 4-11  | math, epilogue            | epilogue |
+| the same, SM100  | 0, 1  | token loader, weight loader | loader |
+|                  | 2     | MMA (even CTA)            | loader |
+|                  | 3     | tile scheduler, TMEM      | loader |
+|                  | 4-    | epilogue                  | epilogue |
 | SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
 | combine          | 0-3   | clean; 0 table of experts | |
 |                  | 4-    | push, combine             | |
@@ -25,36 +28,36 @@ from cutlass import Int32
 
 from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.setup import init_barriers
+from ....blocks.setup import acquire_maps, init_barriers
 from ....blocks.sm90.math_thread import MathThread
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier, set_max_registers
-from ..arguments import Arguments
+from ..arguments import Arguments, BiasedStageArguments, StageArguments
 from ..clean import clean_workspace
 from ..combine import combine_tokens
 from ..exchange_counts import THREADS, exchange_counts
-from ..layouts.named_barrier import NamedBarrier
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..pull import pull_tokens
-from ..setup import acquire_maps
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
+from ..sm100 import kernel as sm100
+from ..sm100.epilogue import finish_tiles
+from ..sm100.epilogue_fc2 import finish_fc2
 from ..table import fill_table
-from .arguments import StageArguments
 from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
 from .push import push_results
-from .sm100.swiglu import activate_scaled
-from .swiglu import activate_part, activate_tokens
+from .swiglu import activate_part, activate_scaled, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
+FIRST_LOADER = 0
 LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
@@ -112,6 +115,20 @@ def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
         compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
     if cutlass.const_expr(config.cluster > 1):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
+
+
+@cute.kernel
+def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
+    """One CTA of a grouped GEMM on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
+    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    sm100.initialise(ctx, warp, FIRST_LOADER)
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        sm100.run_loader_warp(ctx, warp, schedule_tiles, FIRST_LOADER)
+    else:
+        set_max_registers(config.registers.epilogue, grow=True)
+        finish_tiles(ctx, thread - 32 * LOADER_WARPS, finish_fc2)
+    sm100.finalise(ctx, warp, FIRST_LOADER)
 
 
 @cute.kernel

@@ -1,14 +1,19 @@
-"""The stages of the unfused layer: which warps, shared memory and mbarriers of the fused kernel each launch keeps."""
+"""The stages of the unfused layer: which warps, shared memory and mbarriers of the fused kernel each launch keeps, and what stages leave
+for one another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from ....layouts.region import Field
+from ....layouts.region import BF16, Field, Region
+from ....problem import Problem
 from ....schedule import FC1, FC2
 from ..config import MegaMoeConfig
+from ..layouts.pool import pool_tokens
 from ..layouts.smem_plan import SmemPlan
+from ..layouts.symmetric import TMA_ALIGNMENT
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 
 SWIGLU_WARPS = 16
@@ -57,3 +62,20 @@ LAYER_STAGES = (
 )
 """In the order of their launches."""
 STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
+
+
+@lru_cache
+def stage_results(problem: Problem) -> Region:
+    """P = pool rows, H = hidden, I = intermediate.
+
+    | field   | shape         | written by | read by |
+    |---|---|---|---|
+    | fc1_out | bf16 [P, 2 I] | Linear1    | SwiGLU; columns in the order of the weights' rows |
+    | fc2_out | bf16 [P, H]   | Linear2    | combine |
+    """
+    pool = pool_tokens(problem)
+    return Region.stack(
+        "results",
+        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
+        Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
+    )
