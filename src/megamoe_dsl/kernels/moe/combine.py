@@ -48,7 +48,7 @@ class Sums:
 
 @cute.jit
 def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
-    """One epilogue warp."""
+    """Sums the pieces of y that one epilogue warp has."""
     config, plan = ctx.config, ctx.config.smem.combine
     # Other ranks wrote the rows through the generic proxy.
     fence_async_global()
@@ -144,7 +144,7 @@ def channels_of(plan: CombinePlan, index: Any) -> Any:
 
 
 def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
-    """Of a piece in y, which may have more than 2^31 bytes, where all have as many."""
+    """Address of a piece in y, which may have more than 2^31 bytes; all pieces have `num_bytes`."""
     return y + Int64(index) * num_bytes
 
 

@@ -280,7 +280,7 @@ class MegaMoeConfig(ABC):
     @property
     @abstractmethod
     def epilogue_fact(self) -> str:
-        """Who finishes tiles."""
+        """How many warps finish tiles, and what else says how they do it."""
 
     # --- plans
     @property
@@ -297,11 +297,11 @@ class MegaMoeConfig(ABC):
     @property
     @abstractmethod
     def smem(self) -> SmemPlan:
-        """Of `num_stages` stages."""
+        """The plan of a CTA's shared memory."""
 
     @abstractmethod
     def smem_plan(self, num_stages: int) -> SmemPlan:
-        """Of another number of stages."""
+        """The plan of a ring of this depth."""
 
     # --- the layer in a launch per stage (unfused/)
     @abstractmethod

@@ -24,7 +24,7 @@ from .pull import pull_tokens
 
 @cute.jit
 def dispatch(ctx: Context, thread: Int32):
-    """The dispatch warps."""
+    """Runs one thread of the dispatch warps from counts to cleaning."""
     group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.dispatch_warps, thread)
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)

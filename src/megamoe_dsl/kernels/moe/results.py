@@ -56,7 +56,7 @@ FIRST_LANES = (1 << LANES) - 1
 
 @dataclass(frozen=True)
 class E4m3Results:
-    """The counterpart of `Bf16Results`."""
+    """Results that travel as E4M3 with a scale per 128 channels."""
 
     row: CombineRow
 

@@ -37,7 +37,7 @@ class CombinePlan:
 
     @property
     def sets(self) -> int:
-        """Of top-k slots, per warp: two if there is room, else one."""
+        """Sets of top-k slots that a warp has: two if there is room, else one."""
         return 2 if self._largest_chunk(2) else 1
 
     @property
@@ -63,7 +63,7 @@ class CombinePlan:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a slot: a piece of a result, and its scales."""
+        """Bytes of a piece of a result, and of its scales."""
         return self.part_bytes + self.row.scale_bytes
 
     @property
@@ -90,7 +90,7 @@ class CombinePlan:
 
     @property
     def slots(self) -> int:
-        """Of a warp: those of the sets, then those of the sum."""
+        """Slots that a warp has: those of the sets, then those of the sum."""
         return self.sets * self.topk + self.sum_slots
 
 

@@ -52,12 +52,12 @@ class SmemPlan(ABC):
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
-        """Of a stage."""
+        """Bytes of a stage's weights."""
 
     @property
     @abstractmethod
     def token_bytes(self) -> int:
-        """Of a stage."""
+        """Bytes of a stage's tokens."""
 
     @property
     @abstractmethod

@@ -83,7 +83,7 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArgu
 
 @cute.jit
 def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
-    """Of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
+    """Copies scales of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
     problem, count = mine.config.problem, CHUNK // CHANNELS_PER_SCALE
     row, given = scale_row(problem), problem.formats.activations.scales_of(problem.hidden)
     index = mine.index(mine.lane, count)

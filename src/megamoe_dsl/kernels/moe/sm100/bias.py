@@ -12,7 +12,7 @@ from ..context import Context
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:
-    """Of the thread's weight rows among the CTA's 128; none in a layer without biases."""
+    """Biases of the thread's weight rows among the CTA's 128; none in a layer without biases."""
     if not ctx.config.problem.biases:
         return ()
     address = bias_address(ctx, phase, tile.block.expert, n_block * BLOCK_N + tile.warp * 32 + (tile.lane >> 2))

@@ -260,7 +260,7 @@ class Sm90Config(MegaMoeConfig):
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 
     def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
-        """Of another number of stages, with two pull slots per dispatch warp."""
+        """The plan of a ring of `num_stages`, with two pull slots per dispatch warp."""
         return Sm90SmemPlan(
             *self.plan_shape,
             num_stages,

@@ -23,6 +23,7 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
+from ....hardware.swizzle import SW128
 from ..arrival import free_rows
 from ..bias import weights_of_pair
 from ..context import Context
@@ -72,8 +73,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     for first in cutlass.range_constexpr(0, groups, 4):
         some = words[first : first + 4]
         token = (me.lane & (8 * len(some) - 1)) + 8 * first
-        # SW128: the 16-byte chunk, XORed with the row's position among eight.
-        store_transposed_b16(cd + token * ROW_BYTES + (((warp ^ token) & 7) << 4), some)
+        store_transposed_b16(cd + token * ROW_BYTES + SW128.chunk(warp, token), some)
     fence_async_shared()
     sync_warp()
     if me.lane == 0:
@@ -92,10 +92,10 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
     chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
-    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + (((chunk ^ me.lane) & 7) << 4)
+    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + SW128.chunk(chunk, me.lane)
     # Reading: 16 lanes per token.
     own_row = me.warp * 2 + (me.lane >> 4)
-    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
+    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + SW128.chunk(me.lane, own_row)
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.group * (value_bytes * 128) + (me.lane & 15) * (value_bytes * 8))
     for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
         # What was there last has been read by the warpgroup.

@@ -24,6 +24,7 @@ from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
 from ....device.where import store_where
+from ....hardware.swizzle import SW128
 from ..arrival import free_rows
 from ..bias import weight_of
 from ..context import Context
@@ -67,8 +68,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     address = ctx.shared("cd") + token * ROW_BYTES
     for i in cutlass.range_constexpr(2 * me.chunks):
         chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
-        # SW128: the 16-byte chunk, XORed with the row's position among eight.
-        store_b16(address + (((chunk ^ token) & 7) << 4), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+        store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
     fence_async_shared()
     sync_warp()
     if me.lane == 0:
@@ -108,14 +108,14 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
         for i in cutlass.range_constexpr(4):
             chunk = (me.lane >> 4) + 2 * i
             words = passing.words(i)
-            store_b16(staging + write_row * ROW_BYTES + (((chunk ^ write_row) & 7) << 4), words)
+            store_b16(staging + write_row * ROW_BYTES + SW128.chunk(chunk, write_row), words)
         sync_warp()
         if cutlass.const_expr(part == 0):
             free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in steps])
         for i, step in enumerate(steps):
             row = read_row + step
             if row < valid:
-                value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
+                value = load_shared_v4(staging + row * ROW_BYTES + SW128.chunk(me.lane, row))
                 byte = channel_bytes + part * ROW_BYTES
                 store_where(form.row.holds(byte), partial(store_v4, destinations[i] + byte, passing.ordered(value)))
         sync_warp()

@@ -139,7 +139,7 @@ def run_other_warp(ctx: Context, warp: Any, thread: Any):
 
 @cute.jit
 def run_math_warp(ctx: Context, warp: Any):
-    """One of the eight."""
+    """Runs one of the eight math warps."""
     set_max_registers(ctx.config.registers.epilogue, grow=True)
     math(ctx, warps_of(ctx.config, "math").index(warp))
 

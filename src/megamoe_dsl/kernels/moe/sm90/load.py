@@ -33,7 +33,7 @@ from .math_warps import is_half_tile
 
 @cute.jit
 def load_tokens(ctx: Context):
-    """TMA-A."""
+    """Loads tokens and their scales, tile by tile, in the token-loader warp."""
     begin(ctx, Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)

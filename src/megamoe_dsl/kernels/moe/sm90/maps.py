@@ -20,7 +20,7 @@ from .config import Sm90Config
 
 
 class Sm90Map(IntEnum):
-    """Position in the table."""
+    """Position of a map in the table; maps of Linear2 are `Sm90Config.maps_per_linear` further."""
 
     TOKENS = 0
     SFA = 1

@@ -23,7 +23,7 @@ Parts = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Bf16Pass:
-    """Half of a chunk."""
+    """A pass of BF16 results, which has half of a chunk of weight rows."""
 
     channels: ClassVar[int] = 64
     exponents: ClassVar[Sequence[Any]] = ()

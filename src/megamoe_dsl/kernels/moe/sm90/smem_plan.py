@@ -82,7 +82,7 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
+        """Bytes of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
         return TILE_ROWS * BLOCK_K if self.decoded else self.fetched_weight_bytes
 
     @property

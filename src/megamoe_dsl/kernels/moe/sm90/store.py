@@ -27,7 +27,7 @@ from .math_warps import is_half_tile
 
 @cute.jit
 def store_tiles(ctx: Context):
-    """The store warp."""
+    """Stores the tiles of Linear1, one after another, in the store warp."""
     lane = cute.arch.lane_idx()
     tile, tiles = next_tile(ctx.first_tile)
     stores = Ring.start(1)

@@ -133,7 +133,7 @@ def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArgume
 
 @cute.kernel
 def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
-    """One CTA of SwiGLU."""
+    """One CTA of SwiGLU: its warps walk over the received tokens."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
     if warp == 0:

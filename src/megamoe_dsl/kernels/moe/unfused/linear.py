@@ -41,7 +41,7 @@ class LinearOrder(GroupedOrder):
 
 @cute.jit
 def schedule_tiles(ctx: StageContext):
-    """The scheduler warp."""
+    """Fills the table of experts and hands the cluster's tiles out, in the scheduler warp."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
         publish_tiles(ctx, start_walk(ctx, LinearOrder))
