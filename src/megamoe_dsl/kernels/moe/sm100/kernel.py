@@ -18,10 +18,10 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import acquire_maps, init_barriers
+from ....blocks.setup import acquire_maps, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
+from ....blocks.warp_roles import WarpRole, run_roles, warps
 from ....device.cluster import sync_cluster
-from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
@@ -57,37 +57,46 @@ def finalise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_W
         tensor_memory.free(ctx)
 
 
+def loader_roles(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, ...]:
+    """The four warps from warp `first` on; the scheduler warp runs `schedule`."""
+    return (
+        WarpRole("token loader", warps(first + TOKENS_WARP), lambda ctx, warp: load_tokens(ctx)),
+        WarpRole("weight loader", warps(first + WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx)),
+        WarpRole("MMA", warps(first + MMA_WARP), lambda ctx, warp: multiply(ctx)),
+        WarpRole("scheduler", None, lambda ctx, warp: run_scheduler(ctx, schedule)),
+    )
+
+
 @cute.jit
-def run_loader_warp(ctx: Context, warp: Any, schedule: Callable[..., Any], first: cutlass.Constexpr[int] = DISPATCH_WARPS):
-    """One of the four warps before the epilogue: token loader, weight loader, MMA or scheduler, which runs `schedule`."""
-    if warp == first + TOKENS_WARP:
-        load_tokens(ctx)
-    elif warp == first + WEIGHTS_WARP:
-        load_weights(ctx)
-    elif warp == first + MMA_WARP:
-        if ctx.cta_rank == 0:
-            issue_mma(ctx)
-    else:
-        tensor_memory.check_first_column(ctx)
-        schedule(ctx)
+def multiply(ctx: Context):
+    """The MMA warp of the even CTA multiplies for the pair."""
+    if ctx.cta_rank == 0:
+        issue_mma(ctx)
+
+
+def run_scheduler(ctx: Context, schedule: Callable[[Any], Any]) -> None:
+    """The scheduler warp, which has allocated the tensor memory."""
+    tensor_memory.check_first_column(ctx)
+    schedule(ctx)
+
+
+def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    registers, loaders = config.registers, loader_roles(schedule_tiles, DISPATCH_WARPS)
+    return (
+        WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers.dispatch),
+        WarpRole("loaders", range(DISPATCH_WARPS, FIRST_EPILOGUE_WARP), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        WarpRole(
+            "epilogue", None, lambda ctx, warp: epilogue(ctx, cute.arch.thread_idx()[0] - 32 * FIRST_EPILOGUE_WARP), registers.epilogue
+        ),
+    )
 
 
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
-    alignment = config.smem.region.alignment
-    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
-    thread = cute.arch.thread_idx()[0]
-    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialise(ctx, warp)
-    if warp < DISPATCH_WARPS:
-        set_max_registers(config.registers.dispatch, grow=False)
-        dispatch(ctx, thread)
-    elif warp < FIRST_EPILOGUE_WARP:
-        set_max_registers(config.registers.loader, grow=False)
-        run_loader_warp(ctx, warp, schedule_tiles)
-    else:
-        set_max_registers(config.registers.epilogue, grow=True)
-        epilogue(ctx, thread - 32 * FIRST_EPILOGUE_WARP)
+    run_roles(roles(config), ctx, warp)
     finalise(ctx, warp)

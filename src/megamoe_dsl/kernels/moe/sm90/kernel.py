@@ -1,4 +1,4 @@
-"""The SM90 kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+"""The SM90 kernel: a table of roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
 | warps | role | registers |
 |---|---|---|
@@ -9,7 +9,7 @@
 | 7     | tile scheduler        | loader |
 | 8-15  | math, epilogues, combine | epilogue |
 
-Where warps decode packed weights, for tiles of many tokens, a warpgroup does what two do otherwise:
+Where warps decode packed weights, for tiles of many tokens, one warpgroup does the work of the first two:
 
 | warps | role | registers |
 |---|---|---|
@@ -28,14 +28,13 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import acquire_maps, init_barriers
+from ....blocks.setup import acquire_maps, init_barriers, shared_memory
+from ....blocks.warp_roles import WarpRole, run_roles, warps
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
-from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
-from ..layouts.tile import LOADER_WARPS
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .decode import decode_weights
@@ -44,57 +43,60 @@ from .maps import NUM_MAPS
 from .math import math
 from .store import schedule_and_store, store_tiles
 
-ORDER = ("dispatch", "loaders", "math")
-DECODING_ORDER = ("others", "math", "decode")
-"""Warpgroups by the indices of their warps, as in the tables above.  Any order computes the same; a scheduler may prefer some indices."""
-TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
-"""Of the loaders."""
-TABLE_WARP, OPERANDS_WARP, DEALING_WARP = 0, 2, 3
-"""Of the others, where warps decode."""
-
 
 @dataclass(frozen=True)
-class Warps:
-    """Those of a CTA that have one role: `count` of `all`, from `first` on."""
+class SetUpWarps:
+    """Warps that prepare a CTA: fetch tensor maps, initialise mbarriers, and write the table of decoded values."""
 
-    first: int
-    count: int
-    all: int
-
-    def have(self, warp: Any) -> Any:
-        """Whether a warp is one of them."""
-        if self.first == 0:
-            return warp < self.count
-        if self.first + self.count == self.all:
-            return warp >= self.first
-        return (warp >= self.first) & (warp < self.first + self.count)
-
-    def index(self, one: Any, each: int = 1) -> Any:
-        """A warp counted within them, or a thread with 32 of each."""
-        return one - self.first * each if self.first else one
+    maps: int
+    barriers: int
+    table: int
 
 
-def warps_of(config: Sm90Config, role: str) -> Warps:
-    """By the name that an order has for it."""
-    beside = {"dispatch": config.dispatch_warps, "loaders": config.loader_warps}
-    counts = {**beside, "others": sum(beside.values()), "math": config.epilogue_warps, "decode": config.decode_warps}
-    order = DECODING_ORDER if config.decoded else ORDER
-    before = order[: order.index(role)]
-    return Warps(sum(counts[one] for one in before), counts[role], sum(counts[one] for one in order))
+def set_up_warps(config: Sm90Config) -> SetUpWarps:
+    """Which warps prepare the CTA."""
+    return SetUpWarps(maps=2, barriers=3, table=0) if config.decoded else SetUpWarps(maps=4, barriers=5, table=6)
+
+
+def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    registers, first = config.registers, config.dispatch_warps + config.loader_warps
+    dispatches = WarpRole("dispatch", range(config.dispatch_warps), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
+    multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue)
+    if config.decoded:
+        operands = WarpRole("token and weight loader", warps(2), lambda ctx, warp: load_operands(ctx))
+        schedule = WarpRole("tile scheduler, store", None, lambda ctx, warp: schedule_and_store(ctx))
+        others = (dispatches, operands, schedule)
+        last = first + config.epilogue_warps
+        decode_warps = range(last, last + config.decode_warps)
+        return (
+            WarpRole("others", range(first), lambda ctx, warp: run_roles(others, ctx, warp), registers.loader),
+            WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers.decode),
+            multiplies,  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
+        )
+    loaders = (
+        WarpRole("token loader", warps(4), lambda ctx, warp: load_tokens(ctx)),
+        WarpRole("weight loader", warps(5), lambda ctx, warp: load_weights(ctx)),
+        WarpRole("store", warps(6), lambda ctx, warp: store_tiles(ctx)),
+        WarpRole("tile scheduler", None, lambda ctx, warp: schedule_tiles(ctx)),
+    )
+    return (
+        WarpRole(dispatches.name, dispatches.warps, dispatches.run, registers.dispatch),
+        WarpRole("loaders", range(config.dispatch_warps, first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        multiplies,
+    )
 
 
 @cute.jit
 def initialise(ctx: Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
-    decoded = ctx.config.decoded
-    tokens, barriers, table = (OPERANDS_WARP, DEALING_WARP, TABLE_WARP) if decoded else (TOKENS_WARP, WEIGHTS_WARP, STORE_WARP)
-    first = warps_of(ctx.config, "others" if decoded else "loaders").first
-    if warp == first + barriers:
+    by = set_up_warps(ctx.config)
+    if warp == by.barriers:
         init_barriers(ctx)
-    if warp == first + tokens:
+    if warp == by.maps:
         acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
-        if warp == first + table:
+        if warp == by.table:
             store_table(ctx.shared("decoded"))
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
@@ -102,78 +104,13 @@ def initialise(ctx: Context, warp: Any):
         cute.arch.sync_threads()
 
 
-@cute.jit
-def finalise(ctx: Context):
-    """No CTA leaves while another may still reach its SMEM."""
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
-
-
-@cute.jit
-def run_loader_warp(ctx: Context, warp: Any):
-    """One of four: token loader, weight loader, store or scheduler."""
-    set_max_registers(ctx.config.registers.loader, grow=False)
-    first = warps_of(ctx.config, "loaders").first
-    if warp == first + TOKENS_WARP:
-        load_tokens(ctx)
-    elif warp == first + WEIGHTS_WARP:
-        load_weights(ctx)
-    elif warp == first + STORE_WARP:
-        store_tiles(ctx)
-    else:
-        schedule_tiles(ctx)
-
-
-@cute.jit
-def run_other_warp(ctx: Context, warp: Any, thread: Any):
-    """One of the four beside math and decode warps."""
-    set_max_registers(ctx.config.registers.loader, grow=False)
-    others = warps_of(ctx.config, "others")
-    if others.index(warp) < ctx.config.dispatch_warps:
-        dispatch(ctx, others.index(thread, 32))
-    elif warp == others.first + OPERANDS_WARP:
-        load_operands(ctx)
-    else:
-        schedule_and_store(ctx)
-
-
-@cute.jit
-def run_math_warp(ctx: Context, warp: Any):
-    """Runs one of the eight math warps."""
-    set_max_registers(ctx.config.registers.epilogue, grow=True)
-    math(ctx, warps_of(ctx.config, "math").index(warp))
-
-
-@cute.jit
-def run_decode_warp(ctx: Context, warp: Any):
-    """One of the four that a kernel with packed weights and large tiles adds."""
-    set_max_registers(ctx.config.registers.decode, grow=False)
-    decode_weights(ctx, warps_of(ctx.config, "decode").index(warp))
-
-
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
-    alignment = config.smem.region.alignment
-    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
-    thread = cute.arch.thread_idx()[0]
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
-    if cutlass.const_expr(config.decoded):
-        if warps_of(config, "others").have(warp):
-            run_other_warp(ctx, warp, thread)
-        elif warps_of(config, "decode").have(warp):
-            run_decode_warp(ctx, warp)
-        else:
-            run_math_warp(ctx, warp)  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
-    else:
-        if warps_of(config, "dispatch").have(warp):
-            set_max_registers(config.registers.dispatch, grow=False)
-            dispatch(ctx, warps_of(config, "dispatch").index(thread, 32))
-        elif warps_of(config, "loaders").have(warp):
-            run_loader_warp(ctx, warp)
-        else:
-            run_math_warp(ctx, warp)
-    finalise(ctx)
+    run_roles(roles(config), ctx, warp)
+    if cutlass.const_expr(config.cluster > 1):
+        sync_cluster()  # no CTA leaves while another may still reach its SMEM

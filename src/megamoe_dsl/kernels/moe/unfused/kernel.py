@@ -30,11 +30,12 @@ from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.setup import acquire_maps, init_barriers
 from ....blocks.sm90.math_thread import MathThread
+from ....blocks.warp_roles import WarpRole, run_roles
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
-from ....device.warp import named_barrier, set_max_registers
+from ....device.warp import named_barrier
 from ..arguments import Arguments, BiasedStageArguments, StageArguments
 from ..clean import clean_workspace
 from ..combine import combine_tokens
@@ -58,7 +59,8 @@ from .swiglu import activate_part, activate_scaled, activate_tokens
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
 FIRST_LOADER = 0
-LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
+LOADERS = (load_tokens, load_weights, schedule_tiles)
+"""By the number of their warp."""
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
@@ -99,35 +101,58 @@ def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments
         pull_tokens(ctx, warp)
 
 
+@cute.jit
+def run_loader_warp(ctx: StageContext, warp: Any):
+    """One of the loaders, by its number."""
+    for index in cutlass.range_constexpr(len(LOADERS)):
+        if warp == index:
+            LOADERS[index](ctx)
+
+
+@cute.jit
+def run_math_warp(ctx: StageContext, warp: Any):
+    """One of the warps behind the loaders."""
+    index = warp - LOADER_WARPS
+    compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+
+
+def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of a linear stage."""
+    return (
+        WarpRole("loaders", range(LOADER_WARPS), run_loader_warp, config.registers.loader),
+        WarpRole("math", None, run_math_warp, config.registers.epilogue),
+    )
+
+
 @cute.kernel
 def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM90."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
-    if warp < LOADER_WARPS:
-        set_max_registers(config.registers.loader, grow=False)
-        for index in cutlass.range_constexpr(len(LOADERS)):
-            if warp == index:
-                LOADERS[index](ctx)
-    else:
-        set_max_registers(config.registers.epilogue, grow=True)
-        index = warp - LOADER_WARPS
-        compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+    run_roles(linear_roles(config), ctx, warp)
     if cutlass.const_expr(config.cluster > 1):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
 
 
+def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of a linear stage on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
+    registers, loaders = config.registers, sm100.loader_roles(schedule_tiles, FIRST_LOADER)
+
+    def finish(ctx: Any, warp: Any) -> None:
+        finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
+
+    return (
+        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        WarpRole("epilogue", None, finish, registers.epilogue),
+    )
+
+
 @cute.kernel
 def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
-    """One CTA of a grouped GEMM on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
-    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    """One CTA of a grouped GEMM on SM100."""
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     sm100.initialise(ctx, warp, FIRST_LOADER)
-    if warp < LOADER_WARPS:
-        set_max_registers(config.registers.loader, grow=False)
-        sm100.run_loader_warp(ctx, warp, schedule_tiles, FIRST_LOADER)
-    else:
-        set_max_registers(config.registers.epilogue, grow=True)
-        finish_tiles(ctx, thread - 32 * LOADER_WARPS, finish_fc2)
+    run_roles(pair_roles(config), ctx, warp)
     sm100.finalise(ctx, warp, FIRST_LOADER)
 
 

@@ -1,0 +1,59 @@
+"""The table of roles that a kernel is: which warps run what, with how many registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from ..device.warp import set_max_registers
+
+
+@dataclass(frozen=True)
+class WarpRole:
+    """One row of a kernel's table.
+
+    name       what its warps do
+    warps      numbers in the CTA: one warp, a range that follows the warps of the rows above, or the CTA's last warps; None: all that the
+               rows above leave
+    run        called with the kernel's context and the warp's number in the CTA
+    registers  of a thread after `setmaxnreg`; 0: what it begins with
+    """
+
+    name: str
+    warps: range | None
+    run: Callable[[Any, Any], Any]
+    registers: int = 0
+
+    def has(self, warp: Any, above: int) -> Any:
+        """Whether a warp is one of these, where the rows above have the first `above` warps of the CTA."""
+        assert self.warps is not None
+        if len(self.warps) == 1:
+            return warp == self.warps.start
+        return warp < self.warps.stop if self.warps.start == above else warp >= self.warps.start
+
+
+def warps(first: int) -> range:
+    """One warp."""
+    return range(first, first + 1)
+
+
+@cute.jit
+def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
+    """Gives or takes registers, and runs the role."""
+    if cutlass.const_expr(role.registers > 0):
+        config = ctx.config
+        set_max_registers(role.registers, grow=role.registers > config.arch.registers // config.num_threads)
+    role.run(ctx, warp)
+
+
+@cute.jit
+def run_roles(roles: cutlass.Constexpr[tuple[WarpRole, ...]], ctx: Any, warp: Any, above: cutlass.Constexpr[int] = 0):
+    """The role of a warp: the first row of the table that has it."""
+    if cutlass.const_expr(roles[0].warps is None) or roles[0].has(warp, above):
+        run_role(roles[0], ctx, warp)
+    elif cutlass.const_expr(len(roles) > 1):
+        run_roles(roles[1:], ctx, warp, max(above, roles[0].warps.stop) if roles[0].warps.start == above else above)
