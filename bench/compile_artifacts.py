@@ -29,8 +29,7 @@ from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.options.option import add_options, at_least, naming_options, option, read_options
-from megamoe_dsl.options.points import PRESETS, TOKENS, PointOptions
-from megamoe_dsl.options.shape import PROBLEM
+from megamoe_dsl.options.points import PRESETS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.problem import ProblemError
 
 

@@ -34,8 +34,8 @@ from megamoe_dsl.options.option import add_options, naming_options, option, read
 from megamoe_dsl.options.points import VariantOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from megamoe_dsl.runtime.unfused_kernel import UnfusedKernel
 from script_points import record_points
 from unfused import bind_stages
 

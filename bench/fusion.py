@@ -17,8 +17,8 @@ from megamoe_dsl.bench.point import FP8, SEED, Layer, Point
 from megamoe_dsl.bench.timing import launches_of, over_ranks, run_earlier_batches, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from megamoe_dsl.runtime.unfused_kernel import UnfusedKernel
 from torch_layer import TorchLayer
 from unfused import UNFUSED, bind_stages, compare_kernels, mixed_batches
 

@@ -18,12 +18,12 @@ from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
 
+from deep_gemm_prediction import beside_ours, subject_of
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.deep_gemm import beside_ours, subject_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.preference import prefers
+from megamoe_dsl.predict.prediction import prefers
 from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import Problem
@@ -120,7 +120,7 @@ def rms(some: Iterable[Predicted]) -> float:
 @dataclass(frozen=True)
 class Pairs:
     """Configurations of one point that differ by more than their repeats: how many the model has in the right order, and of those that it
-    tells apart (predict/preference.py)."""
+    tells apart (predict/prediction.py)."""
 
     right: int
     all: int

@@ -18,8 +18,8 @@ from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.rank_kernel import LayerKernel, UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from megamoe_dsl.runtime.unfused_kernel import LayerKernel, UnfusedKernel
 
 SEED = 4000
 UNFUSED = "unfused"

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from megamoe_dsl.compat.engines import sglang, vllm
-from megamoe_dsl.compat.engines.swap import Swap
+from megamoe_dsl.compat.engines.fused_calls import Swap
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 

@@ -1,4 +1,4 @@
-"""The package's import graph, as its sources say it: at the top of a file, inside functions, and for types alone."""
+"""The import graph of the package: what folders may import, and what the sources do import, inside functions and for types too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,51 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "megamoe_dsl"
 NAME = PACKAGE.name
+SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "shared_experts", "target"}
+MAY_IMPORT: dict[str, set[str]] = {
+    **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
+    "hardware": {"layouts"},
+    "schedule": {"layouts"},
+    "device": {"hardware", "layouts"},
+    "config_error": {"integer"},
+    "problem": {"activation", "integer", "recipe"},
+    "shared_experts": {"integer", "problem"},
+    "target": {"arch", "problem"},
+    "blocks": {*SHAPE, "device", "integer", "schedule", "tuned"},
+    "sim": {"device", "hardware"},
+    "quant": {"arch", "hardware", "layouts", "problem", "recipe"},
+    "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
+    "cases": {"integer", "problem", "quant", "reference"},
+    "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
+    "testing": {*SHAPE, "blocks", "kernels", "sim"},
+    "artifact": {*SHAPE, "device", "blocks", "kernels", "sass"},
+    "presets": {*SHAPE, "artifact", "blocks", "kernels"},
+    "pictures": {*SHAPE, "blocks", "kernels", "schedule"},
+    "predict": {*SHAPE, "blocks", "kernels", "pictures", "schedule", "tuned"},
+    "options": {"config_error", "kernels", "presets", "problem", "recipe"},
+    "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
+    "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
+    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "kernels", "quant", "sim"},
+    "compat": {"arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
+    "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
+    "bench": {
+        *SHAPE,
+        "artifact",
+        "blocks",
+        "cases",
+        "inspect",
+        "kernel_cases",
+        "kernels",
+        "options",
+        "predict",
+        "presets",
+        "quant",
+        "reference",
+        "runtime",
+        "tuned",
+    },
+}
+"""What each folder, and each file beside the folders, may import of the others.  The command imports them all, and nobody the command."""
 
 
 def module_of(path: Path) -> str:
@@ -47,6 +92,23 @@ def imports() -> dict[str, frozenset[str]]:
         froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         found[module] = frozenset(one for node in froms for one in named(node, module, path.name == "__init__.py")) - {module}
     return found
+
+
+def family(module: str) -> str:
+    """The folder of `kernels/` in which a module lies; empty for others."""
+    parts = module.split(".")
+    folder = len(parts) > 1 and parts[0] == "kernels" and (PACKAGE / "kernels" / parts[1]).is_dir()
+    return parts[1] if folder else ""
+
+
+def family_imports() -> set[str]:
+    """`importer -> imported` for modules of two folders of `kernels/`."""
+    return {
+        f"{module} -> {other}"
+        for module, others in imports().items()
+        for other in others
+        if family(module) and family(other) and family(module) != family(other)
+    }
 
 
 def circle(graph: dict[str, frozenset[str]]) -> list[str]:

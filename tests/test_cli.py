@@ -35,6 +35,7 @@ from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sass import listing
 from megamoe_dsl.sass.listing import DisassemblyError
 from megamoe_dsl.sim import Deadlock
+from sweep import sample
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
 SIMULATE = ["simulate", *SMALL, "--sms", "2", "--tokens", "3,0"]
@@ -258,6 +259,7 @@ def test_simulate_passes_twice_on_the_same_buffers() -> None:
     assert "PASS: every element equals the reference bit for bit; no race found" in result.output
 
 
+@sample("bf16")
 @pytest.mark.parametrize("combine", ["bf16", "e4m3"])
 def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
     result = runner.invoke(app, [*SIMULATE, "--random", "--no-race", "--clamp", "10", "--combine", combine])
@@ -312,6 +314,7 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(result.exception, ValueError)
 
 
+@sample("command0")
 @pytest.mark.parametrize("command", [["-m", "megamoe_dsl"], ["-c", "from megamoe_dsl.cli import main; main()"]])
 def test_the_module_is_the_command_and_says_its_version(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, check=True)

@@ -26,7 +26,7 @@ from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_weight_e4m3
-from megamoe_dsl.quant.expert_expansion import fp8_weights
+from megamoe_dsl.quant.expansion import fp8_weights
 from script_points import shares_of
 
 MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")

@@ -8,6 +8,7 @@ from megamoe_dsl.artifact.compile import compile, compile_kernel
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
+from sweep import sample
 
 
 @pytest.mark.parametrize(("arch", "recipe", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
@@ -26,6 +27,7 @@ def test_what_is_no_configuration_is_refused(given):
         compile_kernel(given)
 
 
+@sample("1e-05")
 @pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])
 def test_a_kernels_name_can_carry_any_clamp(clamp):
     problem = Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8", activation_clamp=clamp)

@@ -96,7 +96,7 @@ def test_lead_is_capped_by_the_experts():
     assert lookahead(2, 1.0, intermediate=128) == 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems(), st.sampled_from(TIERS), st.integers(1, 74), st.data())
 def test_lead_feeds_the_grid(problem, tier, clusters, data):
     local, num_tokens = problem.experts_per_rank, data.draw(st.integers(0, problem.max_tokens_per_rank))
@@ -160,7 +160,7 @@ def test_register_budgets():
     assert (large.dispatch, large.loader, large.epilogue) == (96, 88, 160)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100())
 def test_budgets(config):
     registers = config.registers
@@ -173,7 +173,7 @@ def test_budgets(config):
     assert config.num_stages >= 2 and config.smem.num_bytes <= SMEM_BYTES
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems(max_experts_per_rank=128), st.integers(1, 74), st.data())
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))

@@ -11,6 +11,7 @@ import pytest
 
 from energy import line_of
 from megamoe_dsl.bench.timing import Times
+from sweep import sample
 
 SCRIPT = Path(__file__).parents[1] / "bench" / "energy.py"
 
@@ -40,6 +41,7 @@ def test_spread_is_that_of_the_turns() -> None:
     assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
 
 
+@sample("options1-nowhere")
 @pytest.mark.parametrize(("options", "message"), [(["--tokens", "0"], "tokens"), (["--baseline", "nowhere"], "nowhere")])
 def test_bad_options_end_before_anything_runs(options: list[str], message: str) -> None:
     absent = "cutlass", "typer", "rich", "hypothesis"

@@ -211,6 +211,7 @@ def test_operands_and_nvdisasms_table_name_the_same_registers(artifact: Artifact
 SM90 = Problem(512, 512, 8, 2, 2, 64, recipe="fp8xfp8")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [32, 128])
 def test_sm90_measures(block_m: int) -> None:
     config = Sm90Config.choose(SM90, 64, num_sms=4, block_m=block_m)

@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from draw_structure import draw
 from megamoe_dsl.cli import app
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/pictures"
 DRAWN = {name: options for name, *options in map(str.split, (FOLDER / "drawn.txt").read_text().splitlines())}
 """What `make pictures` draws, with the options of `megamoe layout`."""
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+STRUCTURE = "structure"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 MOST_BYTES = 150_000
 WIDTH = 900
 
 
 def test_every_picture_is_drawn_and_shown():
     shown = {name for page in PAGES for name in re.findall(r"pictures/(\w+)\.svg\)", page.read_text(encoding="utf-8"))}
-    assert {path.stem for path in FOLDER.glob("*.svg")} == set(DRAWN) == shown
+    assert {path.stem for path in FOLDER.glob("*.svg")} == {*DRAWN, STRUCTURE} == shown
     assert "<docs/pictures/drawn.txt" in (ROOT / "Makefile").read_text()
 
 
@@ -33,7 +35,11 @@ def test_picture_is_current(name, tmp_path, monkeypatch):
     assert file.read_text(encoding="utf-8") == (FOLDER / f"{name}.svg").read_text(encoding="utf-8"), "run `make pictures`"
 
 
-@pytest.mark.parametrize("name", DRAWN)
+def test_structure_is_current():
+    assert draw() == (FOLDER / f"{STRUCTURE}.svg").read_text(encoding="utf-8"), "run `make pictures`"
+
+
+@pytest.mark.parametrize("name", [*DRAWN, STRUCTURE])
 def test_picture_fits_a_page(name):
     file = FOLDER / f"{name}.svg"
     assert file.stat().st_size < MOST_BYTES

@@ -22,6 +22,7 @@ from megamoe_dsl.presets import PRESETS, compiled
 from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
+from sweep import sample
 
 IMPORT = """
 import json, sys
@@ -81,6 +82,7 @@ def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(n
     assert len(found) == len(set(found)) < 32
 
 
+@sample("sm_90a")
 @pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
 def test_a_warm_import_compiles_nothing_and_is_light(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, arch)

@@ -118,7 +118,7 @@ def test_num_tokens_in_range(value):
     GOOD.check_num_tokens(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems(), st.data())
 def test_derived_quantities(problem, data):
     assert problem.experts_per_rank * problem.num_ranks == problem.num_experts
@@ -129,7 +129,7 @@ def test_derived_quantities(problem, data):
     assert math.isclose(problem.expected_tokens_per_expert(tokens) * problem.num_experts, tokens * problem.num_ranks * problem.topk)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_routings_are_valid(data):
     problem = data.draw(problems(max_experts_per_rank=16, max_ranks=4, max_topk=8))

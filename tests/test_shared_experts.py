@@ -13,9 +13,9 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.reference.shared_routing import with_shared
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.testing import problems
+from shared_routing import with_shared
 
 ROUTED = Problem(hidden=256, intermediate=128, num_experts=6, topk=2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
 

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app, simulate_ep
-from sweep import rarely
+from sweep import rarely, sample
 
 SHAPE = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--sms", "2", "--tokens", "3,0"]
 RUN = ["simulate", "--kernel", "dispatch_grouped_gemm", *SHAPE]
@@ -17,6 +17,7 @@ UNSCALED = [*TINY, "--recipe", "bf16xbf16", "--random"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 
+@sample("sm_90a")
 @pytest.mark.parametrize("given", [TINY, PAIRS, rarely(UNSCALED)], ids=["sm_90a", "sm_100a", "bf16"])
 def test_both_kernels_have_the_references_bits(given: list[str]) -> None:
     result = runner.invoke(app, [*given, "--launches", "2", "--mask", "0.2"])

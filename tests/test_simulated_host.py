@@ -84,6 +84,7 @@ def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
         Results.read(file)  # nothing that `tune` would take
 
 
+@pytest.mark.sweep
 def test_ranks_of_one_gpu_beside_the_stages(tmp_path: Path) -> None:
     """4-bit weights on Hopper, a pool that is a ring, whose rows are used again: two ranks with half of the GPU's SMs each."""
     given = {"recipe": "fp8xmxfp4", "sms": 4, "small": True, "soak_tokens": "40", "soak_pool_rows": 128, "unfused_launches": 2}

@@ -12,55 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from structure import PACKAGE, circle, imports, modules
+from structure import MAY_IMPORT, PACKAGE, circle, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "shared_experts", "target"}
-MAY_IMPORT: dict[str, set[str]] = {
-    **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
-    "hardware": {"layouts"},
-    "schedule": {"layouts"},
-    "device": {"hardware", "layouts"},
-    "config_error": {"integer"},
-    "problem": {"activation", "integer", "recipe"},
-    "shared_experts": {"integer", "problem"},
-    "target": {"arch", "problem"},
-    "blocks": {*SHAPE, "device", "integer", "schedule", "tuned"},
-    "sim": {"device", "hardware"},
-    "quant": {"arch", "hardware", "layouts", "problem", "recipe"},
-    "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
-    "cases": {"integer", "problem", "quant", "reference"},
-    "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
-    "testing": {*SHAPE, "blocks", "kernels", "sim"},
-    "artifact": {*SHAPE, "device", "blocks", "kernels", "sass"},
-    "presets": {*SHAPE, "artifact", "blocks", "kernels"},
-    "pictures": {*SHAPE, "blocks", "kernels", "schedule"},
-    "predict": {*SHAPE, "blocks", "kernels", "pictures", "schedule", "tuned"},
-    "options": {"config_error", "kernels", "presets", "problem", "recipe"},
-    "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
-    "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
-    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "kernels", "quant", "sim"},
-    "compat": {"arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
-    "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
-    "bench": {
-        *SHAPE,
-        "artifact",
-        "blocks",
-        "cases",
-        "inspect",
-        "kernel_cases",
-        "kernels",
-        "options",
-        "predict",
-        "presets",
-        "quant",
-        "reference",
-        "runtime",
-        "tuned",
-    },
+IMPORTS_BETWEEN_FAMILIES = {
+    "kernels.gemm.gather_family -> kernels.moe.family",
+    "kernels.moe.halves.family -> kernels.gemm.family",
+    "kernels.moe.halves.family -> kernels.gemm.gather_family",
+    "kernels.moe.halves.kernel -> kernels.gemm.kernel",
+    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.gather_kernel",
+    "kernels.moe.halves.sm100.kernel -> kernels.gemm.sm100.kernel",
 }
-"""What each folder, and each file beside the folders, may import of the others.  The command imports them all, and nobody the command."""
+"""Exceptions that still have to go."""
 
 
 def home(module: str) -> str:
@@ -77,6 +41,11 @@ def test_imports_point_one_way(folder: str) -> None:
         if home(module) == folder and home(other) not in {folder, "", *MAY_IMPORT[folder]}
     }
     assert wrong == set()
+
+
+def test_families_share_nothing_but_blocks() -> None:
+    """What two folders of `kernels/` need is a block; an exception that no longer exists must leave the list."""
+    assert family_imports() == IMPORTS_BETWEEN_FAMILIES
 
 
 def test_folders_form_no_circle() -> None:

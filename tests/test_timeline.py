@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from megamoe_dsl.inspect.spans import Span, summarise, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
-from megamoe_dsl.pictures.paper_launch import DISPATCH, PaperLaunch, pull_times, rows_of
-from megamoe_dsl.pictures.schedule import k_blocks
-from megamoe_dsl.pictures.timeline import draw_timeline
-from megamoe_dsl.pictures.workers import in_turn, workers
+from megamoe_dsl.pictures.schedule import in_turn, k_blocks, workers
+from megamoe_dsl.pictures.timeline import DISPATCH, PaperLaunch, draw_timeline, pull_times, rows_of
 from megamoe_dsl.schedule import FC1
 from megamoe_dsl.testing import configs_sm90, configs_sm100, problems, token_counts
 

@@ -65,6 +65,7 @@ def test_commands_have_what_their_scripts_know(gpus: int, arch: str, simulated: 
                 assert option in known, f"{script} {option}"
 
 
+@pytest.mark.sweep
 def test_checks_under_the_sanitizer_are_there() -> None:
     """One of every main loop, of a ring and of stages, of what quantises, and every GEMM of the suite; collected where neither the DSL nor
     the command line's packages are."""

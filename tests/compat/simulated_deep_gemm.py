@@ -13,7 +13,6 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
-from megamoe_dsl.compat.deep_gemm import num_sms
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu
 
 
@@ -36,7 +35,7 @@ def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[type[
     patch.setattr(buffers, "current_device", lambda: torch.device("cpu"))
     patch.setattr(buffers, "device_arch", lambda device: SM90)
     patch.setattr(buffers, "gpu_name", lambda device: "simulated")
-    patch.setattr(num_sms, "_asked", NUM_SMS)
+    patch.setattr(buffers, "_asked", NUM_SMS)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with simulated_gpu(patch) as gpu:
         yield gpu

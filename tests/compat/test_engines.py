@@ -20,6 +20,7 @@ from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
 from simulated_gpu import SimulatedKernel
+from sweep import sample
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8", activation_clamp=10.0)
 
@@ -43,6 +44,7 @@ def inputs(tokens: int, seed: int) -> Inputs3:
     return x, idx, torch.rand(tokens, PROBLEM.topk, generator=generator)
 
 
+@sample("vllm")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_engines_calls(engine: str, gpu: type[SimulatedKernel], monkeypatch: pytest.MonkeyPatch) -> None:
     kind = ENGINES[engine]

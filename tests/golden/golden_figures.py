@@ -39,6 +39,12 @@ CASES = [
     *[(arch, "flash", block_m) for kinds in (RECIPES, RESULTS) for arch, tiles in kinds.items() for block_m in tiles],
 ]
 
+USUAL = {
+    *[("sm_100a", "flash", 64), ("sm_100a", "pro", 192), ("sm_90a", "flash", 16), ("sm_90a", "pro", 128)],
+    *[("sm_100a-mxf4xmxf4", "flash", 96), ("sm_90a-e4m3-results", "flash", 32), ("sm_100a-e4m3-results", "flash", 96)],
+}
+"""Cases whose figures `make test` compares.  Of the others it compares the PTX, from which the assembler makes the same figures."""
+
 
 def has_figures(config: Sm100Config | Sm90Config) -> bool:
     """Whether test_golden.py compiles it, and looks at what must hold of all kernels, too."""

@@ -282,9 +282,8 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
     """One process of `ranks`, a GPU each: the cases `names`, which have as many, through symmetric memory."""
     import torch.distributed as dist
 
-    from megamoe_dsl.runtime.rank_kernel import RankKernel
+    from megamoe_dsl.runtime.rank_kernel import LayerKernel, RankKernel, UnfusedKernel
     from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-    from megamoe_dsl.runtime.unfused_kernel import LayerKernel, UnfusedKernel
 
     for index, name in enumerate(names):
         record = read(folder, name)

@@ -20,7 +20,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.comparison import compare
-from sweep import rarely
+from sweep import rarely, sample
 
 OTHERS = ("swigluoai", "situ")
 KERNELS = [(sm90_runs, "fp8xfp8", 8), (sm90_runs, "fp8xfp8", 128), (mega_moe_runs, "fp8xfp4", 32), (mega_moe_runs, "mxf4xmxf4", 32)]
@@ -48,6 +48,7 @@ def other_result(case: Case) -> bool:
     return all(not torch.equal(a, b) for a, b in zip(silu, case.reference().y, strict=True))
 
 
+@sample("SM90, tokens as columns-situ", "SM90, tokens as rows-swigluoai", "SM100-swigluoai")
 @pytest.mark.parametrize("activation", OTHERS)
 @pytest.mark.parametrize(("runs", "recipe", "block_m"), KERNELS, ids=IDS)
 def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, activation: str) -> None:
@@ -71,6 +72,7 @@ def test_exact_division(runs: ModuleType, activation: str) -> None:
     assert "div.rn.f32" in layer.moe.artifact.ptx and layer.moe.problem.activation_clamp == clamp
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("runs", "activation"), [(sm90_runs, "situ"), (mega_moe_runs, "swigluoai")], ids=["SM90", "SM100"])
 def test_unfused(runs: ModuleType, activation: str) -> None:
     """A launch per stage gives the fused kernel's bits."""

@@ -17,7 +17,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.comparison import compare
-from sweep import rarely
+from sweep import rarely, sample
 
 KERNELS = [
     pytest.param(sm90_runs, "fp8xfp8", 8, False, id="SM90, tokens as columns"),
@@ -47,6 +47,7 @@ def without(case: Case, *names: str) -> Case:
     return replace(case, weights=weights, problem=replace(case.problem, weigh_results=False))
 
 
+@sample("SM90, tokens as rows, weights in combine", "SM100")
 @pytest.mark.parametrize(("runs", "recipe", "block_m", "weigh_results"), KERNELS)
 def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, weigh_results: bool) -> None:
     """Exact data to the bit, then random data, of SM90 to the bit too; every bias matters.  More tokens than a half tile has."""
@@ -63,6 +64,7 @@ def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, weigh_results: b
             assert not any(torch.equal(a, b) for a, b in zip(without(case, name).reference().y, case.reference().y, strict=True))
 
 
+@sample("mega_moe_runs-fp8xfp4-32")
 @pytest.mark.parametrize(
     ("runs", "recipe", "block_m"),
     [(sm90_runs, "fp8xfp8", 16), rarely(sm90_runs, "fp8xmxfp4", 64), rarely(sm90_runs, "fp8xfp8", 128), (mega_moe_runs, "fp8xfp4", 32)],
@@ -80,6 +82,7 @@ def test_a_pool_that_is_a_ring() -> None:
     sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_stages=2, num_sms=2), [(130, 100)], target_expert=0)
 
 
+@pytest.mark.sweep
 def test_weights_alone() -> None:
     """In combine without biases, and results that travel as E4M3, of both architectures' kernels."""
     for runs, block_m in ((sm90_runs, 8), (mega_moe_runs, 32)):

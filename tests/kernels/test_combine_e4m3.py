@@ -21,6 +21,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.problem import Problem
+from sweep import sample
 
 OWN_MASK = re.compile(r"(shfl\.sync\.bfly\.b32 [^;]*, 31, )%r\d+;")
 
@@ -35,6 +36,7 @@ def problem(tokens: int = 24, runs: ModuleType = sm90_runs, **changes: Any) -> P
     return found
 
 
+@sample("128-random")
 @pytest.mark.parametrize("exact", [sweep(True), False], ids=["exact", "random"])
 @pytest.mark.parametrize("block_m", [m if m in (8, 128) else sweep(m) for m in BLOCK_M])
 def test_every_tile(block_m: int, exact: bool) -> None:
@@ -45,6 +47,7 @@ def test_every_tile(block_m: int, exact: bool) -> None:
     sm90_runs.prove(kernel, [(full, 9), (3, full)] if exact else [(full, 9)], block_m, target_expert=1, mask=0.1, exact=exact)
 
 
+@sample("tokens as columns")
 @pytest.mark.parametrize(
     ("block_m", "counts"),
     [(128, [1, 33, 64, 65, 127]), (32, [1, 7, 8, 31])],
@@ -56,6 +59,7 @@ def test_edges_of_a_tile(block_m: int, counts: list[int]) -> None:
     sm90_runs.prove(kernel, [(n,) for n in counts], target_expert=0, exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [16, sweep(128)])
 def test_four_ranks_unequal_and_empty(block_m: int) -> None:
     """Tokens come from four ranks, one of which has none, and change between launches; then all ranks are empty, then all is masked."""
@@ -70,6 +74,7 @@ def test_skewed_routing(block_m: int) -> None:
     sm90_runs.prove(sm90_runs.config(problem(40, num_experts=4), block_m=block_m), [(40, 17)], skew=True, exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "cluster"), [(8, 1), sweep(32, 1), sweep(128, 1), sweep(128, 2)])
 def test_launches_without_a_pause(block_m: int, cluster: int) -> None:
     """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
@@ -84,12 +89,14 @@ def test_launches_without_a_pause(block_m: int, cluster: int) -> None:
     layer.check_workspace()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [m if m == 128 else sweep(m) for m in PACKED_BLOCK_M])
 def test_packed_weights(block_m: int) -> None:
     moe = problem(block_m + 3, recipe="fp8xmxfp4", num_experts=4)
     sm90_runs.prove(sm90_runs.config(moe, block_m=block_m, num_sms=2), [(block_m + 3, 9)], exact=False, target_expert=1)
 
 
+@pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
     sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
@@ -104,6 +111,7 @@ def test_pieces(hidden: int, topk: int) -> None:
     sm90_runs.prove(kernel, [(9,)], mask=0.5, exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [16, sweep(128)])
 def test_stages_give_the_same_bits(block_m: int) -> None:
     """A launch per stage: Linear2 leaves BF16, and what is sent is rounded there from memory, not from sums."""
@@ -118,6 +126,7 @@ def test_stages_of_sm100_give_the_same_bits() -> None:
     prove_equal(kernel, [random_case(moe, (20, 9), 1, mask=0.3, exact=False)])
 
 
+@sample("192")
 @pytest.mark.parametrize("tier", [tier if tier.block_m in (16, 192) else sweep(tier) for tier in TIERS], ids=lambda tier: tier.block_m)
 def test_every_tier_of_sm100(tier: Any) -> None:
     """Exact data, then random data: two blocks of hidden channels, the last pass of a tile partial."""
@@ -132,6 +141,7 @@ def test_four_ranks_of_sm100() -> None:
     mega_moe_runs.prove(mega_moe_runs.config(moe, num_sms=2), [(5, 0, 9, 2), (0, 0, 0, 0), (16, 11, 1, 16)], mask=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [32, sweep(192)])
 def test_packed_tokens_of_sm100(block_m: int) -> None:
     moe = problem(block_m + 3, mega_moe_runs, recipe="mxf4xmxf4", num_experts=4)
@@ -145,6 +155,7 @@ def odd_tile(runs: ModuleType, block_m: int = 16) -> tuple[Artifact, Case]:
     return artifact(runs.config(moe, block_m=block_m, num_sms=2)), make(moe, (9,), 0, target_expert=0)
 
 
+@sample("sm_90a")
 @pytest.mark.parametrize("runs", [sm90_runs, mega_moe_runs], ids=["sm_90a", "sm_100a"])
 def test_a_shuffle_of_the_whole_warp_is_reported(runs: ModuleType) -> None:
     """The 16 lanes of the last token would wait for the others, which have left because theirs does not exist."""

@@ -18,10 +18,11 @@ from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_experts import launches_of, simulate_experts
 from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm
 from megamoe_dsl.sim import Report, Simulator
 from megamoe_dsl.target import Target
+from simulated_experts import launches_of, simulate_experts
+from sweep import sample
 
 SMS, TOKENS, EXPERTS, TOPK = 3, 5, 8, 2
 WAIT, LET = "griddepcontrol.wait;", "griddepcontrol.launch_dependents;"
@@ -81,6 +82,7 @@ def choose(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return idx, topk_weights
 
 
+@sample("fp8xfp8-0")
 @pytest.mark.parametrize(("recipe", "seed"), [("fp8xfp8", 0), ("fp8xfp8", 1), ("bf16xbf16", 0)])
 def test_calls_in_a_stream_are_exact(recipe: str, seed: int) -> None:
     artifacts = compiled(recipe)
@@ -116,6 +118,9 @@ WRONG = {
 }
 
 
+@sample(
+    "Linear1 lets Linear2 begin while rows are sorted", "slots sorted before experts are chosen", "results added up before they are there"
+)
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_launch_that_does_not_wait_is_seen(fault: str) -> None:
     which, change = WRONG[fault]
@@ -125,6 +130,7 @@ def test_a_launch_that_does_not_wait_is_seen(fault: str) -> None:
     assert report.findings or not all(same)
 
 
+@sample("packed-weights-first")
 @pytest.mark.parametrize("name", ["packed-weights-first", "packed-pairs-weights-first"])
 def test_one_gemm_after_another(name: str) -> None:
     """Each deals tiles while the one before it does, which has another counter."""

@@ -16,9 +16,10 @@ from megamoe_dsl.kernels.moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
-from sweep import rarely
+from sweep import rarely, sample
 
 
+@sample("block_m 16", "block_m 64", "block_m 192")
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
 def test_every_tier(tier):
     """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks."""
@@ -31,6 +32,7 @@ def test_every_tier(tier):
     assert received(case)[0][1] % tier.block_m != 0 and received(case)[0][1] > tier.block_m
 
 
+@pytest.mark.sweep
 def test_four_ranks_unequal_and_empty():
     """Tokens come from four ranks, one of which has none, and change between launches; a tenth of the slots is masked."""
     moe = problem(16, num_ranks=4, num_experts=8, topk=3, hidden=512)
@@ -42,6 +44,7 @@ def test_eight_ranks():
     prove(config(moe, num_sms=2), [(4, 0, 1, 2, 3, 4, 0, 1)], mask=0.2)
 
 
+@pytest.mark.sweep
 def test_one_rank_alone():
     moe = problem(16, num_ranks=1, num_experts=4, topk=3)
     prove(config(moe), [(16,), (0,), (7,)])
@@ -69,6 +72,7 @@ def test_every_slot_masked():
     assert all(not out.view(torch.int16).any() for out in y)
 
 
+@pytest.mark.sweep
 def test_what_names_no_expert_is_masked(monkeypatch):
     """Indices out of range reach the kernel when nobody looks at values; they must not become addresses."""
     case = random_case(problem(), (9, 5), 0, mask=0.3)
@@ -80,6 +84,7 @@ def test_what_names_no_expert_is_masked(monkeypatch):
     assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [0, 5])
 def test_all_tokens_to_one_expert(target):
     """Three M blocks on one expert of one rank, the last one partial; the other rank's experts get nothing."""
@@ -90,6 +95,7 @@ def test_all_tokens_to_one_expert(target):
     assert received(case)[target // 4][target % 4] == 41
 
 
+@pytest.mark.sweep
 def test_topk_larger_than_local_experts():
     """Top-5 of eight experts on two ranks: every token visits both."""
     prove(config(problem(16, topk=5, num_experts=8)), [(16, 9)])
@@ -100,6 +106,7 @@ def test_topk_32():
     prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
 
 
+@pytest.mark.sweep
 def test_top_k_that_leaves_room_for_one_piece():
     """Warps that combine two pieces load the second when they have summed the first."""
     kernel = config(problem(9, num_ranks=1, topk=27, num_experts=27, hidden=512), num_sms=2)
@@ -108,6 +115,7 @@ def test_top_k_that_leaves_room_for_one_piece():
     prove(kernel, [(9,)], mask=0.5)
 
 
+@sample("34 arrival bits")
 @pytest.mark.parametrize(
     ("hidden", "intermediate"), [(4352, 128), (256, 2176), (256, 4224)], ids=["34 scale words a row", "34 arrival bits", "66 parts"]
 )
@@ -123,6 +131,7 @@ def test_more_than_128_experts():
     assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("local", [rarely(31), 32, rarely(40)])
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
@@ -132,12 +141,14 @@ def test_more_than_a_warp_of_local_experts(local):
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
 
+@sample("8")
 @pytest.mark.parametrize("num_sms", [2, 8])
 def test_other_grids(num_sms):
     """One cluster does everything alone; or there are more clusters than some phases have tiles."""
     prove(config(problem(20, hidden=512), num_sms=num_sms, block_m=16), [(20, 7)])
 
 
+@pytest.mark.sweep
 def test_both_phases_alternate(monkeypatch):
     """Linear1 one expert ahead, and runs of two tiles instead of sixteen, so that few tiles go back and forth between the phases."""
     monkeypatch.setattr(fused_moe, "INTERLEAVE", 2)
@@ -148,6 +159,7 @@ def test_both_phases_alternate(monkeypatch):
     prove(kernel, [(28, 21)])
 
 
+@sample("5")
 @pytest.mark.parametrize("stages", [2, 5])
 def test_ring_depths(stages):
     """The shortest ring, and one whose length divides no number of K blocks."""

@@ -15,12 +15,13 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombin
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from sweep import rarely
+from sweep import rarely, sample
 
 MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=3)
 
 
+@sample("128-256-1-False")
 @pytest.mark.parametrize("scatter", [True, False])
 @pytest.mark.parametrize(
     ("block_m", "block_n", "cluster"),
@@ -89,6 +90,7 @@ def test_bad_fields_are_named(field: str, value: object, others: dict[str, bool]
         GemmCombineConfig(MOE, 64, 128, **{field: value, **others})
 
 
+@pytest.mark.sweep
 def test_launches_without_a_pause() -> None:
     """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
     case = random_case(MOE, (12, 7), 4, mask=0.1)

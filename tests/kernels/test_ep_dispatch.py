@@ -20,12 +20,13 @@ from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.target import Target
-from sweep import rarely
+from sweep import rarely, sample
 
 MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
 
 
+@sample("64-128-2")
 @pytest.mark.parametrize(
     ("block_m", "block_n", "cluster"),
     [(128, 256, 1), (64, 128, 2), rarely(128, 64, 1), rarely(64, 64, 1), rarely(64, 256, 1), rarely(128, 128, 1), rarely(128, 256, 2)],
@@ -44,6 +45,7 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     assert check_dispatch(ep, random, accumulate="hopper") > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "block_n", "options"),
     [
@@ -76,6 +78,7 @@ def test_launches_without_a_pause() -> None:
     assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
+@sample("True")
 @pytest.mark.parametrize("block_wise", [True, False])
 def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
     """A whole tile, and less than half a tile after it, each waiting for its own rows or for both's; an expert without rows."""
@@ -84,6 +87,7 @@ def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
     assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2, block_wise=block_wise), case), case) == 150
 
 
+@sample("True-True-False-0", "False-False-False-0")
 @pytest.mark.parametrize(
     ("token_saving", "token_sorting", "block_wise", "saving_experts"),
     [(True, True, False, 0), (False, True, True, 0), (False, False, False, 0), (True, False, True, 2)],

@@ -21,6 +21,7 @@ from sm90_faults import Sm90Fault
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from sweep import sample
 
 CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
 WATCHDOG_NS = 1_000_000
@@ -88,6 +89,7 @@ def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None
     return sign_of(lambda: check_combine(ep, case, row_activations(ep, seed), LAUNCHES))
 
 
+@sample("dispatch", "combine", "scatter", "dispatch of pairs", "serial of pairs")
 @pytest.mark.parametrize("name", subjects())
 def test_the_kernel_itself_shows_no_sign(name: str) -> None:
     assert how_noticed(None, name) is None

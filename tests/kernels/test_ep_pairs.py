@@ -43,6 +43,7 @@ def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
         assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))
 
 
+@pytest.mark.sweep
 def test_launches_without_a_pause() -> None:
     """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
     case = random_case(MOE, (12, 7), 4, mask=0.1)

@@ -16,7 +16,7 @@ from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
-from sweep import rarely
+from sweep import rarely, sample
 
 BF16_BYTES = 2
 FP8, FP4, BF16 = "fp8xfp8", "fp8xfp4", "bf16xbf16"
@@ -66,6 +66,7 @@ def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fiel
     return simulated(small_config(case.problem, **fields), case, combine, seed=ranks)
 
 
+@sample("4-skewed-fp8xfp4")
 @pytest.mark.parametrize(
     ("ranks", "routing", "recipe"),
     [
@@ -124,6 +125,7 @@ WAYS = (
 """Every option of the kernels of SM100 that changes how tokens or results travel, or who waits for them: of dispatch, and of combine."""
 
 
+@sample("8-mxfp8xmxfp8-1-to one rank")
 @pytest.mark.parametrize(
     ("ranks", "recipe", "way", "routing"),
     [

@@ -15,13 +15,14 @@ from megamoe_dsl.kernels.moe.halves.sm100.config import Sm100DispatchGemmConfig,
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.cuda_kernel import check_resident
-from sweep import rarely
+from sweep import rarely, sample
 
 KINDS: dict[str, type[EpConfig]] = {"dispatch": DispatchGemmConfig, "combine": GemmCombineConfig}
 
 PAIRS: dict[str, type[Sm100EpConfig]] = {"dispatch": Sm100DispatchGemmConfig, "combine": Sm100GemmCombineConfig}
 
 
+@sample("combine-deepseek-v3-changes3")
 @pytest.mark.parametrize(
     ("kind", "preset", "changes"),
     [
@@ -43,6 +44,7 @@ def test_kernel_fits_the_chip(kind: str, preset: str, changes: dict[str, int]) -
         check_resident(config, config.num_sms - 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "preset", "changes"),
     [

@@ -64,6 +64,7 @@ def dropped(case: Case) -> Case:
     return replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("hidden", "chunk", "fields"), [(5120, 2048, {}), rarely(5120, 2048, {"tail_sms": 1}), rarely(4352, 512, {"rows": "gathered"})]
 )

@@ -13,12 +13,12 @@ from megamoe_dsl.blocks.gemm.gather.sm100.config import Sm100GatherConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
-from megamoe_dsl.reference.router import router_metadata
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.experts import layer_of
-from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
-from sweep import rarely
+from router_reference import router_metadata
+from simulated_experts import simulate_experts
+from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 4, 2, recipe="bf16xbf16")
 STORED = ExpertLayer(384, 256, 5, 2, gate_up="interleaved", recipe="bf16xbf16", preactivations=True)
@@ -56,6 +56,7 @@ def gate_first(call: ExpertCall) -> ExpertCall:
     return replace(call, weights=replace(call.weights, w1=torch.cat([w1[:, ::2], w1[:, 1::2]], dim=1)))
 
 
+@sample("layer1-9")
 @pytest.mark.parametrize(("layer", "tokens"), [(LAYER, 30), (STORED, 9), rarely(LAYER, 150)])
 def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> None:
     call = call_of(layer, tokens)

@@ -18,14 +18,14 @@ from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_n
 from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
-from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
-from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
 from megamoe_dsl.target import Target
-from sweep import rarely
+from router_reference import router_metadata, weighted_sum
+from simulated_experts import simulate_experts, simulate_route
+from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 4, 2, recipe="fp8xfp4")
 NVFP4 = ExpertLayer(512, 256, 5, 2, gate_up="up_first", recipe="nvfp4xnvfp4")
@@ -108,6 +108,7 @@ def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
 
 
+@sample("layer2-20")
 @pytest.mark.parametrize(("layer", "tokens"), [(LAYER, 30), (PACKED, 9), (NVFP4, 20), rarely(LAYER, 150), rarely(NVFP4, 150)])
 def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> None:
     call, weights = drawn(layer, tokens)

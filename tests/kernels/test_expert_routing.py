@@ -17,12 +17,13 @@ from megamoe_dsl.kernels.uneven import uneven_tile
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
-from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
+from router_reference import router_metadata, weighted_sum
+from simulated_experts import simulate_experts, simulate_route
+from sweep import sample
 
 LAYER = ExpertLayer(256, 128, 8, 2)
 SHAPES = {
@@ -53,6 +54,7 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
     return ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights_of(layer, generator))
 
 
+@sample("many experts-4", "two experts-1", "most experts-1", "more slots than threads-1")
 @pytest.mark.parametrize(("shape", "sorters"), [*((shape, 1) for shape in SHAPES), ("many experts", 4), ("more slots than threads", 3)])
 def test_slots_are_sorted_and_tokens_quantised(shape: str, sorters: int) -> None:
     """By one CTA, by some of them, and by fewer than may."""
@@ -107,6 +109,7 @@ def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
     assert torch.equal(y, reference(call))
 
 
+@sample("5")
 @pytest.mark.parametrize("tokens", [5, 200])
 def test_a_layer_in_bf16_quantises_nothing(tokens: int) -> None:
     """Numbers are normal, and every sum the tensor core's."""
@@ -119,6 +122,7 @@ def test_a_layer_in_bf16_quantises_nothing(tokens: int) -> None:
     assert torch.equal(y, reference(call))
 
 
+@pytest.mark.sweep
 def test_gate_and_up_are_stored_by_expert() -> None:
     drawn = call_of(replace(LAYER, gate_up="up_first", preactivations=True), 5)
     call = replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16())

@@ -23,7 +23,7 @@ from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
-from sweep import rarely
+from sweep import rarely, sample
 
 ACTIVATED = ("gate-first", "gate-first-bursts", "up-first-bursts", "gate-first-long", "up-first", "interleaved")
 BF16_ACTIVATED = ("bf16-gate-first", "bf16-gate-first-bursts", "bf16-up-first", "bf16-interleaved")
@@ -42,6 +42,7 @@ WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256,
 PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
 
 
+@sample("gather-gathered-blocked", "gather-bf16-swapped", "gather-scale-by-scale", "gather-swapped-bursts", "gather-one-row")
 @pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in PLAIN])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
@@ -62,6 +63,7 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
+@sample("gate-first-bursts", "up-first", "stored-interleaved")
 @pytest.mark.parametrize("name", [*ACTIVATED, *STORED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
     """And stored, where they are asked for."""
@@ -76,6 +78,7 @@ def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
         assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
+@sample("bf16-up-first")
 @pytest.mark.parametrize("name", BF16_ACTIVATED)
 def test_gate_and_up_stay_bf16(name: str) -> None:
     """And are stored, where they are asked for."""
@@ -101,6 +104,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
+@sample("config1")
 @pytest.mark.parametrize(
     "config",
     [

@@ -25,7 +25,7 @@ from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from pair_gather_runs import PairGatherRun
 from pair_gemm_runs import NVFP4, PLAIN
-from sweep import rarely
+from sweep import rarely, sample
 
 SOME = tuple({2: 70, 31: 1, 32: 33, 96: 129, 127: 5}.get(expert, 0) for expert in range(128))
 """Rows of 128 experts: experts of none, of one, of more than a tile; `MANY` are those of 512."""
@@ -65,6 +65,7 @@ RUNS = {run.name: run for run in (combination(*one) for one in product(ARCHS, LA
 SAMPLE = {"sm_90a-packed-packed-plain-2", "sm_100a-gathered-packed-up_first-2"}
 
 
+@sample("sm_100a-gathered-packed-up_first-2")
 @pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in (*RUNS, *RECIPE_RUNS)])
 def test_every_combination_is_exact(name: str) -> None:
     """To the bit, but for situ's values that stay BF16; rows of no expert, and their scales, stay as they were."""

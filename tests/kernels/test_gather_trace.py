@@ -17,6 +17,7 @@ from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from pair_gather_runs import PAIR_GATHER_BY_NAME
+from sweep import sample
 
 RUNS = {
     "rows": GATHER_BY_NAME["gather-rows-64-ahead"],
@@ -46,6 +47,7 @@ def traced(request: pytest.FixtureRequest) -> Traced:
     return request.param, compared, list(spans_of(tensors.trace))
 
 
+@sample("rows", "pairs")
 def test_results_are_the_same(traced: Traced) -> None:
     _, compared, _ = traced
     assert all(((low <= written) & (written <= high)).all() for written, low, high in compared.values())

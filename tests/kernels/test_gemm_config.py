@@ -168,7 +168,7 @@ def test_bad_numbers_of_rows_are_refused(rows: int, kind: str) -> None:
         find_kernel("gemm").choose(GemmProblem(4096, 7168, kind, groups), H200, rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_problem_with_any_rows_has_a_configuration(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))
@@ -222,7 +222,7 @@ def scale_rows(first: int, columns: int) -> list[int]:
     return [(first + column) // 128 for column in range(columns)]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from((64, 128, 192)), st.integers(1, 32), st.booleans(), st.integers(0, 500))
 def test_rows_of_scales_change_where_code_is_made_for_it(block_m: int, eighths: int, half: bool, n_block: int) -> None:
     """Of every warpgroup of every tile that a configuration takes."""

@@ -7,7 +7,7 @@ import torch
 
 from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
-from sweep import rarely
+from sweep import rarely, sample
 
 NORMAL = (
     "rows-64",
@@ -48,6 +48,30 @@ TWINS = {
 """Runs for the sweep, and those of the suite that have their code."""
 
 
+@sample(
+    "one-row",
+    "rows-64-every-split",
+    "rows-128-four-splits",
+    "halves",
+    "pairs-rows-192",
+    "split-k-one-warpgroup",
+    "deep",
+    "swapped-8",
+    "swapped-24",
+    "bursts",
+    "accumulate",
+    "contiguous",
+    "contiguous-pairs",
+    "contiguous-nothing",
+    "packed-weights-first",
+    "masked-f32",
+    "fp4-split-k",
+    "fp4-packed",
+    "fp4-rows-256",
+    "bf16-24",
+    "bf16-pairs",
+    "bf16-packed-weights-first",
+)
 @pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in BY_NAME])
 def test_every_element_is_exact(name: str) -> None:
     """Launched twice without a pause: the second finds the counter of tiles as the first did."""
@@ -60,6 +84,7 @@ def test_every_element_is_exact(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
+@sample("swapped-24", "fp4-split-k", "fp4-rows-256", "bf16-24")
 @pytest.mark.parametrize("name", NORMAL)
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order; BF16 has only

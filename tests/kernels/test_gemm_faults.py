@@ -18,6 +18,7 @@ from sm90_faults import Sm90Fault
 from gemm_runs import artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
+from sweep import sample
 
 SAMPLE = CASES[::3]
 
@@ -47,6 +48,7 @@ def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | N
     return next((f"warning: {text}" for text in report.warnings), None)
 
 
+@sample("rows", "columns", "pairs", "decoding", "CTA pair", "gathered", "gathered by two pairs")
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_the_kernel_itself_shows_no_sign(subject: str) -> None:
     assert how_noticed(None, subject) is None

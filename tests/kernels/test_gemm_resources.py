@@ -14,7 +14,7 @@ from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.target import Target
-from sweep import rarely
+from sweep import rarely, sample
 
 DENSE = GemmProblem(2112, 7168)
 PACKED = GemmProblem(4096, 4096, "packed", 32)
@@ -49,6 +49,7 @@ SCALED = {
 SUITE = ("W4A8",)
 
 
+@sample("one part of 192, pairs", "BF16, packed halves", "decoding, packed rows")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_registers_are_enough(name: str) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""

@@ -18,6 +18,7 @@ from warp_barriers import EXPLAINED, WarpBarrier, how_noticed_without, warp_barr
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Assumptions, Finding
+from sweep import sample
 
 TOKENS = (24, 5)
 
@@ -32,6 +33,7 @@ def layer_of(arch: str, assumptions: Assumptions) -> tuple[Layer, Case]:
     return layer, case
 
 
+@sample("another leader-sm90", "late loads-sm100")
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
 @pytest.mark.parametrize("assumptions", [Assumptions(leader=9), Assumptions(late_loads=True)], ids=["another leader", "late loads"])
 def test_a_launch_is_right_with(arch: str, assumptions: Assumptions) -> None:
@@ -60,6 +62,7 @@ def test_sm90_gives_stages_back_for_lanes_that_go_together() -> None:
     assert found == {("WAR race", True, "TMA load for")}
 
 
+@pytest.mark.sweep
 def test_decoded_stages_are_given_back_for_such_lanes_too() -> None:
     """What other warps decode into comes with scales that they store: compute-sanitizer follows such stores and reports the same
     (docs/proof.md)."""
@@ -87,6 +90,7 @@ def last_of_linear2(order: str) -> list[WarpBarrier]:
     return [one for one, following in passes if following.function != "finish_fc2"]
 
 
+@sample("columns")
 @pytest.mark.parametrize("order", [*ORDERS, pytest.param(PAIRS, marks=pytest.mark.faults)])
 def test_warp_barriers_are_known(order: str) -> None:
     """Every explanation has its barriers, and what it leaves are those that one lane's arrival or store comes after."""
@@ -95,11 +99,13 @@ def test_warp_barriers_are_known(order: str) -> None:
     assert {one.function for one in warp_barriers(order)} >= set(EXPLAINED)
 
 
+@pytest.mark.sweep
 def test_warp_barriers_that_are_explained_show_nowhere() -> None:
     """Not even when all of them are dropped at once."""
     assert how_noticed_without("columns", by_function("columns")) is None
 
 
+@sample("store_sum")
 @pytest.mark.parametrize("function", ["pull_token", "finish_fc1", "store_sum"])
 def test_a_dropped_warp_barrier_is_noticed(function: str) -> None:
     last = [one for one in warp_barriers("columns") if one.function == function][-1]

@@ -14,12 +14,13 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
-from sweep import rarely
+from sweep import rarely, sample
 
 E4M3 = {"combine": "e4m3"}
 GPT_OSS = {"recipe": "fp8xmxfp4", "biases": True, "activation": "swigluoai"}
 
 
+@sample("exact rows")
 @pytest.mark.parametrize(
     ("channels", "block_m", "fields", "exact"),
     [
@@ -51,6 +52,7 @@ def test_on_sm90(channels: tuple[int, int], block_m: int, fields: dict[str, str 
     prove(config(moe, block_m=block_m, lookahead=1), [(21, 9)], seed=block_m, mask=0.1, exact=exact)
 
 
+@sample("biases")
 @pytest.mark.parametrize(
     ("channels", "block_m", "fields", "exact"),
     [

@@ -13,9 +13,10 @@ from stage_runs import stages_of, unfused_layer
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.reference import dispatch_order
-from sweep import rarely
+from sweep import rarely, sample
 
 
+@sample("sm90_runs-40 ranks")
 @pytest.mark.parametrize(
     ("runs", "ranks"),
     [(mega_moe_runs, 40), (sm90_runs, 40), *(rarely(sm90_runs, ranks) for ranks in (33, 64, 72)), rarely(mega_moe_runs, 72)],

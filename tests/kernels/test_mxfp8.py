@@ -83,6 +83,7 @@ def test_weights_are_loaded_as_they_are() -> None:
         assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.smem.weight_bytes
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [96, *map(rarely, (16, 192))])
 def test_tile_fits_the_chip(block_m: int) -> None:
     """No spills, registers within budgets; as many stages as with E2M1 weights, which take the same room there."""

@@ -10,7 +10,7 @@ from mega_moe_runs import Layer, config, inputs, lowest_gate, problem, prove, re
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.runtime.comparison import compare
-from sweep import rarely
+from sweep import rarely, sample
 
 
 @pytest.mark.parametrize("clamp", [0.5, rarely(7.0)])
@@ -24,6 +24,7 @@ def test_activation_clamp(clamp):
     assert layer.moe.problem.activation_clamp == clamp
 
 
+@pytest.mark.sweep
 def test_clamp_with_the_exact_silu():
     prove(config(problem(10, activation_clamp=2.0, fast_math=False)), [(10, 4)])
 
@@ -35,6 +36,7 @@ def test_exact_silu():
     assert "div.rn.f32" in layer.moe.artifact.ptx and "rcp.approx" not in layer.moe.artifact.ptx
 
 
+@pytest.mark.sweep
 def test_exact_silu_of_gates_far_below_zero():
     """exp(-gate) is infinite in FP32: the gate counts as zero, and makes no NaN."""
     moe = problem(3, num_experts=4, activation_clamp=10.0, fast_math=False)
@@ -50,6 +52,7 @@ def random_layer(fast_math: bool = True) -> tuple[Layer, Case]:
     return Layer.of(config(moe), case), case
 
 
+@sample("True")
 @pytest.mark.parametrize("fast_math", [True, False])
 def test_random_data_within_the_bound(fast_math):
     """Normal data over many binades: every element within `reference.error_bound`, which is a small part of y."""
@@ -68,6 +71,7 @@ def busiest_scale(layer: Layer, case: Case, name: str) -> torch.Tensor:
     return scales[counts.index(max(counts)), 4]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["fc1_sf", "fc2_sf"])
 def test_a_wrong_weight_scale_violates_the_bound(name):
     """One byte of 32 weights in the kernel's memory, a factor of two off: the comparison says so on random data, within whose bound the

@@ -72,6 +72,7 @@ class Drawn:
         return cls(kernel, launches, {"mask": draw.choice((0.0, 0.3)), "exact": draw.random() < 0.3, "target_expert": target})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", [seed if seed == SMALLEST else rarely(seed) for seed in range(DRAWN)])
 def test_drawn_layers(seed: int) -> None:
     one = Drawn.of(seed)
@@ -97,6 +98,7 @@ def test_drawn_layers_are_of_every_kind() -> None:
     assert {0, 1, 2, 3} <= set(blocks)
 
 
+@pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     """Rows of a pair's two blocks are used again while the next pair decodes."""
     moe = problem(200, num_experts=2, topk=1, pool_rows=256)
@@ -105,6 +107,7 @@ def test_a_pool_that_is_a_ring() -> None:
     assert max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) >= 2 * kernel.ring_blocks
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("weigh_results", [False, rarely(True)])
 def test_biases(weigh_results: bool) -> None:
     """An expert with two blocks and a few more tokens, one with half a tile."""
@@ -124,6 +127,7 @@ def test_launches_without_a_pause(seed: int) -> None:
     layer.check_workspace()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("assumptions", [rarely(Assumptions(leader=9)), Assumptions(late_loads=True)], ids=["another leader", "late loads"])
 def test_lanes(assumptions: Assumptions) -> None:
     """Pairs of two blocks and of one."""
@@ -135,6 +139,7 @@ def test_lanes(assumptions: Assumptions) -> None:
     assert max(blocks) > 1 and 1 in blocks
 
 
+@pytest.mark.sweep
 def test_lanes_that_go_together() -> None:
     """As of CTAs alone (test_lanes.py): a math warp's scales, and what decode warps store beside E4M3, where one lane arrives for all."""
     case = hopper_case(problem(140, num_ranks=1, num_experts=1, topk=1), (140,), 0)

@@ -28,7 +28,7 @@ from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun, pair_gather
 from pair_gemm_runs import PLAIN
-from sweep import rarely
+from sweep import rarely, sample
 
 ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
 SAMPLE = {
@@ -65,17 +65,20 @@ def run_within(run: PairGatherRun, *, exact: bool, launches: int = 1, seed: int 
     assert bool(((low <= case.tensors.d) & (case.tensors.d <= high)).all())
 
 
+@sample("gathered-blocked", "packed-packed", "two-consumers", "two-pairs-sorted", "nvfp4", "bf16xbf16-largest")
 @pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in PAIR_GATHER_BY_NAME if name not in ACTIVATED])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds counter, barriers and tensor memory as the first did."""
     run_within(PAIR_GATHER_BY_NAME[name], exact=True, launches=2 if name in ("gathered-blocked", "many-experts") else 1)
 
 
+@sample("gathered-packed")
 @pytest.mark.parametrize("name", ["gathered-packed", "bf16xbf16-gathered-packed", rarely("e2m1-narrow"), rarely("nvfp4")])
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
 
+@sample("e2m1-gate-first", "two-pairs-gate-first", "stored-interleaved", "nvfp4-scaled-gate_first", "bf16xbf16-up_first")
 @pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
     """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
@@ -108,6 +111,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
+@sample("config1", "config4")
 @pytest.mark.parametrize(
     "config",
     [
@@ -128,6 +132,7 @@ def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     assert compiled.dynamic_smem <= config.arch.smem_bytes
 
 
+@sample("config0")
 @pytest.mark.parametrize(
     "config",
     [
@@ -175,6 +180,7 @@ def test_every_tile_without_scales_is_exact(block_m: int, consumers: int, pairs:
     )
 
 
+@sample("512")
 @pytest.mark.parametrize("experts", [1, 128, 512, 1024])
 def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
     kernel = find_kernel("gather_gemm")

@@ -13,6 +13,7 @@ from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
+from sweep import sample
 
 
 def config_of(name: str, block_m: int) -> Sm100Config:
@@ -22,6 +23,7 @@ def config_of(name: str, block_m: int) -> Sm100Config:
 EVERY = [(name, tier.block_m) for name in MEASURED for tier in TIERS]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "block_m"), [one for one in EVERY if not has_figures(config_of(*one))])
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     """Of the others tests/golden/test_golden.py says so."""
@@ -35,6 +37,7 @@ def test_tier_has_stages_and_columns(name: str, block_m: int) -> None:
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
 
 
+@sample("pro")
 @pytest.mark.parametrize("name", MEASURED)
 def test_more_than_64_local_experts_fit_too(name: str) -> None:
     config = Sm100Config.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)

@@ -19,6 +19,7 @@ from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.sass.flow import Flow
+from sweep import sample
 
 STAGES = {8: 6, 16: 6, 32: 5, 128: 4}
 PACKED_STAGES = {8: 11, 16: 10, 32: 9, 64: 7, 128: 3}
@@ -45,6 +46,7 @@ def config_of(name: str, block_m: int) -> Sm90Config:
 EVERY = [(name, block_m) for name in MEASURED for block_m in BLOCK_M]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "block_m"), [one for one in EVERY if not has_figures(config_of(*one))])
 def test_tile_fits_the_chip(name: str, block_m: int) -> None:
     """Of the others tests/golden/test_golden.py says so."""
@@ -58,6 +60,7 @@ def test_tile_has_stages(name: str, block_m: int) -> None:
     assert config.swap_ab == (block_m < 128)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", PACKED_BLOCK_M[:-1])
 def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
     """No spills with A, the next A and two partial sums in registers, and nothing overtaken; rings hold more K blocks than with E4M3."""
@@ -66,6 +69,7 @@ def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
     assert (config.num_stages, config.swap_ab) == (PACKED_STAGES[block_m], True)
 
 
+@sample("2")
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     """512 threads: nothing is on the stack but what the few threads of dispatch have of 384 experts, once, which no loop touches."""
@@ -84,6 +88,7 @@ def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     assert operations["QGMMA"] >= 12 and not operations["LDL"] and not operations["STL"]
 
 
+@sample("False")
 @pytest.mark.parametrize("trace", [False, True])
 def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
     """Every role that reads work_tiles: both loaders, the store warp and math, before their loops and in them."""
@@ -95,6 +100,7 @@ def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pyte
     assert len({one.by.address for one in found}) == 8
 
 
+@sample("8")
 @pytest.mark.parametrize("block_m", [8, 32])
 def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: pytest.MonkeyPatch, block_m: int) -> None:
     """What the kernel did once: the last block's scales, loaded when its products were there, came back from another K block."""

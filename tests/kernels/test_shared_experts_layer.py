@@ -14,18 +14,19 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.reference import violations
-from megamoe_dsl.reference.shared_routing import with_shared
-from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
+from megamoe_dsl.runtime.buffers import Bf16Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
-from megamoe_dsl.runtime.simulated_layer import SimulatedLayer
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target
-from sweep import rarely
+from shared_routing import with_shared
+from simulated_layer import SimulatedLayer
+from sweep import rarely, sample
 
 TOKENS = (5, 3)
 QUANTISE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
 
 
+@sample("sm_100a-2")
 @pytest.mark.parametrize(("arch", "count"), [("sm_90a", 1), rarely("sm_90a", 2), ("sm_100a", 2), rarely("sm_100a", 1)])
 def test_y_is_that_of_the_reference_with_their_slots(arch: str, count: int) -> None:
     """One token names an expert that is none, one masks a slot: shared experts take them all the same."""

@@ -12,11 +12,11 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
-from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
-from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
-from megamoe_dsl.runtime.simulated_layer import SimulatedLayer
 from megamoe_dsl.target import Target
+from simulated_layer import SimulatedLayer
+from sweep import sample
 
 TOKENS = [5, 0]
 QUANTISE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
@@ -38,6 +38,7 @@ def moe_of(case: Case, arch: str) -> SimulatedMoE:
     return SimulatedMoE(artifact(config), case.weights)
 
 
+@sample("mxf4xmxf4", "fp8xfp8")
 def test_bits_are_those_of_inputs_quantised_on_the_host(case: Case, arch: str) -> None:
     values = [torch.randn(n, case.problem.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
     pre_dispatch = artifact(PreDispatchConfig(case.problem, 2, arch))

@@ -17,9 +17,10 @@ from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
-from sweep import rarely
+from sweep import rarely, sample
 
 
+@sample("8-False", "128-False", "128-True")
 @pytest.mark.parametrize(
     ("block_m", "exact"), [(block_m, False) for block_m in BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), (128, True)]
 )
@@ -33,6 +34,7 @@ def test_every_tile(block_m, exact):
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
 
+@sample("tokens as rows")
 @pytest.mark.parametrize(
     ("block_m", "counts"),
     [(128, [1, 7, 9, 33, 63, 64, 65, 127]), (32, [1, 7, 8, 9, 31])],
@@ -44,12 +46,14 @@ def test_edges_of_a_tile(block_m, counts):
     prove(kernel, [(n,) for n in counts], target_expert=0, exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [8, rarely(32), 128])
 def test_one_rank_alone(block_m):
     moe = problem(16, num_ranks=1, num_experts=4, topk=3)
     prove(config(moe, block_m=block_m), [(16,), (0,), (7,)])
 
 
+@sample("16")
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_four_ranks_unequal_and_empty(block_m):
     """Tokens come from four ranks, one of which has none, and change between launches; a tenth of the slots is masked."""
@@ -57,6 +61,7 @@ def test_four_ranks_unequal_and_empty(block_m):
     prove(config(moe, num_sms=2, block_m=block_m), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 11, 16, 16)], mask=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(8), 128])
 def test_eight_ranks(block_m):
     """A host full of GPUs: every rank sends to every other one, then only the last one sends."""
@@ -64,6 +69,7 @@ def test_eight_ranks(block_m):
     prove(config(moe, block_m=block_m, num_sms=2), [(24, 3, 0, 9, 24, 1, 0, 17), (0, 0, 0, 0, 0, 0, 0, 24)], mask=0.1)
 
 
+@sample("one and two blocks")
 @pytest.mark.parametrize("tokens", [(128, 1), rarely((130, 120)), (300, 85)], ids=["one and two blocks", "two blocks", "four blocks"])
 def test_clusters_of_two(tokens):
     """Two CTAs fetch together the weights, or the tokens, of two tiles: also where one token block of an expert is left over."""
@@ -71,6 +77,7 @@ def test_clusters_of_two(tokens):
     prove(config(moe, cluster=2, block_m=128, lookahead=1), [tokens], target_expert=1, exact=False)
 
 
+@pytest.mark.sweep
 def test_clusters_of_two_over_several_launches():
     """Tiles of many experts with few tokens, grids of one and of three clusters, counts that change, empty ranks."""
     moe = problem(70, num_ranks=4, num_experts=8, topk=3, hidden=512, intermediate=256)
@@ -78,6 +85,7 @@ def test_clusters_of_two_over_several_launches():
         prove(config(moe, cluster=2, block_m=128, num_sms=num_sms), launches, mask=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(16), 128])
 def test_told_alone_and_together(block_m):
     """One rank has as many slots as SM 0 tells alone, the other more; then the other way round."""
@@ -93,6 +101,7 @@ def test_one_slot_more_than_sm_0_tells_alone():
     prove(config(moe, block_m=32), [(55,)], seed=3, mask=0.8)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(8), 128])
 def test_no_tokens_at_all(block_m):
     """All ranks empty: nothing to do, all barriers still pass; before and after a launch with tokens."""
@@ -110,6 +119,7 @@ def test_every_slot_masked(block_m):
     assert all(not out.view(torch.int16).any() for out in y)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("tokens", [9, ALONE // 8 + 1])
 def test_what_names_no_expert_is_masked(tokens, monkeypatch):
     """Indices out of range reach the kernel when nobody looks at values; they must not become addresses."""
@@ -123,6 +133,7 @@ def test_what_names_no_expert_is_masked(tokens, monkeypatch):
     assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [0, 5])
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_all_tokens_to_one_expert(block_m, target):
@@ -141,12 +152,14 @@ def test_as_many_blocks_as_the_pool_can_hold():
     prove(config(moe, block_m=8), [(193,)])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(8), 128])
 def test_topk_larger_than_local_experts(block_m):
     """Top-5 of eight experts on two ranks: every token visits both."""
     prove(config(problem(16, topk=5), block_m=block_m), [(16, 9)], exact=False)
 
 
+@pytest.mark.sweep
 def test_topk_32():
     """One lane per slot; half of the slots masked."""
     prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
@@ -160,6 +173,7 @@ def test_top_k_that_leaves_room_for_one_piece():
     prove(kernel, [(9,)], mask=0.5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("local", [31, rarely(32), rarely(40)])
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
@@ -168,6 +182,7 @@ def test_more_than_a_warp_of_local_experts(local):
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
 
+@pytest.mark.sweep
 def test_more_than_128_experts():
     """More than there are dispatch threads: told together and alone; the last expert has tokens."""
     moe = problem(49, num_ranks=1, num_experts=130, topk=8)
@@ -175,6 +190,7 @@ def test_more_than_128_experts():
     assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "num_sms"), [rarely(16, 2), (16, 3), rarely(16, 7), (128, 3)])
 def test_grids_that_divide_nothing(block_m, num_sms):
     """Fewer CTAs than tiles, a number that divides no number of tiles, and more CTAs than some phases have tiles."""
@@ -194,12 +210,14 @@ def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
     prove(kernel, [tokens])
 
 
+@sample("128-3")
 @pytest.mark.parametrize(("block_m", "stages"), [rarely(8, 2), rarely(8, 5), (8, 0), (128, 3), rarely(128, 0)])
 def test_ring_depths(block_m, stages):
     """The shortest ring, one whose length divides no number of K blocks, and the deepest: it holds several tiles at once."""
     prove(config(problem(20, hidden=512, intermediate=384), block_m=block_m, num_stages=stages), [(20, 3)], skew=True)
 
 
+@sample("128-4352-128")
 @pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [rarely(8, 4352, 128), (128, 4352, 128), (8, 256, 8320)])
 def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
     """A lane holds the weight scales of K blocks l and l + 32; 65 parts of the activations, which are counted.  A warp moves two rows
@@ -211,6 +229,7 @@ def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
     prove(kernel, [(tokens,)], exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(32), 128])
 def test_scheduler_seeds(block_m):
     """One case under four random schedules: the same bits, no race, whatever the order."""
@@ -226,6 +245,7 @@ def test_scheduler_seeds(block_m):
     assert len(instructions) > 1, "the seeds gave the same schedule"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [16, rarely(128)])
 def test_launches_in_a_row(block_m):
     """Five launches on the same buffers with changing token counts; the statistics add up (`check_workspace` after each)."""
@@ -236,6 +256,7 @@ def test_launches_in_a_row(block_m):
     assert layer.moe.ranks[0].stats.tolist() == layer.received[0]
 
 
+@sample("8-1-0", "128-2-0")
 @pytest.mark.parametrize("seed", [0, rarely(1)])
 @pytest.mark.parametrize(("block_m", "cluster"), [(8, 1), rarely(32, 1), (128, 1), (128, 2)])
 def test_launches_without_a_pause(block_m, cluster, seed):
@@ -265,6 +286,7 @@ def test_eight_ranks_without_a_pause(block_m):
     layer.check_workspace()
 
 
+@sample("epoch")
 @pytest.mark.parametrize(
     "launches_so_far",
     [(1 << 32) - 2, rarely((1 << 32) // 3), (1 << 31) // 2, rarely((1 << 30) - 1), rarely((1 << 31) // 3)],

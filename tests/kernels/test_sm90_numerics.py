@@ -11,9 +11,10 @@ from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.cases import Case
 from megamoe_dsl.runtime.comparison import compare
-from sweep import rarely
+from sweep import rarely, sample
 
 
+@sample("128-0")
 @pytest.mark.parametrize("seed", [0, rarely(1)])
 @pytest.mark.parametrize("block_m", [8, 32, 128])
 def test_random_data_to_the_bit(block_m, seed):
@@ -26,6 +27,7 @@ def test_random_data_to_the_bit(block_m, seed):
     assert layer.moe.problem.activation_clamp == 10.0
 
 
+@sample("False")
 @pytest.mark.parametrize("exact", [True, False])
 def test_other_combinations_of_clamp_and_silu(exact):
     for block_m, clamp, fast_math in ((16, 0.5, True), (128, 7.0, False), (32, None, False)):
@@ -34,6 +36,7 @@ def test_other_combinations_of_clamp_and_silu(exact):
         assert ("div.rn.f32" in layer.moe.artifact.ptx) == (not fast_math)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [8, 128])
 def test_exact_silu_of_gates_far_below_zero(block_m):
     """As of SM100: no NaN where exp(-gate) is infinite."""

@@ -21,13 +21,14 @@ from megamoe_dsl.device.stage import release_stage
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem
-from sweep import rarely
+from sweep import rarely, sample
 
 
 def problem(tokens: int = 24, **changes: Any) -> Problem:
     return fp8_problem(tokens, **{"num_experts": 4, "recipe": "fp8xmxfp4", **changes})
 
 
+@sample("8-False", "64-False", "128-True")
 @pytest.mark.parametrize(
     ("block_m", "exact"),
     [(block_m, False) for block_m in PACKED_BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), rarely(64, True), (128, True)],
@@ -41,6 +42,7 @@ def test_every_tile(block_m, exact):
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "tokens"), [(8, (24, 3, 0, 9)), rarely(64, (40, 0, 70, 1))])
 def test_four_ranks_unequal_and_empty(block_m, tokens):
     """Launches in a row, counts that change, a rank without tokens, the deepest ring."""
@@ -58,6 +60,7 @@ def pairs(moe: Problem, **overrides: Any) -> Sm90Config:
     return config(moe, block_m=128, cluster=2, num_stages=2, **overrides)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exact", [False, rarely(True)])
 def test_pairs_share_weights_and_tokens(exact):
     """Of two ranks; expert 1 has three blocks, whose pairs have one tile of weights or one block of tokens, others a half tile."""
@@ -65,12 +68,14 @@ def test_pairs_share_weights_and_tokens(exact):
     prove(pairs(moe, lookahead=1), [(160, 120)], target_expert=1, mask=0.1, exact=exact)
 
 
+@pytest.mark.sweep
 def test_pairs_of_changing_counts():
     """One rank, launches in a row, each with another number of blocks; tiles whose second block has few tokens."""
     moe = problem(300, num_ranks=1, num_experts=1, topk=1, hidden=512, intermediate=256)
     prove(pairs(moe, num_sms=2), [(140,), (0,), (300,)])
 
 
+@sample("True")
 @pytest.mark.parametrize("second", [False, True])
 def test_pairs_of_rows_of_other_magnitudes(second):
     """Each row has its own power of two; in one group of 128 rows some E4M3 numbers are subnormal, and only the CTA that decodes it looks
@@ -96,6 +101,7 @@ def spread_out(case: HopperCase, shift: torch.Tensor) -> HopperCase:
     return HopperCase(**{**{field.name: getattr(case, field.name) for field in fields(case)}, "weights": weights})
 
 
+@sample("128")
 @pytest.mark.parametrize("block_m", [8, rarely(64), 128])
 def test_channels_of_other_magnitudes(block_m):
     """The second 128 channels have scales 2^18 below the first ones': no shift spans that, the tile's own power of two does."""
@@ -108,6 +114,7 @@ def test_channels_of_other_magnitudes(block_m):
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
+@sample("8")
 @pytest.mark.parametrize("block_m", [8, 128])
 def test_rows_of_zeros_and_of_other_magnitudes(block_m):
     """Each row has its own power of two, from 2^-12 to 2^12; some are zero."""
@@ -138,6 +145,7 @@ def test_scales_as_far_apart_as_can_be(block_m, rows):
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
+@sample("code-8", "shift-128", "tile scale-8", "row exponent-128")
 @pytest.mark.parametrize("block_m", [8, 128])
 @pytest.mark.parametrize("what", ["code", "shift", "tile scale", "row exponent"])
 def test_one_wrong_bit_of_a_tile_is_noticed(what, block_m):
@@ -182,6 +190,7 @@ WRONG = {
 }
 
 
+@sample("stage kept", "no fence after decoding", "last stage given back twice")
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_instruction_is_noticed(monkeypatch, what):
     """By the race detector, by a deadlock, or in y."""

@@ -9,6 +9,7 @@ from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from sweep import sample
 
 
 def turns(kernel: Sm90Config, layer: Layer) -> float:
@@ -16,6 +17,7 @@ def turns(kernel: Sm90Config, layer: Layer) -> float:
     return max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) / kernel.ring_blocks
 
 
+@sample("0")
 @pytest.mark.parametrize("seed", range(2))
 def test_smallest_ring(seed):
     """One block of 128 tokens: nothing overlaps, and all tokens go to one expert."""
@@ -24,12 +26,14 @@ def test_smallest_ring(seed):
     assert turns(kernel, prove(kernel, [(300,)], seed, target_expert=1, exact=False)) >= 3
 
 
+@pytest.mark.sweep
 def test_small_tiles():
     """Sixteen blocks of eight tokens; the second launch begins where the first has ended."""
     kernel = config(problem(150, num_ranks=1, num_experts=3, topk=1, pool_rows=128), block_m=8, num_sms=3)
     assert turns(kernel, prove(kernel, [(150,), (140,)], exact=False)) > 2
 
 
+@pytest.mark.sweep
 def test_two_tiles_on_one_ring():
     """Kernels of a layer for few and for many tokens have other blocks, and leave a workspace for one another."""
     moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
@@ -46,6 +50,7 @@ def test_pairs_of_ctas():
     assert turns(kernel, prove(kernel, [(200, 190)], target_expert=1, exact=False)) >= 2
 
 
+@pytest.mark.sweep
 def test_four_ranks():
     moe = problem(60, num_ranks=4, num_experts=8, topk=2, pool_rows=128)
     kernel = config(moe, block_m=16, num_sms=2)
@@ -63,6 +68,7 @@ def test_eight_ranks(recipe, block_m, mask, skew):
     assert turns(kernel, prove(kernel, counts, mask=mask, skew=skew, exact=False)) > 1
 
 
+@pytest.mark.sweep
 def test_packed_weights():
     """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
     moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)
@@ -70,6 +76,7 @@ def test_packed_weights():
     assert turns(kernel, prove(kernel, [(190,)], target_expert=0, exact=False)) > 1
 
 
+@sample("0")
 @pytest.mark.parametrize("seed", range(2))
 def test_launches_without_a_pause(seed):
     """A rank begins the next launch, on the same rows, while its peer may still be busy with the last."""

@@ -11,6 +11,7 @@ import torch
 
 from megamoe_dsl.cases import Case, random_case
 from snapshot import STAGES, Difference, Snapshot
+from sweep import sample
 
 TOKENS, RANK, EXPERT = (11, 24), 1, 2  # EXPERT is local
 
@@ -36,6 +37,7 @@ def received(case: Case) -> list[int]:
     return [int((experts == RANK * local + one).sum()) for one in range(local)]
 
 
+@sample("sm_90a e4m3")
 def test_equal_launches_do_not_differ_whatever_the_order_of_their_rows(launches: Any) -> None:
     case, before, after = launches
     for rank in range(2):

@@ -9,6 +9,7 @@ from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
+from sweep import sample
 
 NAMES = [stage.name for stage in STAGES]
 CASES = [
@@ -19,6 +20,7 @@ CASES = [
 ]
 
 
+@sample("pro-fp8xfp8-8192-moe_dispatch", "pro-fp8xfp8-8192-moe_fc2", "pro-fp8xmxfp4-64-moe_fc1")
 @pytest.mark.parametrize(("preset", "recipe", "tokens", "name"), CASES, ids=lambda value: str(value))
 def test_stage_fits_the_chip(preset: str, recipe: str, tokens: int, name: str) -> None:
     """No spills, every role within its budget, SMEM within capacity, no load overtaken; rings at least as deep as the fused kernel's."""

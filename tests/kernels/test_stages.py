@@ -18,12 +18,14 @@ from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+from sweep import sample
 
 MOE = problem(20, num_experts=4)
 COLUMNS = config(MOE, block_m=8, num_sms=2)
 """A configuration of several tests, which then compile its stages once."""
 
 
+@sample("tokens as columns")
 @pytest.mark.parametrize("block_m", [8, 128], ids=["tokens as columns", "tokens as rows"])
 def test_two_ranks(block_m: int) -> None:
     """Masked slots, most tokens for the same few experts, a rank without tokens, all slots masked; random data."""
@@ -31,6 +33,7 @@ def test_two_ranks(block_m: int) -> None:
     prove_equal(config(MOE, block_m=block_m, num_sms=2), [masked, skewed, hopper_case(MOE, (3, 2), 3, mask=1.0)])
 
 
+@pytest.mark.sweep
 def test_one_rank() -> None:
     """More slots than SM 0 tells alone, an expert with full blocks and a partial one; then no tokens."""
     moe = problem(130, num_ranks=1, num_experts=4, topk=3)
@@ -45,6 +48,7 @@ def test_clusters_of_two() -> None:
     prove_equal(config(moe, cluster=2, block_m=128, num_sms=4), [hopper_case(moe, (150,), 6, target_expert=1, exact=False)])
 
 
+@pytest.mark.sweep
 def test_rows_in_parts() -> None:
     """Of a row several warps send a part, and two do SwiGLU, the second with less than a warp has room for."""
     moe = problem(3, num_ranks=1, hidden=2304, intermediate=640, num_experts=2, topk=1)
@@ -54,6 +58,7 @@ def test_rows_in_parts() -> None:
     prove_equal(kernel, [hopper_case(moe, (3,), 10, exact=False)])
 
 
+@sample("16")
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_packed_weights(block_m: int) -> None:
     """Weights of 4 bits, decoded by the math warps of the linear stages, also where the fused kernel has warps that decode for them and

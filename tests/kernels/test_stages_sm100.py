@@ -51,6 +51,7 @@ def test_two_ranks(recipe: str) -> None:
 TILES = [(recipe, tier.block_m) for recipe in RECIPES for tier in tiers_of(layer_problem(recipe, 8))]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("recipe", "block_m"), [one if one == ("mxf4xmxf4", 96) else rarely(*one) for one in TILES])
 def test_every_tile(recipe: str, block_m: int) -> None:
     """An expert with a full and a partial block, a ring that wraps; scales of two atoms where a tile has more than 128 tokens."""

@@ -30,6 +30,7 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import SimError
+from sweep import sample
 
 
 def problem(tokens: int = 24, **changes: Any) -> Problem:
@@ -51,6 +52,7 @@ def sampled(cases: list[tuple[Any, ...]], sample: set[tuple[Any, ...]]) -> list[
     return [pytest.param(*case, marks=() if case in sample else pytest.mark.sweep) for case in cases]
 
 
+@sample("32-256")
 @pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 256), (96, 128)}))
 def test_every_tile(block_m, block_k):
     """Two launches: an expert with a full and a partial block, experts with a few tokens; a ring that wraps in the first tile or soon."""
@@ -75,6 +77,7 @@ def test_every_tile_on_ranks(block_m, block_k, ranks):
         prove(kernel, [tokens], seed=ranks, mask=0.1, skew=True, exact=exact)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 128)}))
 def test_launches_without_a_pause(block_m, block_k):
     """Three in a stream: a rank begins the next one while its peer may still be busy with the last."""
@@ -95,6 +98,7 @@ def outputs(kernel: Sm100Config, case: Case) -> list[torch.Tensor]:
     return y
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [32, *(pytest.param(tier.block_m, marks=pytest.mark.sweep) for tier in TIERS[1:])])
 def test_block_k_changes_no_bit(block_m):
     """Random data, whose sums depend on their order: both depths of a stage add in the same one."""
@@ -104,6 +108,7 @@ def test_block_k_changes_no_bit(block_m):
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("ranks", "tokens"), sampled([(4, (5, 0, 9, 2)), (2, (17, 24)), (1, (24,))], {(4, (5, 0, 9, 2))}))
 def test_random_data_on_ranks(ranks, tokens):
     """Skewed routing, a clamp, masked slots, a rank without tokens; counts that change from launch to launch."""
@@ -151,6 +156,7 @@ def test_fault_is_noticed(name):
     assert (sign and sign.split(":")[0]) in (FAULTS[name] if name else (None,)), sign
 
 
+@sample("packed_token")
 @pytest.mark.parametrize("name", ["packed_token", "gather_rows"])
 def test_a_wrong_row_is_noticed(monkeypatch, name):
     """Rows of other tokens; nibbles that no lane has exchanged."""
@@ -172,6 +178,7 @@ def test_a_wrong_row_is_noticed(monkeypatch, name):
 SHAPES = [(name, block_m, block_k) for name in MEASURED for block_m, block_k in EVERY]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "block_m", "block_k"), sampled(SHAPES, {("pro", 192, 256)}))
 def test_tile_fits_the_chip(name, block_m, block_k):
     """No spills, registers within budgets; a ring of six stages at least, twelve of 128 channels."""

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.swizzle import SW32, SW64, SW128, Swizzle
 from megamoe_dsl.layouts.algebra import (
     AlgebraError,
     ComposedLayout,
     Layout,
-    XorSwizzle,
     coalesce,
     compact_strides,
     complement,
@@ -24,7 +23,6 @@ from megamoe_dsl.layouts.algebra import (
     identity,
     idx2crd,
     join,
-    left_inverse,
     logical_divide,
     logical_product,
     right_inverse,
@@ -32,13 +30,11 @@ from megamoe_dsl.layouts.algebra import (
     same_function,
     swizzled,
     unflatten,
-    zipped_divide,
-    zipped_product,
 )
 from megamoe_dsl.testing import layouts
 
 POWERS = (1, 2, 4, 8)
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=80)
 
 
 def values(layout):
@@ -100,7 +96,7 @@ def test_traced_indices_equal_host_indices(int32, layout, data):
     assert int(layout(int32(index))) == layout(index)
     assert int(layout(unflatten([int32(c) for c in flatten(coordinate)], layout.shape))) == layout(index)
     assert [int(c) for c in flatten(idx2crd(int32(index), layout.shape))] == list(flatten(coordinate))
-    composed = ComposedLayout(XorSwizzle(2, 1, 3), 5, layout)
+    composed = ComposedLayout(Swizzle(64), 5, layout)
     assert int(composed(int32(index))) == composed(index)
 
 
@@ -225,18 +221,11 @@ def test_right_inverse_passes_over_repeated_indices():
 
 
 @EXAMPLES
-@given(layouts("nested"))
-def test_left_inverse(layout):
-    inverse = left_inverse(layout)
-    assert [inverse(layout(i)) for i in range(layout.size)] == list(range(layout.size))
-
-
-@EXAMPLES
 @given(layouts("bijective"))
 def test_inverse_of_inverse(layout):
     inverse = right_inverse(layout)
-    assert inverse.size == layout.size and same_function(inverse, left_inverse(layout))
-    assert same_function(right_inverse(inverse), layout) and same_function(left_inverse(inverse), layout)
+    assert inverse.size == layout.size
+    assert same_function(right_inverse(inverse), layout)
 
 
 # --- divide and product
@@ -266,53 +255,16 @@ def test_logical_product(a, tiles):
     assert result.injective
 
 
-@EXAMPLES
-@given(layouts(extents=POWERS, max_size=32), layouts(extents=POWERS, max_size=32), st.sampled_from(POWERS), st.sampled_from(POWERS))
-def test_zipped_forms_permute_modes(a, b, m, n):
-    assume(a.size % m == 0 and b.size % n == 0)
-    both = join(a, b)
-    for split, zipped in (
-        (logical_divide(both, (m, n)), zipped_divide(both, (m, n))),
-        (logical_product(join(Layout(m), Layout(n, m)), (Layout(2), Layout(2))), None),
-    ):
-        if zipped is None:
-            zipped = zipped_product(join(Layout(m), Layout(n, m)), (Layout(2), Layout(2)))
-        (t0, r0), (t1, r1) = ([mode.size for mode in half.modes] for half in split.modes)
-        for i0, i1, j0, j1 in combinations(range(t0), range(t1), range(r0), range(r1)):
-            assert zipped((i0, i1), (j0, j1)) == split((i0, j0), (i1, j1))
-
-
 def test_divide_keeps_modes_without_a_tiler():
     a = Layout((8, 4, 3), (1, 8, 100))
-    assert str(zipped_divide(a, (4,))) == "((4),(2,4,3)):((1),(4,8,100))"
     assert str(logical_divide(a, (None, 2))) == "(8,(2,2),3):(1,(8,16),100)"
-    assert str(zipped_divide(a, (None, 2))) == "((1,2),(8,2,3)):((0,8),(1,16,100))"
 
 
 # --- swizzles
-swizzles = st.builds(lambda bits, base, more: XorSwizzle(bits, base, bits + more), st.integers(0, 3), st.integers(0, 4), st.integers(0, 2))
 
 
 @EXAMPLES
-@given(swizzles)
-def test_a_swizzle_is_an_involution_of_its_period(swizzle):
-    moved = [swizzle(i) for i in range(2 * swizzle.period)]
-    assert [swizzle(i) for i in moved] == list(range(2 * swizzle.period))
-    assert sorted(moved[: swizzle.period]) == list(range(swizzle.period))
-    run = 1 << swizzle.base
-    assert all(moved[i] - i % run == moved[i - i % run] for i in range(len(moved)))
-
-
-@EXAMPLES
-@given(st.sampled_from((0, 32, 64, 128)), st.sampled_from((1, 2, 4, 8, 16)), st.integers(0, 1 << 20))
-def test_spans_and_element_sizes(span, itemsize, index):
-    """The byte swizzle of `layouts.swizzle`, in elements."""
-    assert XorSwizzle.of_span(span)(index) == Swizzle(span)(index)
-    assert XorSwizzle.of_span(span, itemsize)(index) * itemsize == Swizzle(span)(index * itemsize)
-
-
-@EXAMPLES
-@given(layouts("bijective", extents=POWERS), swizzles, st.integers(0, 64), st.data())
+@given(layouts("bijective", extents=POWERS), st.sampled_from((SW32, SW64, SW128)), st.integers(0, 64), st.data())
 def test_swizzled_layouts(layout, swizzle, offset, data):
     composed = swizzled(swizzle, layout, offset)
     assert composed.size == layout.size and composed.injective and composed.shape == layout.shape
@@ -348,9 +300,6 @@ def test_examples_of_the_cute_documentation():
         (lambda: composition(Layout(4), (2, 2)), "2 tilers for 4:1, which has 1 modes"),
         (lambda: coalesce(Layout(4), (1, 1)), r"profile \(1, 1\): has more modes than 4:1"),
         (lambda: complement(Layout((2, 2), (1, 3))), r"complement of \(2,2\):\(1,3\): stride 3 is not a multiple of 2"),
-        (lambda: left_inverse(Layout(4, 0)), "left inverse of 4:0: stride 0"),
-        (lambda: XorSwizzle(3, 4, 2), "needs base >= 0"),
-        (lambda: XorSwizzle.of_span(128, 32), "needs base >= 0"),
     ],
 )
 def test_errors(call, message):

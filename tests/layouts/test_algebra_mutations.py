@@ -2,10 +2,10 @@
 
 import pytest
 import test_device_expressions as checks
+from hardware_layouts import load_columns, pool_scales, stmatrix_b16
 
 from megamoe_dsl.blocks.sm100 import result_tile
-from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.hardware.scale_order import pool_scales
+from megamoe_dsl.hardware.fragments import stmatrix_b8
 from megamoe_dsl.layouts.algebra import Layout, join
 
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.hardware.swizzle import CHUNK, Swizzle
 from megamoe_dsl.layouts import algebra
-from megamoe_dsl.layouts.algebra import AlgebraError, Layout, XorSwizzle, flatten, idx2crd, join, unflatten
+from megamoe_dsl.layouts.algebra import AlgebraError, Layout, flatten, idx2crd, join, unflatten
 from megamoe_dsl.testing import layouts
 
 POWERS = (1, 2, 4, 8)
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=80)
 pairs = st.one_of(
     st.tuples(layouts(), layouts("nested", max_size=32)),
     st.tuples(layouts("nested", extents=POWERS), layouts("nested", extents=POWERS, max_size=32)),
@@ -100,8 +101,8 @@ def test_sizes_and_indices(trace, layout):
 @given(st.one_of(layouts("nested"), layouts()))
 def test_coalesce_and_inverses(trace, layout):
     """A layout that repeats indices has several right inverses."""
-    inverses = ("right_inverse", "left_inverse") if layout.injective else ("left_inverse",)
-    check(trace, ("coalesce", layout), *((name, layout) for name in inverses))
+    inverses = [("right_inverse", layout)] if layout.injective else []
+    check(trace, ("coalesce", layout), *inverses)
 
 
 @EXAMPLES
@@ -143,7 +144,7 @@ def test_a_composition_that_cute_gets_wrong(trace):
 @EXAMPLES
 @given(pairs)
 def test_divide_and_product(trace, pair):
-    check(trace, *((name, *pair) for name in ("logical_divide", "zipped_divide", "logical_product", "zipped_product")))
+    check(trace, *((name, *pair) for name in ("logical_divide", "logical_product")))
 
 
 @EXAMPLES
@@ -151,27 +152,25 @@ def test_divide_and_product(trace, pair):
 def test_by_mode(trace, a, b, m, n):
     """With fewer tilers than modes CuTe's division keeps the other modes, its composition drops them; ours keeps them in both."""
     both, compact = join(a, b), Layout((m, n, 3))
-    calls = [(name, both, (m, n)) for name in ("composition", "logical_divide", "zipped_divide")]
-    calls += [(name, both, (m,)) for name in ("logical_divide", "zipped_divide")]
-    check(trace, *calls, *((name, compact, (2, 2)) for name in ("logical_divide", "zipped_divide")))
+    calls = [(name, both, (m, n)) for name in ("composition", "logical_divide")]
+    calls += [("logical_divide", both, (m,))]
+    check(trace, *calls, ("logical_divide", compact, (2, 2)))
 
 
 @EXAMPLES
 @given(
     layouts(extents=POWERS, max_size=32),
     st.integers(0, 3),
-    st.integers(0, 4),
-    st.integers(0, 2),
     st.integers(0, 64),
     layouts("bijective", extents=POWERS),
 )
-def test_swizzled_layouts(trace, layout, bits, base, more, offset, tile):
-    swizzle = XorSwizzle(bits, base, bits + more)
+def test_swizzled_layouts(trace, layout, bits, offset, tile):
+    swizzle = Swizzle(CHUNK << bits if bits else 0)
     mine = algebra.swizzled(swizzle, layout, offset)
 
     def evaluate(cute):
         module = cute.module
-        theirs = module.make_composed_layout(module.make_swizzle(bits, base, bits + more), offset, cute.layout(layout))
+        theirs = module.make_composed_layout(module.make_swizzle(bits, 4, 3), offset, cute.layout(layout))
         part = module.composition(theirs, cute.layout(tile)) if tile.size <= layout.size else None
         return [theirs(idx2crd(i, layout.shape)) for i in range(layout.size)], part and [part(i) for i in range(tile.size)]
 

@@ -1,10 +1,11 @@
 """Wavefronts of the kernel's shared-memory accesses from registers, counted from their addresses; and what they would be unswizzled."""
 
 import pytest
+from hardware_layouts import fewest_wavefronts
 
 from megamoe_dsl.blocks.sm100.epilogue_tile import fc1_store_address
 from megamoe_dsl.blocks.sm100.result_tile import read_address, read_row, write_address
-from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
+from megamoe_dsl.hardware.bank_conflicts import wavefronts
 from megamoe_dsl.kernels.moe.layouts.combine_plan import vector_address
 
 LANES = range(32)

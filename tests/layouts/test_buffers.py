@@ -31,7 +31,7 @@ BLOCK_M = tuple(tier.block_m for tier in TIERS)
 
 
 # --- regions
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems())
 def test_workspace_and_symmetric_buffer(problem):
     check_region(workspace(problem, SM100))
@@ -42,7 +42,7 @@ def test_workspace_and_symmetric_buffer(problem):
         assert buffer[placement.field.name] == placement
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems())
 def test_fields_have_the_documented_shapes(problem):
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
@@ -75,7 +75,7 @@ def test_fields_have_the_documented_shapes(problem):
     assert buffer.alignment == 128
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(problems())
 def test_packed_activations_take_half_the_bytes(problem):
     """mxf4xmxf4: rows of tokens and pools; and blocks of 32 tokens at least, so fewer counters and half the scale words."""
@@ -117,7 +117,7 @@ def test_one_buffer_per_problem():
     assert symmetric_buffer(problem, SM100) is symmetric_buffer(replace(problem), SM100)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 1 << 46), min_size=2, max_size=8, unique=True), st.integers(0, 1 << 40), st.data())
 def test_map_to_rank_round_trip(bases, offset, data):
     own, peer = data.draw(st.permutations(bases).map(lambda b: b[:2]))
@@ -128,7 +128,7 @@ def test_map_to_rank_round_trip(bases, offset, data):
 
 
 # --- pool
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_pool_holds_any_routing(data):
     problem = data.draw(problems(max_experts_per_rank=12, max_ranks=4, max_topk=8, max_tokens=8))
@@ -159,7 +159,7 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
     return counts
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=300), st.sampled_from(BLOCK_M))
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
@@ -177,7 +177,7 @@ def test_pool_holds_every_token_sent_to_one_rank(problem, data):
         check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(problems(max_hidden=256, max_intermediate=128))
 def test_pool_is_a_whole_number_of_blocks_for_every_tier(problem):
     capacity = pool_tokens(problem)
@@ -195,7 +195,7 @@ def test_pool_formula():
         assert capacity == (rows + 383) // 384 * 384
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=64, max_experts_per_rank=8, max_ranks=4), st.sampled_from(BLOCK_M))
 def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
     config = Sm100Config.choose(problem, 1, block_m=block_m)
@@ -214,7 +214,7 @@ def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
     assert (capacity // block_m) * config.sf_block_m <= sf_rows
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_source_slots_hold_any_routing(data):
     """A token names an expert once, so T slots per (expert, source rank) suffice, and token * topk + slot fits 32 bits."""

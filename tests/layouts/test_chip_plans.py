@@ -21,14 +21,14 @@ from megamoe_dsl.testing import configs_sm100
 PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100())
 def test_smem_plan(config):
     check_smem_plan(config.smem)
     assert config.smem.num_bytes <= SMEM_BYTES
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
     plan = config.smem_plan(1)
@@ -64,7 +64,7 @@ def test_combine_plan(hidden, topk, chunk, sets):
     assert (plan.chunk, plan.sets, plan.pieces) == (chunk, sets, hidden // chunk)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)), st.sampled_from(list(COMBINE.values())))
 def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, results):
     plan = CombinePlan(hidden, topk, warps, results)
@@ -76,7 +76,7 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, resu
     assert all(amount % 16 == 0 for amount in (plan.part_bytes, plan.slot_bytes, plan.row.first_scale, plan.row.scale_bytes))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100())
 def test_transactions_are_what_the_boxes_bring(config):
     """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows as they are in memory and theirs."""
@@ -122,14 +122,14 @@ def test_tmem_overflow():
         _ = Sm100TmemPlan(256).allocated
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(2, 12), st.integers(1, 8), st.sampled_from((1, 2)))
 def test_barrier_table(num_stages, dispatch_warps, groups):
     rows = barrier_table(num_stages=num_stages, work_tiles=2, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
     check_barrier_table(rows, num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warpgroups=groups)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100())
 def test_plan_has_the_barriers_of_its_configuration(config):
     groups = config.epilogue_warpgroups

@@ -4,18 +4,35 @@ import numpy as np
 import pytest
 import torch
 from gate_up import gate_up_rows
+from hardware_layouts import (
+    CTA,
+    accumulators,
+    k_step,
+    load_columns,
+    operand_tile,
+    pair_m128,
+    pair_m256,
+    pool_scales,
+    scale_bytes,
+    stmatrix_b16,
+    tmem_32x32b,
+    tmem_scales,
+    unpacked_fp4_row,
+    utccp_order,
+    utccp_row_inverse,
+    weight_scales,
+    wgmma_accumulator,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.accumulator import CTA, accumulators, pair_m128, pair_m256
-from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
-from megamoe_dsl.hardware.operand_tile import k_step, operand_tile, swizzle_atom, unpacked_fp4_row
-from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row, utccp_row_inverse
-from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, tmem_scales, utccp_atom, utccp_order, utccp_source, weight_scales
+from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
+from megamoe_dsl.hardware.operand_tile import swizzle_atom
+from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_atom, utccp_row, utccp_source
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.kernels.moe.layouts.combine_plan import combine_channels
-from megamoe_dsl.layouts.algebra import Layout, XorSwizzle, coalesce, idx2crd, left_inverse, right_inverse
+from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
@@ -117,7 +134,7 @@ def test_accumulators_of_the_plan(block_m):
 
 
 # --- scale factors
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 64), st.data())
 def test_utccp_order(atoms, data):
     order = utccp_order(128 * atoms)
@@ -144,7 +161,7 @@ def test_scale_bytes_of_an_atom():
     assert all(scale_bytes(128)(m, k) == m % 32 * 16 + m // 32 * 4 + k for m in range(128) for k in range(4))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.sampled_from((128, 256)), st.integers(1, 20), st.integers(1, 8), st.integers(0, 5), st.data())
 def test_pool_scales(sf_block_m, blocks, words, more, data):
     layout = pool_scales(blocks, sf_block_m, words, (blocks + more) * sf_block_m)
@@ -166,7 +183,7 @@ def test_weight_scale_transform(experts, rows, k):
         assert result[layout(index)] == words[expert, row, word]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 128))
 def test_gate_up_rows(runs):
     """`quant.interleave_gate_up` moves row i of [gate | up] to layout(i)."""
@@ -205,7 +222,6 @@ def test_operand_tile_is_what_tma_writes(span):
 def test_swizzle_atoms(span):
     atom = swizzle_atom(span)
     assert atom.size == atom.cosize == 8 * span
-    assert [XorSwizzle.of_span(span)(i) for i in atom.inner.indices()] == atom.indices()
 
 
 def test_unpacked_fp4_is_what_tma_writes():
@@ -217,7 +233,6 @@ def test_unpacked_fp4_is_what_tma_writes():
     nibbles = np.stack([row & 15, row >> 4], axis=1).reshape(-1)
     layout = unpacked_fp4_row()
     assert [int(nibbles[layout(i)]) for i in range(128)] == values.tolist()
-    assert left_inverse(layout)(layout(77)) == 77
 
 
 # --- combine

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 from gate_up import gate_up_rows
+from hardware_layouts import accumulators, k_step, load_columns, operand_tile, pool_scales, scale_bytes, stmatrix_b16, weight_scales
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,14 +27,12 @@ from megamoe_dsl.blocks.sm100.result_tile import (
     result_tile,
     write_address,
 )
-from megamoe_dsl.hardware.accumulator import accumulators
 from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER
-from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
+from megamoe_dsl.hardware.fragments import stmatrix_b8
 from megamoe_dsl.hardware.k_block import BYTE_VALUES, PLAIN_VALUES, packed_values
-from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
+from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES
 from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
-from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
 from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR, CombinePlan, combine_channels, vector_address
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
@@ -104,7 +103,7 @@ def test_accumulator_columns(block_m):
 
 
 # --- load.py
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100(), st.data())
 def test_loader_coordinates(config, data):
     """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
@@ -130,7 +129,7 @@ def test_loader_coordinates(config, data):
 
 
 # --- pull.py
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(0, 500), st.integers(0, 191), st.integers(0, 55), st.sampled_from((128, 256)))
 def test_pulled_scales(block, row, k, sf_block_m):
     row %= sf_block_m
@@ -182,7 +181,7 @@ def test_fc1_bytes_reach_their_place_in_the_tile(tokens):
     assert seen == set(range(base, base + tokens * FC1_CHANNELS))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100(), st.data())
 def test_fc1_scale_addresses(config, data):
     """fc2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
@@ -290,7 +289,7 @@ def test_fc2_channel_bytes():
     assert all(channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(configs_sm100())
 def test_tiles_are_aligned_for_their_swizzles(config):
     """Every buffer that a swizzle acts on starts at a multiple of its period."""
@@ -310,7 +309,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
 
 
 # --- combine.py
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 40).map(lambda n: CombinePlan(256 * n, 6, 8).chunk), st.integers(0, 1 << 16), st.data())
 def test_combine_vectors(chunk, slot, data):
     """Sum j * 8 + 2 i + h of a lane is half h of word i of vector j."""

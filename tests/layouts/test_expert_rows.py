@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_sums import TileSums
 
-from megamoe_dsl.layouts.expert_rows import BlockedRows, ExpertRows, GatheredRows, PackedRows, bytes_saved
-from megamoe_dsl.schedule.tile_sums import MOST_EXPERTS, MOST_TILES, TileSums
+from megamoe_dsl.layouts.expert_rows import BlockedRows, ExpertRows, PackedRows
+from megamoe_dsl.schedule.tile_sums import MOST_EXPERTS, MOST_TILES
 
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=130).map(tuple)
 BLOCKS = st.sampled_from([1, 8, 64, 128])
@@ -32,19 +33,8 @@ def test_blocks_belong_to_one_expert(counts: tuple[int, ...], block: int) -> Non
             owners.setdefault(row // block, set()).add(expert)
     assert all(len(experts) == 1 for experts in owners.values())
     assert len(set(all_rows(layout))) == sum(counts) == layout.num_rows - layout.padding
-    assert len(owners) * block == layout.num_rows <= layout.most_rows
+    assert len(owners) * block == layout.num_rows
     assert 0 <= layout.padding <= (block - 1) * sum(count > 0 for count in counts)
-
-
-@given(COUNTS, BLOCKS, st.integers(1, 9), st.randoms())
-def test_gathered_rows_are_their_tokens(counts: tuple[int, ...], block: int, topk: int, random: object) -> None:
-    packed = PackedRows(counts)
-    tokens = max(1, -(-packed.num_rows // topk))
-    sources = tuple(random.randrange(tokens) for _ in range(packed.num_rows))  # type: ignore[attr-defined]
-    layout = GatheredRows(counts, sources, tokens)
-    assert all_rows(layout) == list(sources)
-    assert layout.num_bytes(7) == 7 * tokens
-    assert bytes_saved(counts, block, 7) == 7 * BlockedRows(counts, block).padding
 
 
 def test_worst_case_of_the_article() -> None:
@@ -52,7 +42,7 @@ def test_worst_case_of_the_article() -> None:
     counts = (1,) * 256
     assert BlockedRows(counts, 256).padding == 256 * 255
     assert BlockedRows((257,) * 256, 256).padding == 256 * 255
-    assert BlockedRows((0,) * 5, 128).num_rows == BlockedRows((0,) * 5, 128).most_rows == 0
+    assert BlockedRows((0,) * 5, 128).num_rows == 0
 
 
 def test_bad_layouts_are_refused() -> None:
@@ -60,10 +50,6 @@ def test_bad_layouts_are_refused() -> None:
         PackedRows((1,) * 1025)
     with pytest.raises(ValueError, match="-1 rows, must be 0 or more"):
         BlockedRows((3, -1), 8)
-    with pytest.raises(ValueError, match="sources: 1, must be as many as rows, 2"):
-        GatheredRows((2,), (0,), 4)
-    with pytest.raises(ValueError, match="must be below 4 tokens"):
-        GatheredRows((2,), (0, 4), 4)
 
 
 @settings(max_examples=60)

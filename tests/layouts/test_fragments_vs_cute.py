@@ -3,8 +3,9 @@
 import os
 
 import pytest
+from hardware_layouts import stmatrix_b16, tmem_32x32b, wgmma_accumulator
 
-from megamoe_dsl.hardware.fragments import stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
+from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
 from megamoe_dsl.layouts.algebra import Layout, composition, same_function
 
 ROW_MAJOR_LANES = 32

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pytest
+from hardware_layouts import utccp_row_inverse
 from layout_properties import (
     bank_groups,
     check_barrier_table,
@@ -19,7 +20,7 @@ from layout_properties import (
 )
 
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.scale_factors import utccp_row, utccp_row_inverse
+from megamoe_dsl.hardware.scale_factors import utccp_row
 from megamoe_dsl.hardware.swizzle import SW128
 from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks, pool_tokens
 from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan, barrier_table

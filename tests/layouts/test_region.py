@@ -39,7 +39,7 @@ def regions(draw, depth=2):
     return stack(depth)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(regions())
 def test_random_regions(region):
     check_region(region)
@@ -48,7 +48,7 @@ def test_random_regions(region):
     check_views(region)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(regions(), st.data())
 def test_traced_offset_equals_host_offset(cutlass, region, data):
     placement = data.draw(st.sampled_from(region.placements))
@@ -78,7 +78,7 @@ def test_wide_offsets_and_global_addresses_do_not_wrap_at_32_bits(cutlass):
     assert int(region.address(cutlass.Int64(3), "rows", *index)) == expected + 3
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(regions(), st.binary(min_size=1, max_size=64))
 def test_views_share_memory_with_the_buffer(region, pattern):
     buffer = torch.zeros(region.size + 16, dtype=torch.uint8)

@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megamoe_dsl.predict.engine import Engine
+from megamoe_dsl.predict.engine import Engine, Run
 from megamoe_dsl.predict.machine import Machine
-from megamoe_dsl.predict.pool_table import PoolTable
-from megamoe_dsl.predict.run import Run
 from megamoe_dsl.predict.server import Server
-from megamoe_dsl.predict.tile_table import TileTable
+from megamoe_dsl.predict.tile_table import PoolTable, TileTable
 
 START, K_BLOCKS = 10.0, 32
 BYTES, MULTIPLY, EPILOGUE = 1000.0, 1.0, 2.0

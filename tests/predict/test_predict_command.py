@@ -10,10 +10,8 @@ from megamoe_dsl.arch import GPUS
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
-from megamoe_dsl.predict.choices import choices
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
-from megamoe_dsl.predict.prediction import Prediction
-from megamoe_dsl.predict.preference import NO_PREFERENCE, prefers, worth_timing
+from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, choices, prefers, worth_timing
 from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 

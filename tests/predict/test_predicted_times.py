@@ -14,6 +14,7 @@ from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, published, rms
+from sweep import sample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
 MOST_RMS, MOST_RMS_SM100 = 0.06, 0.10
@@ -26,6 +27,7 @@ def test_points_of_the_readme() -> None:
     assert all(row in PAGE for row in points_table(found).splitlines())
 
 
+@pytest.mark.sweep
 def test_pairs_of_some_points() -> None:
     """Of 16, 32 and 128 tokens: in the right order, and so are those that the model tells apart.  The sweep has all."""
     found = pairs([one for tokens in (16, 32, 128) for one in measured(VARIANTS, tokens, tokens)])
@@ -33,6 +35,7 @@ def test_pairs_of_some_points() -> None:
     assert found.preferred >= 10 and found.right_preferred >= LEAST_RIGHT * found.preferred
 
 
+@sample("True")
 @pytest.mark.parametrize("fitted", [True, False])
 def test_published_times(fitted: bool) -> None:
     found = list(published(fitted, most_tokens=64, least_tokens=64))

@@ -101,7 +101,7 @@ def test_an_encoder_that_counts_boundaries_differs_at_three_ties():
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=32, max_size=32))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_quantize_e4m3_error_is_half_a_step(values):
     x = torch.tensor([values], dtype=torch.float32)
     q, sf = quant.quantize_e4m3(x)
@@ -114,7 +114,7 @@ def test_quantize_e4m3_error_is_half_a_step(values):
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=32, max_size=32))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_quantize_e2m1_error_is_half_a_step(values):
     w = torch.tensor([values], dtype=torch.float32)
     packed, sf = quant.quantize_e2m1(w)

@@ -18,6 +18,7 @@ from megamoe_dsl.reference import mega_moe
 from megamoe_dsl.runtime.buffers import Inputs, check_weights
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from sweep import sample
 
 PROBLEMS = {recipe: Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe=recipe) for recipe in ("fp8xfp4", "fp8xfp8")}
 CONFIGS = {
@@ -101,6 +102,7 @@ def test_nan_among_weights_is_looked_for_when_asked(case: Case) -> None:
             check_weights(case.problem, bad, finite=True)
 
 
+@sample("fp8xfp8")
 def test_nan_stays_with_its_token(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     moe = SimulatedMoE(compile_kernel(CONFIGS[case.problem.recipe]), case.weights)
     monkeypatch.setattr(Inputs, "check", lambda *arguments: None)
@@ -110,6 +112,7 @@ def test_nan_stays_with_its_token(case: Case, monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(y[kept], case.reference().y[0][kept])
 
 
+@sample("fp8xfp4")
 def test_other_dtypes_mean_the_same(case: Case) -> None:
     """int32 indices, and UE8M0 scales under torch's own name."""
     sf = case.x_sf[0]

@@ -103,6 +103,7 @@ def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monk
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
 
 
+@pytest.mark.sweep
 def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> None:
     """Tokens and activations as they are: nothing is quantised, and there are no scales; y to the bit."""
     moe = problem(1, "bf16xbf16")

@@ -16,12 +16,13 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_weight_e4m3
-from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
-from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
+from router_reference import top_experts as reference
+from simulated_experts import simulate_experts
+from sweep import sample
 
 SM100 = "sm_100a"
 SMS, TOKENS, CALLS = 4, 5, 3
@@ -91,6 +92,7 @@ def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
     torch.save({"y": found, "plans": plans, **found_of_logits}, file)
 
 
+@sample("bf16xbf16-sm_100a")
 @pytest.mark.parametrize(("recipe", "arch"), [("fp8xfp8", "sm_90a"), ("bf16xbf16", "sm_90a"), ("bf16xbf16", SM100), ("nvfp4xnvfp4", SM100)])
 def test_calls_give_their_kernels_bits(recipe: str, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In BF16 the second launch reads a call's own tokens, wherever they are; on SM100 through a tensor map."""

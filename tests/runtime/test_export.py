@@ -27,6 +27,7 @@ from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
 from megamoe_dsl.target import Target
+from sweep import sample
 
 CONFIGS = {
     "sm_100a": Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=4),
@@ -71,6 +72,7 @@ def launch(exported: Export, *arguments: Path) -> subprocess.CompletedProcess[st
     )
 
 
+@sample("sm_90a")
 def test_a_launch_asks_for_what_the_manifest_says(exported: Export, recorder: Path) -> None:
     done = launch(exported, recorder)
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ from megamoe_dsl.runtime.custom_op import is_plain_call
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from simulated_gpu import SimulatedKernel, visible
+from sweep import sample
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 5
@@ -78,6 +79,7 @@ def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: typ
     assert ((y.double() - reference(*given)[0].double()).abs() <= error_bound(*given)[0]).all()
 
 
+@sample("True")
 @pytest.mark.parametrize("quantised", [False, True])
 def test_indices_may_be_int32(
     moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool, monkeypatch: pytest.MonkeyPatch

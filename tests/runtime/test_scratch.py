@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from megamoe_dsl.runtime import scratch
-from megamoe_dsl.runtime.scratch import Scratch
+from megamoe_dsl.runtime import expert_plan
+from megamoe_dsl.runtime.expert_plan import Scratch
 
 
 def test_calls_of_a_stream_share_what_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "KEPT", 4096)
+    monkeypatch.setattr(expert_plan, "KEPT", 4096)
     memory = Scratch(torch.device("cpu"))
     first = memory.of(1000, 1, False)
     assert first.dtype == torch.uint8 and first.shape == (1000,)
@@ -19,7 +19,7 @@ def test_calls_of_a_stream_share_what_is_large_enough(monkeypatch: pytest.Monkey
 
 
 def test_graphs_and_large_calls_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "KEPT", 4096)
+    monkeypatch.setattr(expert_plan, "KEPT", 4096)
     memory = Scratch(torch.device("cpu"))
     kept = memory.of(1000, 1, False)
     assert memory.of(1000, 1, True) is not kept

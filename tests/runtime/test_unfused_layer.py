@@ -18,8 +18,8 @@ from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer as layer_module
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from megamoe_dsl.runtime.unfused_kernel import UnfusedKernel
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 from sweep import rarely
 

@@ -32,14 +32,14 @@ def walk_in_turns(order: DenseOrder | GroupedOrder, clusters: int) -> list[Dense
     return [lists[number % clusters][number // clusters] for number in range(sum(map(len, lists)))]
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(PLANS, st.integers(0, 4000), st.integers(1, 9))
 def test_dense_order_equals_nested_loops(plan: GemmPlan, rows: int, clusters: int) -> None:
     blocks = walk_in_turns(DenseOrder(plan, rows), clusters)
     assert [(b.m_block, b.n_block, b.valid_m) for b in blocks] == nested_loops(plan, rows)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(PLANS, st.integers(1, 4000))
 def test_dense_blocks_cover_the_result_once_and_neighbours_share_an_operand(plan: GemmPlan, rows: int) -> None:
     blocks = list(Scheduler.blocks(DenseOrder(plan, rows)))
@@ -51,7 +51,7 @@ def test_dense_blocks_cover_the_result_once_and_neighbours_share_an_operand(plan
             assert abs(a.m_block - b.m_block) + abs(a.n_block - b.n_block) == 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(PLANS, st.lists(st.integers(0, 500), min_size=1, max_size=12), st.integers(1, 9))
 def test_grouped_order_is_a_dense_one_per_expert(plan: GemmPlan, counts: list[int], clusters: int) -> None:
     plan = GemmPlan(plan.block_m, plan.n_blocks, plan.group_m, len(counts))

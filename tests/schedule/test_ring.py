@@ -40,14 +40,14 @@ def launches(draw):
     return plan, [sum(counts), *[0] * (experts - 1)] if one_for_all else counts
 
 
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(launches(), st.integers(1, 6), st.integers(0, 9))
 def test_a_launch_ends_and_no_rows_are_taken_too_early(launch, warps, seed):
     plan, counts = launch
     Launch(plan, counts, sequence(plan, counts), warps).run(seed)
 
 
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(launches())
 def test_every_block_once_and_in_an_order_without_deadlock(launch):
     plan, counts = launch
@@ -66,7 +66,7 @@ def test_every_block_once_and_in_an_order_without_deadlock(launch):
         assert b.valid_m == min(plan.block_m, counts[b.expert] - b.m_block * plan.block_m) > 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(launches())
 def test_where_all_fits_the_order_is_that_of_a_whole_pool(launch):
     plan, counts = launch
@@ -94,7 +94,7 @@ def test_a_pair_gets_blocks_of_one_phase_with_common_weights_or_tokens(local, ri
         assert (a.phase, a.expert) == (b.phase, b.expert) and (a.m_block == b.m_block or a.n_block == b.n_block)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(1, 8), st.sampled_from((8, 16, 32, 128)), st.integers(1, 40))
 def test_a_ring_has_as_many_blocks_as_the_pool_has_rows_for(local, block_m, granules):
     problem = Problem(512, 256, local, 1, max_tokens_per_rank=2048, recipe="fp8xfp8", pool_rows=128 * granules)

@@ -52,19 +52,19 @@ def config_of(experts, lookahead, *, num_sms=4, hidden=512, intermediate=256, bl
     return Sm100Config(problem, block_m, lookahead, num_sms, 2, store_block_m=16, epilogue_warpgroups=2)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(launches())
 def test_schedule_equals_nested_loops(launch):
     check_schedule(FusedMoeOrder.blocks, *launch)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(launches_of_pairs())
 def test_schedule_of_pairs_equals_nested_loops(launch):
     check_schedule(FusedMoeOrder.blocks, *launch)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(launches(), st.integers(1, 3))
 def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
     """A walk that starts `g` fetches later and takes every `every`-th block sees exactly its share of the cluster's blocks."""
@@ -78,7 +78,7 @@ def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
             assert mine == blocks[::at_a_time][group::every]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(launches(architectures=(configs_sm100,)))
 def test_mma_covers_the_valid_tokens(launch):
     config, counts = launch
@@ -87,7 +87,7 @@ def test_mma_covers_the_valid_tokens(launch):
         assert block.mma_n % 16 == 0 and 16 <= block.mma_n <= config.block_m
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(launches())
 def test_valid_positions_are_fixed_points(launch):
     config, counts = launch
@@ -194,7 +194,7 @@ def test_published_shape():
     check_schedule(FusedMoeOrder.blocks, config, counts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.sampled_from((16, 32, 64, 96, 128, 192)))
 def test_host_table(counts, block_m):
     table = HostTable.of(counts, block_m)

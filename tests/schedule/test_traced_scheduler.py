@@ -17,6 +17,7 @@ from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, G
 from megamoe_dsl.schedule.fused_moe import PhaseSizes
 from megamoe_dsl.schedule.order import OneSize
 from megamoe_dsl.schedule.ring import RingStep
+from sweep import sample
 
 STATES = 2000
 
@@ -216,6 +217,13 @@ def test_traced_step_equals_host_step(traced, family, config):
         assert row == expected, position
 
 
+@sample(
+    "FusedMoeOrder-Sm100Config-192",
+    "FusedMoeOrder-Sm90Config-8",
+    "RingOrder-Sm90Config-128",
+    "DenseOrder-GemmPlan-96",
+    "GroupedOrder-GemmPlan-128",
+)
 @pytest.mark.parametrize(("family", "config"), CASES, ids=label)
 def test_traced_walk_equals_host_walk(traced, family, config):
     """Whole walks, of one walker alone and of some among several."""

@@ -36,7 +36,7 @@ def compile_into(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> No
 
 
 def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
-    """`compile_into` without a word."""
+    """Compiles as `compile_into` does, and prints nothing."""
     if jobs < 2 or not sys.executable:
         for config in configs:
             ArtifactStore(folder).get(config)

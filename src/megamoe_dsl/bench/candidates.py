@@ -38,6 +38,6 @@ def candidates(problem: Problem, num_tokens: int, host: Host) -> list[MegaMoeCon
 
 
 def around(values: Sequence[T], middle: T) -> Sequence[T]:
-    """`middle` and its neighbours."""
+    """Returns `middle` and up to two neighbors on either side of it."""
     place = values.index(middle)
     return values[max(0, place - TO_EITHER_SIDE) : place + TO_EITHER_SIDE + 1]

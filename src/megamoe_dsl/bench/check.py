@@ -62,7 +62,8 @@ class Expected:
 
     @classmethod
     def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
-        """Of the tokens (x, x_sf, topk_idx, topk_weights) of every rank, one rank after another; all tensors on one device."""
+        """Computes what the tokens (x, x_sf, topk_idx, topk_weights) of every rank should give, rank by rank; all tensors are on one
+        device."""
         x, x_sf, topk_idx, topk_weights = ([one[i] for one in ranks] for i in range(4))
         arguments = (problem, x, x_sf, topk_idx, topk_weights, weights)
         exact = mega_moe_stages(*arguments).y
@@ -71,7 +72,7 @@ class Expected:
         return cls(*(torch.cat(list(one)) for one in results))
 
     def check(self, got: torch.Tensor) -> Check:
-        """Compares y, bf16."""
+        """Compares y, bf16 [tokens, hidden], with the reference and its error bound."""
         difference = (got.double() - self.y.double()).abs()
         ratio = torch.where(difference == 0, 0.0, difference / self.bound)
         norm = self.y.double().norm().clamp(min=1e-30)

@@ -28,7 +28,7 @@ DEFAULTS: tuple[str, ...] = HALVES
 
 
 def swiglu(rows: torch.Tensor) -> torch.Tensor:
-    """Of gate and up side by side."""
+    """SwiGLU of rows that hold gate and up side by side."""
     gate, up = rows.float().chunk(2, dim=1)
     return (torch.nn.functional.silu(gate) * up).bfloat16()
 
@@ -55,13 +55,13 @@ class Variant:
         return self.name.split()[0] == "dispatch"
 
     def config(self, problem: Problem, target: Target, **fields: Any) -> EpConfig:
-        """Of a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
+        """The configuration of this variant for a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
         return kind.choose(problem, target, problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
-    """By the variants' names."""
+    """Configurations by the names of their variants."""
     shared = {"saving_experts": as_of_many(point)}
     problem = without_clamp(point.problem)
     return {one.name: one.config(problem, target, **(shared if one.dispatches else {})) for one in variants}
@@ -154,7 +154,8 @@ def bind_variants(
 
 
 def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], inputs: Inputs, launches: int) -> dict[str, Times]:
-    """Of the variants of a layer's dispatch that ask for other tables than it has, which are made before; they are the layer's no more."""
+    """Times the variants of a layer's dispatch that need other tables than the layer has; it makes these first, and the layer's own are
+    lost."""
     times: dict[str, Times] = {}
     for name, config in configs.items():
         if config.problem.recipe == ep.problem.recipe and asks_for_other_tables(config, ep):
@@ -193,7 +194,7 @@ def rows_of(ep: EpMoE) -> dict[str, int]:
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:
-    """Of dispatch without a tile: no expert has a row."""
+    """Times dispatch without a tile: no expert has a row."""
     ep.route(inputs)
     ep.memory.view("expert_rows").zero_()
     return time_back_to_back({"dispatch": ep.launch_dispatch}, launches, VARIANT_REPEATS)["dispatch"]

@@ -123,7 +123,7 @@ def well(record: dict[str, Any]) -> bool:
 
 
 def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None], *, run: EpRun, host: Host) -> None:
-    """A worker process."""
+    """Runs the jobs in a worker process of one rank, and reports each."""
     store, layers = ArtifactStore(run.artifacts), CurrentLayer(Layer)
     for index, job in enumerate(jobs):
         report(index, run.measure(job, layers, store, host))

@@ -35,7 +35,7 @@ CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
 
 
 def winner_of(record: Mapping[str, Any], half: str) -> tuple[dict[str, Any], float]:
-    """Of a point's record the fields of `half`, "dispatch" or "combine", that are not as they are chosen without a table, and its time."""
+    """The fields of `half` ("dispatch" or "combine") that were fastest at a point and are not chosen without a table, and their time."""
     times = {name: one["median"] for name, one in record["us"].items()}
     chosen, fastest = dict(record.get("tuned", {}).get(half, {})), half
     for name, us in times.items():

@@ -19,7 +19,7 @@ from ..predict.roofline import bound_of
 from ..presets import preset
 from ..problem import Problem
 from ..quant import ExpertWeights, weight_names
-from ..quant.expert_expansion import fp8_weights
+from ..quant.expansion import fp8_weights
 from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
@@ -137,7 +137,7 @@ class Layer:
         return [self.weights, *(random_weights(self.problem, other, SEED, "cuda") for other in others)]
 
     def weights_for(self, recipe: str) -> ExpertWeights:
-        """Of this rank, in the formats of a recipe: the layer's, or FP8."""
+        """Weights of this rank in the formats of a recipe: the layer's, or FP8."""
         return self.weights if recipe == self.problem.recipe else fp8_weights(self.weights)
 
     def bind(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
@@ -176,7 +176,7 @@ class Baseline(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the symmetric buffer of one rank."""
+        """Bytes of the symmetric buffer of one rank."""
 
     def allocate(self, problem: Problem) -> None:
         """Makes a buffer for `problem.max_tokens_per_rank` tokens; `problem` may differ from the first one in that field only."""
@@ -248,7 +248,7 @@ def measure_point(
 
 
 def name_of(config: MegaMoeConfig, point: Point) -> str:
-    """Of a kernel at a point: its variant, after the recipe of one that is there for comparison."""
+    """Name of a kernel at a point: its variant, after the recipe where that is there for comparison."""
     recipe = config.problem.recipe
     return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
 

@@ -29,7 +29,7 @@ def variant_text(values: Mapping[str, int]) -> str:
 
 
 def kind_of(recipe: str) -> type[MegaMoeConfig]:
-    """Of the configurations that compute in these number formats.  Raises `ProblemError`."""
+    """Class of the configurations that compute in these number formats.  Raises `ProblemError`."""
     kernel = find_kernel("mega_moe")
     return config_type(kernel, arch_of_recipe(kernel, recipe))
 

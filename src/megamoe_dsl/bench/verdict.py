@@ -20,7 +20,7 @@ MARGIN = 0.005
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one record: its point by name, the entry for the table or None, and why."""
+    """What a record says of a point: the point's name, the entry for the table or None, and why."""
 
     name: str
     entry: Entry | None

@@ -1,8 +1,7 @@
 """Experts from the safetensors files that models are published in (docs/checkpoints.md); needs the extra `checkpoints`."""
 
-from .error import CheckpointError
 from .experts import PublishedExperts, find_layers, find_layout
-from .files import Checkpoint
+from .files import Checkpoint, CheckpointError
 from .load import ExpertTarget, load_experts, read_experts
 from .published import PUBLISHED, PublishedLayout
 

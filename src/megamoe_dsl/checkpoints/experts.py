@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +12,52 @@ import torch
 
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
-from ..quant import ExpertWeights, no_scales
+from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import BF16, Format
-from .conversion import DOUBLES, Weight, can_convert, convert
-from .error import CheckpointError
-from .files import Checkpoint
-from .published import PUBLISHED, PublishedLayout
+from ..recipe import BF16, MXFP4, MXFP8, Format
+from .files import Checkpoint, CheckpointError
+from .published import FP8_BLOCKS, PUBLISHED, PublishedLayout
+
+Weight = tuple[torch.Tensor, torch.Tensor | None]
+"""Codes and scales."""
+_UE8M0_BLOCKS = PUBLISHED["deepseek-v4-fp8"].format
+
+
+def _float_scales(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
+    # 2^-127, which FP32 has as a subnormal only, is no scale that weights are published with; it stays exact all the same.
+    return codes, decode_ue8m0(scales).to(torch.float32)
+
+
+def _scales_of_rows(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
+    """The scale of a block, for each of its rows and every 32 channels."""
+    blocks = _UE8M0_BLOCKS
+    rows = scales.repeat_interleave(blocks.rows, dim=0)[: len(codes)]
+    return codes, rows.repeat_interleave(blocks.channels // MXFP8.channels, dim=1)
+
+
+_CONVERSIONS: dict[tuple[Format, Format], Callable[..., Weight]] = {
+    (MXFP4, FP8_BLOCKS): expand_e2m1,
+    (_UE8M0_BLOCKS, FP8_BLOCKS): _float_scales,
+    (_UE8M0_BLOCKS, MXFP8): _scales_of_rows,
+    (Format(BF16), FP8_BLOCKS): lambda codes, _: quantize_weight_e4m3(codes),
+    (Format(BF16), MXFP4): lambda codes, _: quantize_e2m1(codes),
+    (Format(BF16), MXFP8): lambda codes, _: quantize_e4m3(codes),
+}
+DOUBLES = (MXFP4, FP8_BLOCKS)
+"""The conversion that takes twice the memory: only when it is asked for."""
+
+
+def can_convert(stored: Format, wanted: Format) -> bool:
+    """Whether weights of one format can be had in another."""
+    return stored == wanted or (stored, wanted) in _CONVERSIONS
+
+
+def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wanted: Format) -> Weight:
+    """Weights [rows, K] in another format, on the device they are on.  Raises ValueError where a value would change, but for BF16's."""
+    if stored == wanted:
+        return codes, scales
+    return _CONVERSIONS[stored, wanted](codes, scales)
+
 
 _DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
 _ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1
@@ -105,7 +145,7 @@ class PublishedExperts:
         return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
 
     def bias_names(self, expert: int) -> list[str]:
-        """Of the biases that an expert of a layer with biases needs."""
+        """Names of the biases that an expert of a layer with biases needs."""
         return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
 
     def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:

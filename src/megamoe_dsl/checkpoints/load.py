@@ -17,9 +17,8 @@ import torch
 
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import ExpertWeights, weight_names
-from .error import CheckpointError
 from .experts import PublishedExperts
-from .files import Checkpoint
+from .files import Checkpoint, CheckpointError
 
 LOG = logging.getLogger("megamoe_dsl")
 
@@ -29,7 +28,7 @@ class ExpertTarget(Protocol):
 
     @property
     def problem(self) -> Problem:
-        """The layer."""
+        """The layer that the experts belong to."""
 
     @property
     def device(self) -> torch.device:

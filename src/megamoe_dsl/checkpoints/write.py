@@ -17,9 +17,8 @@ import torch
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, Problem, integer_between
 from ..quant import WEIGHT_NAMES
-from .error import CheckpointError
 from .experts import PublishedExperts, find_layers
-from .files import Checkpoint, safetensors_library
+from .files import Checkpoint, CheckpointError, safetensors_library
 from .published import OWN, PUBLISHED
 
 FILE_BYTES = 2 << 30

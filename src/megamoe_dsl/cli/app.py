@@ -38,7 +38,7 @@ app.add_typer(weights, name="weights")
 
 
 def print_version(asked: bool) -> None:
-    """Of the package, and of the DSL that kernels are compiled with."""
+    """Prints the versions of the package and of the DSL that compiles its kernels, then exits."""
     if asked:
         dsl = dsl_version()
         typer.echo(f"megamoe_dsl {__version__}, {f'{DSL} {dsl}' if dsl else f'no {DSL}'}")

@@ -15,8 +15,7 @@ from ..kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import option
-from ..options.points import HALVES_ALONE
-from ..options.shape import PROBLEM, ShapeOptions
+from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
 from ..problem import Problem, ProblemError
@@ -29,7 +28,7 @@ DEFAULT_KERNEL = MegaMoeKernel.name
 
 
 def either(values: Sequence[object]) -> str:
-    """8, 16 or 32"""
+    """Lists the allowed values in words, as in "8, 16 or 32"."""
     *others, last = map(str, values)
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -37,7 +37,7 @@ class Estimate:
 
     @classmethod
     def of(cls, config: MegaMoeConfig | EpConfig, tokens: Sequence[int], launches: int, exact: bool) -> Estimate:
-        """Of launches with so many tokens on each rank."""
+        """Estimates `launches` launches on the simulator with `tokens` tokens on each rank."""
         from ..quant import checkpoint_layout
 
         p = config.problem
@@ -55,7 +55,7 @@ class Estimate:
 
     @classmethod
     def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:
-        """Of a launch of the inputs stage, which has no weights, with so many tokens on each rank."""
+        """Estimates one launch of the inputs stage, which has no weights, with `tokens` tokens on each rank."""
         p = config.problem
         return cls(0, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
 

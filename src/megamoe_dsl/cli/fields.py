@@ -32,7 +32,7 @@ def parse_fields(option: str, text: str | None, kind: type[Any]) -> dict[str, An
 
 
 def parse_value(name: str, value: str, kind: type[Any]) -> Any:
-    """One value.  Raises `ProblemError`."""
+    """Reads one value of type `kind`.  Raises `ProblemError`, which names the field."""
     if kind is bool:
         if value.lower() not in ("true", "false"):
             raise ProblemError(name, value, "true or false")

@@ -13,7 +13,7 @@ from ..arch import Gpu
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
 from ..options.option import naming_options, option
-from ..options.shape import PROBLEM, ShapeOptions
+from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target

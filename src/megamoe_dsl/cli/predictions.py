@@ -9,11 +9,9 @@ from ..arch import Gpu
 from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
-from ..predict.choices import choices
 from ..predict.launch import RankLoad
 from ..predict.limits import Gain
-from ..predict.prediction import BUSY, Prediction
-from ..predict.preference import prefers
+from ..predict.prediction import BUSY, Prediction, choices, prefers
 from ..target import Target
 from .tables import ruled
 

@@ -211,7 +211,7 @@ def rotate(counts: list[int], by: int) -> list[int]:
 def draw_cases(
     console: Console, problem: Problem, counts: Sequence[Sequence[int]], seed: int, mask: float, skew: bool, *, exact: bool
 ) -> list[Case]:
-    """Of launches with so many tokens on each rank, one seed after another."""
+    """Draws the data of several launches, each with the next seed; `counts` holds the tokens of each rank for each launch."""
     from ..cases import random_case
 
     with steps(console) as show_step:

@@ -17,7 +17,7 @@ from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
-from ..runtime.bf16_inputs import Bf16Inputs
+from ..runtime.buffers import Bf16Inputs
 from ..sim import GlobalMemory, Launch, Report, Simulator
 from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, ruled

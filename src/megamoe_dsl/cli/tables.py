@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
-    """Two columns: what, value."""
+    """Makes a table of two columns, names and values, under a title."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")

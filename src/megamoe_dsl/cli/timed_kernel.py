@@ -11,8 +11,7 @@ import typer
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..options.points import RunOptions
-from ..options.shape import PROBLEM
+from ..options.points import PROBLEM, RunOptions
 from ..problem import ProblemError
 
 SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")

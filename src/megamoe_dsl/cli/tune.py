@@ -121,8 +121,7 @@ def promising(point: Point, configs: list[MegaMoeConfig], host: Host) -> list[Me
     from ..kernels.registry import find_kernel
     from ..predict.calibration import calibration_of, find_gpu
     from ..predict.launch import RankLoad
-    from ..predict.prediction import Prediction
-    from ..predict.preference import worth_timing
+    from ..predict.prediction import Prediction, worth_timing
 
     calibration = calibration_of(find_gpu(host.gpu or "").name)
     load = RankLoad.uniform(point.problem, point.tokens, point.remote)

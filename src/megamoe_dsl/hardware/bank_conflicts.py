@@ -16,16 +16,12 @@ REQUEST_BYTES = BANKS * BANK_BYTES
 
 
 def wavefronts(addresses: Sequence[int], width: int) -> int:
-    """Of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not aligned."""
+    """Wavefronts of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not
+    aligned."""
     if any(address % width for address in addresses):
         raise ValueError(f"an address is not a multiple of {width}")
     lanes = REQUEST_BYTES // width
     return sum(_request(addresses[i : i + lanes], width) for i in range(0, len(addresses), lanes))
-
-
-def fewest_wavefronts(addresses: Sequence[int], width: int) -> int:
-    """The least that the number of requests allows."""
-    return -(-len(addresses) // (REQUEST_BYTES // width))
 
 
 def _request(addresses: Sequence[int], width: int) -> int:

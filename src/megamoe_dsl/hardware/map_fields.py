@@ -9,7 +9,7 @@ from .tensor_map import TensorMap, TensorMapDtype
 
 
 class MapFields(NamedTuple):
-    """Those of a `TensorMap`."""
+    """Fields of a `TensorMap`, of which addresses, dimensions and strides may be traced integers."""
 
     address: Any
     dtype: TensorMapDtype
@@ -21,5 +21,5 @@ class MapFields(NamedTuple):
 
     @property
     def tensor_map(self) -> TensorMap:
-        """Of integers.  Raises ValueError for an address or a stride that TMA does not take."""
+        """The map of fields that are integers.  Raises ValueError for an address or a stride that TMA does not take."""
         return TensorMap(**self._asdict())

@@ -20,7 +20,7 @@ class PackedPart:
 
     @property
     def code_lines(self) -> int:
-        """Of 128 bytes, as TMA sees them, of the codes."""
+        """Lines of 128 bytes, as TMA sees them, that the codes take."""
         return CODE_BYTES // LINE_BYTES * self.rows // TILE_ROWS
 
     @property
@@ -29,7 +29,7 @@ class PackedPart:
 
     @property
     def code_bytes(self) -> int:
-        """Of the codes: records begin so far in a stage."""
+        """Bytes of the codes, after which a stage has its records."""
         return self.code_lines * LINE_BYTES
 
     @property
@@ -54,7 +54,7 @@ class PackedPart:
         return tile + place * self.code_lines, tile + CODE_BYTES // LINE_BYTES + group * PackedPart(GROUP_ROWS).record_lines
 
     def block_of_group(self, number: Int) -> Any:
-        """Of a part of 64 rows: the first or the second block of its group."""
+        """Which block of its group a part of 64 rows is: the first or the second."""
         return number & (GROUP_ROWS // BLOCK_ROWS - 1)
 
 

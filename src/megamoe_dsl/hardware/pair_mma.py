@@ -23,7 +23,7 @@ class PairMma:
 
     @property
     def formats(self) -> int:
-        """Of the instruction descriptor: sums in bits 4-5, FP32, A in 7-9, B in 10-12."""
+        """Bits of the instruction descriptor that name formats: sums in bits 4-5, FP32, A in 7-9, B in 10-12."""
         return 1 << 4 | self.weights << 7 | self.tokens << 10
 
 

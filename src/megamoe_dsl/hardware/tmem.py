@@ -22,11 +22,11 @@ class TmemPlan(Protocol):
 
     @property
     def fields(self) -> list[TmemField]:
-        """By first column."""
+        """The fields, in the order of their first columns."""
 
     @property
     def used(self) -> int:
-        """Columns."""
+        """Columns that the fields take."""
 
     @property
     def allocated(self) -> int:

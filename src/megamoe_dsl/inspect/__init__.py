@@ -3,10 +3,8 @@
 from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
 from ..sass.measurer import InspectionError, Measure
 from ..sass.overtaken_loads import OvertakenLoad
-from .annotated_ptx import annotate
 from .baseline import StaticBaseline, find_baseline
-from .difference import Change, differences
-from .inspection import Inspection
+from .inspection import Change, Inspection, annotate, differences
 from .registers import RegisterUse
 
 __all__ = [

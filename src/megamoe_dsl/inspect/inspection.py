@@ -1,8 +1,11 @@
-"""All that can be read from an artifact, as one value that turns into JSON."""
+"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ..artifact.artifact import Artifact
@@ -10,13 +13,14 @@ from ..hardware.tmem import TmemField
 from ..layouts.mbarrier import MBarrier
 from ..layouts.region import Placement
 from ..sass.measurer import Measure
+from ..sass.source import function_at
 from .baseline import StaticBaseline, find_baseline
 from .registers import RegisterUse, register_use
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `megamoe inspect` shows."""
+    """Everything that `megamoe inspect` shows of one artifact."""
 
     artifact: Artifact
     registers: list[RegisterUse]
@@ -92,3 +96,52 @@ class Inspection:
             },
             "baseline": None if self.baseline is None else asdict(self.baseline),
         }
+
+
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
+_LOCATION = re.compile(r"^(\s*)\.loc\s+(\d+)\s+(\d+)\b.*\n", re.MULTILINE)
+
+
+def annotate(ptx: str) -> str:
+    """The PTX with a comment before every `.loc`, as in `// load.py:78 load_tokens`; without the function where the file is not there.
+
+    Nothing else changes: it compiles to the same code.
+    """
+    files = dict(_FILE.findall(ptx))
+
+    def named(location: re.Match[str]) -> str:
+        indent, number, line = location.groups()
+        path = files.get(number)
+        if path is None:
+            return location[0]
+        function = function_at(path, int(line))
+        return f"{indent}// {Path(path).name}:{line}{f' {function}' if function else ''}\n{location[0]}"
+
+    return _LOCATION.sub(named, ptx)
+
+
+NOT_COMPARED = frozenset({"compile_seconds", "baseline"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value that differs; None on the side that lacks it."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """("measures.mma_k_block.instructions", 56.0) and so on."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from flatten(inner, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, value
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Changes between two `Inspection.as_dict()`, in the order of `after`; times and the baseline are not compared."""
+    old, new = (dict(flatten({k: v for k, v in one.items() if k not in NOT_COMPARED})) for one in (before, after))
+    return [Change(path, old.get(path), new.get(path)) for path in dict.fromkeys([*new, *old]) if old.get(path) != new.get(path)]

@@ -48,7 +48,7 @@ class GatherCase:
         return found, scales
 
     def hidden_factors(self) -> torch.Tensor | None:
-        """Of activated gate and up of each row, float32; None where they have none."""
+        """Factors of activated gate and up of each row, float32; None where they have none."""
         factors = self.tensors.hidden_factors
         return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
 
@@ -168,7 +168,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
 
 
 def factors_of_columns(problem: GatherGemmProblem, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Of each expert and column of A x B, float32 [num_groups, n], from those of its gate and of its up."""
+    """Factors of each expert and column of A x B, float32 [num_groups, n], from those of its gate and of its up."""
     if problem.gate_up == INTERLEAVED:
         return torch.stack([gate, up], dim=1).repeat(1, problem.n // 2)
     halves = (up, gate) if problem.gate_up == UP_FIRST else (gate, up)
@@ -176,6 +176,6 @@ def factors_of_columns(problem: GatherGemmProblem, gate: torch.Tensor, up: torch
 
 
 def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:
-    """Of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
+    """Factors of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
     drawn = torch.rand(problem.num_groups, generator=torch.Generator().manual_seed(seed + 2)) + 0.5
     return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 20.0]))[torch.arange(problem.num_groups) % 4]

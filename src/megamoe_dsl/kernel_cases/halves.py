@@ -23,7 +23,7 @@ def expert_places(case: Case, rank: int, routing: Routing) -> list[slice]:
 
 
 def linear1_rows(case: Case, rank: int, accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
-    """Of each local expert, Linear1 of its rows, BF16, in the order of (rank, token)."""
+    """Linear1 of the rows of each local expert, BF16, in the order of (rank, token)."""
     moe, weights = case.problem, case.weights[rank]
     slots = route(moe, case.topk_idx).slots
     found = []

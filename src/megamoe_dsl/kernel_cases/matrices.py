@@ -45,7 +45,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class UnscaledMatrices:
-    """BF16 [groups, n, k]."""
+    """BF16 matrices [groups, n, k] without scales."""
 
     b: torch.Tensor
 

@@ -12,7 +12,6 @@ Source: AsteroMoE, "MoE GEMMs".
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -38,7 +37,7 @@ class ExpertRows(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """Of the matrix, padding included."""
+        """Rows of the matrix, padding included."""
 
     @abstractmethod
     def row(self, expert: int, index: int) -> int:
@@ -48,9 +47,6 @@ class ExpertRows(ABC):
     def used(self) -> int:
         """Rows of all experts together, however many of them one row of the matrix stands for."""
         return sum(self.counts)
-
-    def num_bytes(self, row_bytes: int) -> int:
-        return self.num_rows * row_bytes
 
     def rows(self, expert: int) -> list[int]:
         """Rows of the matrix where an expert's lie, in order."""
@@ -97,43 +93,9 @@ class BlockedRows(ExpertRows):
         """Rows that belong to no expert."""
         return self.num_rows - self.used
 
-    @property
-    def most_rows(self) -> int:
-        """What must be allocated before counts are known: as many as if all experts but those without rows had one row in their last
-        block."""
-        return align(self.used, self.block) + min(len(self.counts), self.used) * self.block if self.used else 0
-
     def first_row(self, expert: int) -> int:
         return self._packed.first_row(expert)
 
     def row(self, expert: int, index: int) -> int:
         """So many rows after the expert's first."""
         return self.first_row(expert) + index
-
-
-@dataclass(frozen=True)
-class GatheredRows(ExpertRows):
-    """`sources`: the token that each sorted row is a copy of, in the order of `PackedRows`; one of `num_tokens`."""
-
-    sources: tuple[int, ...]
-    num_tokens: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.sources) != self.used:
-            raise ValueError(f"sources: {len(self.sources)}, must be as many as rows, {self.used}")
-        if self.sources and not 0 <= min(self.sources) <= max(self.sources) < self.num_tokens:
-            raise ValueError(f"sources: {min(self.sources)} to {max(self.sources)}, must be below {self.num_tokens} tokens")
-
-    @property
-    def num_rows(self) -> int:
-        """Tokens, each of them once."""
-        return self.num_tokens
-
-    def row(self, expert: int, index: int) -> int:
-        return self.sources[PackedRows(self.counts).row(expert, index)]
-
-
-def bytes_saved(counts: Sequence[int], block: int, row_bytes: int) -> int:
-    """Memory that sorted blocked rows take and sorted packed ones do not."""
-    return BlockedRows(tuple(counts), block).num_bytes(row_bytes) - PackedRows(tuple(counts)).num_bytes(row_bytes)

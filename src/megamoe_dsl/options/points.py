@@ -8,8 +8,27 @@ from typing import ClassVar
 
 from ..kernels.registry import find_kernel
 from ..presets import PRESETS as TABLE
+from ..recipe import BF16, COMBINE
 from .option import option
-from .shape import PROBLEM, ShapeOptions
+
+PROBLEM = "Problem"
+"""The heading that options of a problem are listed under."""
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """A preset, with every other field that is given in its place; or a shape without a preset, which needs them all."""
+
+    preset: str | None = option(None, f"A shape by name: {', '.join(TABLE)}; other options replace its fields.", PROBLEM)
+    hidden: int | None = option(None, "Channels of x and y.", PROBLEM)
+    intermediate: int | None = option(None, "Channels between the two linears.", PROBLEM)
+    experts: int | None = option(None, "Experts over all ranks.", PROBLEM)
+    topk: int | None = option(None, "Experts per token.", PROBLEM)
+    pool_rows: int | None = option(
+        None, "Rows of the token pool; fewer than any routing takes are a ring (sm_90a), 0 chooses.", PROBLEM, "all"
+    )
+    combine: str | None = option(None, f"Element in which results travel back: {' or '.join(COMBINE)}.", PROBLEM, BF16)
+
 
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
@@ -48,14 +67,14 @@ class RunOptions(PointOptions):
 
 @dataclass(frozen=True)
 class VariantOptions(RunOptions):
-    """Of a run that may take all kernels that there are."""
+    """Options of a run that may take all kernels that there are."""
 
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
 
 
 @dataclass(frozen=True)
 class BenchOptions(VariantOptions):
-    """`megamoe bench`."""
+    """Options of `megamoe bench` besides the points."""
 
     no_graphs: bool = option(False, "Back-to-back launches only.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
@@ -64,7 +83,7 @@ class BenchOptions(VariantOptions):
 
 @dataclass(frozen=True)
 class TuneOptions(RunOptions):
-    """`megamoe tune`."""
+    """Options of `megamoe tune` besides the points."""
 
     DEFAULT_PRESETS = "flash,pro"
 

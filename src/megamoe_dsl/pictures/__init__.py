@@ -7,14 +7,12 @@ from collections.abc import Callable
 from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .orders import draw_scales, draw_swizzle
-from .pool import draw_pool
-from .regions import draw_symmetric, draw_workspace
+from .regions import draw_pool, draw_symmetric, draw_workspace
 from .schedule import draw_schedule
-from .smem import draw_smem
+from .smem import draw_smem, draw_tmem
 from .svg import to_svg
 from .terminal import render
 from .timeline import draw_timeline
-from .tmem import draw_tmem
 from .trace import draw_trace
 from .trace_file import TraceFileError
 

@@ -37,7 +37,7 @@ class BarChart:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of its bars, in the order of their first appearance."""
+        """The kinds of its bars, in the order of their first appearance."""
         return tuple(dict.fromkeys(bar.kind for lane in self.lanes for bar in lane.bars))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..hardware.bank_conflicts import wavefronts
 from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
-from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
+from ..hardware.scale_factors import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
 from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd

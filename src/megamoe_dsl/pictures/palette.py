@@ -69,7 +69,7 @@ CYCLE = tuple(Style(c) for c in ("#90caf9", "#a5d6a7", "#fff59d", "#ffab91", "#c
 
 
 def style(kind: str) -> Style:
-    """Of a kind; "0", "1", ... give the styles of a cycle."""
+    """The style of a kind; "0", "1", ... give the styles of a cycle."""
     return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else STYLES[kind]
 
 

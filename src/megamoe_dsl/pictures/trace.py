@@ -27,7 +27,7 @@ def draw_trace(path: Path, *, preset: str | None = None, tokens: int | None = No
 
 
 def kind_of(activity: str) -> str:
-    """Of an activity's name, as in "wait tokens Linear1"."""
+    """The kind of an activity, given its name, as in "wait tokens Linear1"."""
     first, *rest = activity.split()
     return KINDS.get(first, rest[-1] if rest and rest[-1] in ("Linear1", "Linear2") else "other")
 

@@ -90,6 +90,6 @@ def find_gpu(name: str, field: str = "gpu") -> Gpu:
 
 @lru_cache
 def calibration_of(gpu: str) -> Calibration:
-    """By CUDA's name."""
+    """The calibration of a GPU, given by CUDA's name of it."""
     values = json.loads(path_of(gpu).read_text())
     return Calibration(**{one.name: values[one.name] for one in fields(Calibration)})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .calibration import Calibration
-from .run import Run
+from .engine import Run
 
 LOWEST = 0.8  # GHz
 CLOSE = 0.005  # of the power

@@ -12,13 +12,43 @@ Times follow from one another by maxima and sums, so nothing waits in a queue of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .machine import Machine
-from .pool_table import PoolTable
-from .run import Run
 from .server import Floats, Ints, Server
-from .tile_table import TileTable
+from .tile_table import PoolTable, TileTable
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came out: `end`, and of each tile whether it is of Linear2, its worker, and when its tensor core was free, began and
+    ended, and when its epilogue began and ended.
+
+    workers                              tensor cores, or pairs of them
+    hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
+    written                              to memory
+    multiplying, waiting, first_wait     us of all tensor cores: at work, waiting within a tile, and before one
+    epilogues                            us of all epilogues
+    energy                               K blocks of 128 x 256 x 128
+    """
+
+    end: float
+    workers: int
+    is_fc2: Ints
+    worker: Ints
+    stamps: Floats
+    hbm_bytes: float
+    l2_bytes: float
+    nvlink_bytes: float
+    written: float
+    multiplying: float
+    waiting: float
+    first_wait: float
+    epilogues: float
+    energy: float
+
 
 NEVER = np.inf
 STAMPS = 5
@@ -75,7 +105,7 @@ class Engine:
         self.every = np.arange(workers)
 
     def run(self) -> Run:
-        """All of it."""
+        """Simulates the whole launch, tile by tile in the order of the schedule."""
         for _ in range(self.machine.places + self.machine.groups):
             self._fetch(self.every)
         while True:

@@ -11,8 +11,8 @@ from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .pool_table import PoolTable
 from .server import Ints
+from .tile_table import PoolTable
 from .tiles import Tiles, TokenBlocks
 
 LATER_PULLS = 1.6
@@ -43,7 +43,7 @@ class RankLoad:
 
     @classmethod
     def recorded(cls, problem: Problem, tokens: int, received: int, touched: int, remote: float, seed: int = SEED) -> RankLoad:
-        """Of a rank that received so many tokens with so many of its experts, as records say; drawn until the experts agree."""
+        """The load of a rank that received `received` tokens with `touched` of its experts, as records say."""
         experts = problem.experts_per_rank
         rng = np.random.default_rng(seed)
         drawn = [rng.multinomial(received, np.full(experts, 1 / experts)) for _ in range(DRAWS)]
@@ -117,7 +117,7 @@ def combine_bytes(problem: Problem, load: RankLoad) -> float:
 
 
 def result_bytes(problem: Problem) -> float:
-    """Of a value that Linear2 stores, with its share of a scale."""
+    """Bytes of a value that Linear2 stores, with its share of a scale."""
     return problem.formats.combine.bytes_per_value
 
 

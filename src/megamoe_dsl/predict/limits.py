@@ -47,7 +47,7 @@ RESOURCES: dict[str, Callable[[Calibration], Calibration]] = {
 
 
 def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
-    """Of all resources that matter, the largest first; `found` is the launch as it is."""
+    """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
     shares = []
     for resource, changed in RESOURCES.items():
         if resource == "power" and found.clock == calibration.clock:

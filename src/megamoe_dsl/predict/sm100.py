@@ -36,7 +36,8 @@ SPREAD_SEED = 7
 
 @dataclass(frozen=True)
 class Instructions:
-    """Of 8 tokens of each epilogue, of a tile's epilogue beside them, of a K block of the MMA warp and of the slower loader."""
+    """Warp instructions for 8 tokens of each epilogue, for the rest of a tile's epilogue, and for a K block of the MMA warp and of the
+    slower loader."""
 
     fc1: float
     fc2: float
@@ -99,14 +100,14 @@ PACKED_MMA = {128: 38.0, 256: 62.0}
 
 
 def instructions_of(config: Sm100Config) -> Instructions:
-    """Our kernel's."""
+    """The instructions of our kernel with this configuration."""
     if not config.problem.formats.packs_activations:
         return OURS[config.block_m]
     return replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k])
 
 
 def shape_of(config: Sm100Config) -> Shape:
-    """Our kernel's."""
+    """The shape of our kernel with this configuration."""
     return Shape(
         config.problem,
         config.num_sms,
@@ -185,5 +186,5 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
 
 
 def kernel_clocks(calibration: Calibration) -> float:
-    """Of an instruction of a warp that is alone on its scheduler."""
+    """Clocks that an instruction takes in a warp that is alone on its scheduler."""
     return calibration.kernel["warp_clocks"]

@@ -77,7 +77,7 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 
 
 def column_clocks(config: Sm90Config, kernel: dict[str, float]) -> float:
-    """Of a K block whose tokens are the wgmma's columns: the tensor core takes as long for each as for one that is a row."""
+    """Clocks of a K block whose tokens are the wgmma's columns: the tensor core takes as long for a column as for a row."""
     if config.packed:
         return kernel["packed_columns"] + kernel["packed_token"] * config.block_m
     return kernel["columns"] + (kernel["rows_token"] + kernel["columns_token"]) * config.block_m

@@ -30,7 +30,7 @@ class PredictedSpan:
 
 
 def spans_of(launched: Launched, workers: int) -> list[PredictedSpan]:
-    """Of the launch, and of the first workers' tiles in the order of the schedule."""
+    """Spans of the launch as a whole, then of the first workers' tiles in the order of the schedule."""
     run, us = launched.run, launched.us
     found = [
         PredictedSpan(ALL, "dispatch", "count", "dispatch", 0.0, launched.start),

@@ -81,7 +81,7 @@ def shared_expert(model: str, hidden: int, intermediate: int) -> list[Projection
 
 
 def routed_experts() -> list[Projection]:
-    """Of every preset's layer, the experts of one rank; channels filled up to whole blocks of scales, of which GEMMs take no parts."""
+    """The experts of one rank in every preset's layer; channels are filled up to whole blocks of scales, of which GEMMs take no parts."""
     found = []
     for one in PRESETS.values():
         hidden, intermediate = (align(channels, SCALE_BLOCK) for channels in (one.hidden, one.intermediate))

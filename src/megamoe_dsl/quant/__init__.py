@@ -16,7 +16,6 @@ from megamoe_dsl.quant.block128 import (
     weight_scale_rows,
 )
 from megamoe_dsl.quant.expansion import expand_e2m1
-from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
     SCALE_BLOCK,
@@ -64,6 +63,8 @@ from megamoe_dsl.quant.weights import (
     utccp_scale_order,
     weight_names,
 )
+
+from .unscaled import not_finite
 
 __all__ = [
     "BIAS_NAMES",

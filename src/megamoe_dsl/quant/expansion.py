@@ -11,6 +11,8 @@ from torch.nn.functional import pad
 from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
 from megamoe_dsl.quant.formats import SCALE_BLOCK, _require_blocks, _require_scales, e2m1_values, encode_e4m3, unpack_e2m1
 
+from .weights import ExpertWeights
+
 _BIAS = 127
 _ROOM = 6  # 6 * 2^6 = 384 is E4M3, 6 * 2^7 is not
 _LOWEST = -126  # of a normal FP32 number
@@ -60,3 +62,15 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
             f"({count} of {lost.numel()} blocks of {SCALE_BLOCK} have others); keep the weights in E2M1"
         )
     return found.flatten(-2)[..., :rows, :k].contiguous(), torch.ldexp(torch.ones_like(base, dtype=torch.float32), base)
+
+
+def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
+    """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert.  Gate and up have
+    blocks of their own; biases are as they were."""
+    codes, scales = [], []
+    for packed, sf, parts in ((weights.fc1, weights.fc1_sf, 2), (weights.fc2, weights.fc2_sf, 1)):
+        both = (packed.unflatten(-2, (parts, -1)), sf.unflatten(-2, (parts, -1)))
+        experts = [expand_e2m1(*one) for one in zip(*both, strict=True)]
+        codes.append(torch.stack([one.flatten(0, 1) for one, _ in experts]))
+        scales.append(torch.stack([one.flatten(0, 1) for _, one in experts]))
+    return ExpertWeights(codes[0], scales[0], codes[1], scales[1], weights.fc1_bias, weights.fc2_bias)

@@ -237,7 +237,7 @@ def rows_sm90(problem: "Problem") -> torch.Tensor:
 
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
-    """Inverse of `order_rows_sm90`."""
+    """Puts rows in kernel order back into checkpoint order, the inverse of `order_rows_sm90`."""
     rows, leading, k = w.shape[-2], w.shape[:-2], w.shape[-1]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
@@ -262,7 +262,7 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_tile_sm90(tiles: torch.Tensor) -> torch.Tensor:
-    """Inverse of `tile_sm90`."""
+    """Puts tiles back into rows, the inverse of `tile_sm90`."""
     n_tiles, k_tiles = tiles.shape[-4:-2]
     return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * 256, k_tiles * 128).contiguous()
 

@@ -18,7 +18,7 @@ UE8M0_ONE = 127
 
 
 class MatrixShape(NamedTuple):
-    """Of a linear's weights: matrices of `rows` x `k` below one another, gate and up of Linear1."""
+    """Shape of a linear's weights: matrices of `rows` x `k` below one another, gate and up of Linear1."""
 
     parts: int
     rows: int

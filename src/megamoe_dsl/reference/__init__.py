@@ -8,14 +8,13 @@ from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.bounds import error_bound, violations
 from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs, sample_reference
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
-from megamoe_dsl.reference.routing import PoolLayout, Routing, dispatch_order, expert_rows, pool_layout, route
+from megamoe_dsl.reference.routing import Routing, dispatch_order, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, travel
 from megamoe_dsl.reference.tensor_core import hopper_dot
 
 __all__ = [
     "Accumulate",
     "MoeResult",
-    "PoolLayout",
     "Routing",
     "activate",
     "combine",
@@ -27,7 +26,6 @@ __all__ = [
     "linear2",
     "mega_moe",
     "mega_moe_stages",
-    "pool_layout",
     "promoted_matmul",
     "requantize",
     "route",

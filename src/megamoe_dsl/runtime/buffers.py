@@ -210,7 +210,7 @@ class RankBuffers:
         return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
-        """Of the tensor that the argument of this name points to."""
+        """Address of the tensor that the kernel's argument of this name points to."""
         tensor: torch.Tensor = getattr(self.weights if hasattr(self.weights, name) else self, name)
         return tensor.data_ptr()
 
@@ -296,3 +296,32 @@ class RankBuffers:
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""
         return describe(self.watchdog.tolist())
+
+
+@dataclass(frozen=True)
+class Bf16Inputs:
+    """T tokens.
+
+    x             bf16 [T, hidden], 16-byte aligned
+    topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
+    topk_weights  float32 [T, topk]
+    """
+
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.x.shape[0]
+
+    def check_layout(self, problem: Problem, owner: str = "") -> None:
+        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
+        if self.x.dim() != 2:
+            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {problem.hidden})")
+        tokens = self.num_tokens
+        problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
+        check_tensor(f"{owner}x", self.x, torch.bfloat16, (tokens, problem.hidden))
+        check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
+        check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+        check_aligned(f"{owner}x", self.x, 16)

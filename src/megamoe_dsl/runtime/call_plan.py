@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .unfused_kernel import LayerKernel
+from .rank_kernel import LayerKernel
 
 Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""

@@ -11,12 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
-from .launchable import Launchable
+from ..problem import Problem
+
+
+class Launchable(Protocol):
+    """A layer whose calls are operators."""
+
+    problem: Problem
+
+    def launch(
+        self,
+        tensors: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor],
+        numbers: tuple[int, int],
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """y of x, x_sf, topk_idx and topk_weights; `numbers` are num_tokens_bound and padded_tokens, negative for None."""
+
 
 _LAYERS: WeakValueDictionary[int, Launchable] = WeakValueDictionary()
 _NUMBERS = count()

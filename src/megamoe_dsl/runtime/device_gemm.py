@@ -23,7 +23,7 @@ PREPARED = 4096  # launches whose tensor maps are kept
 
 
 class LoadedGemm:
-    """One configuration's kernel."""
+    """The kernel of one configuration, loaded on a device and launched on torch's current stream."""
 
     def __init__(self, config: BaseGemmConfig, store: ArtifactStore, device: torch.device) -> None:
         self.config, self._kernel = config, CudaKernel(store.get(config))

@@ -164,7 +164,7 @@ class ExpertCall:
 
     @cached_property
     def each_factor(self) -> ExpertFactors | None:
-        """Of tokens, sums and activated gate and up; None where the number formats have none."""
+        """Factors of tokens, of sums and of activated gate and up; None where the number formats have none."""
         return None if self.factors is None else ExpertFactors.of(self.factors)
 
     @cached_property

@@ -19,9 +19,39 @@ from .cuda_kernel import CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_tensors import TMA_ALIGNMENT
-from .scratch import scratch
 from .tile_counters import tile_counters
 from .top_experts import TopExpertsPlan
+
+KEPT = 64 << 20
+"""Bytes, at most, that are kept for a stream."""
+
+
+class Scratch:
+    """Memory of one device that the launches of a call leave for one another, kept for the calls that follow on a stream: to allocate
+    takes the host as long as a launch.  Calls on a stream follow one another, so the next may write what the last has left."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: dict[int, torch.Tensor] = {}
+
+    def of(self, size: int, stream: int, capturing: bool) -> torch.Tensor:
+        """uint8 [size or more] for a call on torch's current `stream`; of its own for a call that a graph captures, which may run beside
+        the stream it was captured on, or that takes more than is kept."""
+        if capturing or size > KEPT:
+            return torch.empty(size, dtype=torch.uint8, device=self._device)
+        kept = self._kept.get(stream)
+        if kept is None or kept.numel() < size:
+            kept = self._kept[stream] = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return kept
+
+
+@lru_cache
+def scratch(device: torch.device) -> Scratch:
+    return Scratch(device)
+
+
+__all__ = ["Scratch", "scratch"]
+
 
 Routing = tuple[torch.Tensor, torch.Tensor | None]
 """topk_idx and topk_weights; for a router logits and a bias."""
@@ -80,7 +110,7 @@ class DeviceExperts:
         self._sum.launch()
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
-        """Of a call's workspace and weights; its tensors have been checked."""
+        """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
         first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 

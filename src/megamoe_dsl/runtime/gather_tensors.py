@@ -197,7 +197,7 @@ class GatherTensors:
         return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored, **traced}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
+        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
         return {
             "a": self.a.data_ptr(),
             "a_sf": scales.a.data_ptr(),

@@ -9,8 +9,7 @@ from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..problem import ProblemError
 from ..shared_experts import SharedExperts
 from ..target import Target
-from .bf16_inputs import Bf16Inputs
-from .buffers import Inputs, RankBuffers, check_aligned
+from .buffers import Bf16Inputs, Inputs, RankBuffers, check_aligned
 from .cuda_kernel import CudaKernel
 
 TOKEN_ALIGNMENT, SCALE_ALIGNMENT = 16, 4

@@ -29,10 +29,9 @@ from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
-from .rank_kernel import WATCHDOG_NS
+from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
-from .unfused_kernel import LayerKernel, bind
 from .watchdog import check_watchdog_ns
 
 

@@ -27,7 +27,7 @@ class TileCounters:
         torch.cuda.synchronize(device)
 
     def address(self) -> int:
-        """Of the counter for a launch on torch's current stream.  Raises `ProblemError` when all are taken."""
+        """Address of the counter for a launch on torch's current stream.  Raises `ProblemError` when all are taken."""
         return self.of(current_stream(self._index), torch.cuda.is_current_stream_capturing())
 
     def of(self, stream: int, capturing: bool) -> int:

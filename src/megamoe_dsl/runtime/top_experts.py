@@ -78,7 +78,7 @@ def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> Cuda
 
 
 def problem_of(logits: torch.Tensor, bias: torch.Tensor | None, others: tuple[int, str, int, int, float]) -> TopExpertsProblem:
-    """Of such tensors, checked.  Raises `ProblemError`."""
+    """Checks the tensors and makes the problem that they pose.  Raises `ProblemError`."""
     topk, scores, groups, topk_groups, scale = others
     if logits.dim() != 2:
         raise ProblemError("router_logits.shape", tuple(logits.shape), "(tokens, experts)")

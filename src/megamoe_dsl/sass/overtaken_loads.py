@@ -24,14 +24,14 @@ GIVES_AWAY = ("SYNCS.ARRIVE", "BAR.", "UBLKCP.S", "UTMALDG")
 
 @dataclass(frozen=True)
 class Scoreboards:
-    """Of one instruction: which it waits for before it is issued, as a mask, and which is set until its result has come."""
+    """The scoreboards that an instruction waits for before it is issued, as a mask, and the one that is set until its result has come."""
 
     waits: int
     sets: int
 
     @classmethod
     def of(cls, code: bytes, address: int) -> Scoreboards:
-        """Of the instruction at an address: bits 116 to 121 and 110 to 112 of its 128."""
+        """Scoreboards of the instruction at an address: bits 116 to 121 and 110 to 112 of its 128."""
         word = int.from_bytes(code[address : address + INSTRUCTION_BYTES], "little")
         return cls(word >> 116 & 0x3F, word >> 110 & 7)
 

@@ -1,8 +1,7 @@
 """Which block a CTA works on next: orders of blocks, and one scheduler that walks them on the host and in kernels."""
 
 from .dense import DenseBlock, DenseOrder
-from .expert_table import ExpertTable, HostTable
-from .fused_moe import FC1, FC2, Block, FusedMoeOrder
+from .fused_moe import FC1, FC2, Block, ExpertTable, FusedMoeOrder, HostTable
 from .grouped import GroupedBlock, GroupedOrder
 from .order import Order
 from .ring import RingOrder

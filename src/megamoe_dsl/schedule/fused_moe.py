@@ -24,9 +24,39 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
-from .expert_table import HostTable
 from .raster import band_rows, there_and_back
 from .scheduler import Scheduler
+
+
+class ExpertTable(Protocol):
+    """Tokens and first block of rows of each expert; the entry after the last expert holds 0 tokens."""
+
+    def tokens(self, expert: Int) -> Int: ...
+
+    def first_block(self, expert: Int) -> Int:
+        """The expert's first block of rows, where every expert begins a block of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class HostTable:
+    """An expert table from a list of token counts."""
+
+    counts: tuple[int, ...]
+    block_m: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int], block_m: int) -> HostTable:
+        """From the tokens of each expert."""
+        return cls(tuple(counts), block_m)
+
+    def tokens(self, expert: int) -> int:
+        return (*self.counts, 0)[expert]
+
+    def first_block(self, expert: int) -> int:
+        """The expert's first block of rows, where every expert begins a block of its own."""
+        return sum(ceil_div(tokens, self.block_m) for tokens in self.counts[:expert])
+
 
 FC1, FC2 = 0, 1
 INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no difference (docs/hopper.md)

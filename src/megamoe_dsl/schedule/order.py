@@ -33,7 +33,7 @@ class Order(Protocol):
         ...
 
     def first_sizes(self, zero: Int) -> StepSizes:
-        """Of step 0; `zero` is that number, of the walk's kind of integer."""
+        """Sizes of step 0; `zero` is the number 0 as the walk's kind of integer."""
         ...
 
     def part(self, step: Int, before: Any) -> Any:

@@ -86,7 +86,7 @@ class RingOrder(FusedMoeOrder):
         return before
 
     def sizes(self, part: RingStep) -> RingStep:
-        """The step after `part`."""
+        """Sizes of the step that follows the step `part` of the walk."""
         config, table = self.config, self.table
         last = config.problem.experts_per_rank
         fc1_expert, fc1_first = self._following(part.fc1_expert, part.fc1_first + part.fc1_rows)

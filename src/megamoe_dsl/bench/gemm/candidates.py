@@ -61,7 +61,7 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
 
 
 def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
-    """Of weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
+    """Candidates for weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
     expected = point.rows / point.problem.num_groups
     return [
         GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dealt": dealt})

@@ -42,7 +42,7 @@ class GemmPoint:
 
     @property
     def placed_rows(self) -> int:
-        """Of A: those of a contiguous problem fill whole blocks, group by group."""
+        """Rows of A: those of a contiguous problem fill whole blocks, group by group."""
         block = ROW_BLOCK if self.problem.kind == CONTIGUOUS else 1
         return sum(-(-count // block) * block for count in self.counts)
 
@@ -100,7 +100,7 @@ def decoded_points() -> list[GemmPoint]:
 
 
 def unscaled_points() -> list[GemmPoint]:
-    """Of BF16: dense with few rows and with many, and groups of experts."""
+    """Points of BF16: dense with few rows and with many, and groups of experts."""
     found = [dense(8192, 8192, 8192), *(dense(m, n, k) for m in (4096, 512, 64) for n, k in UNSCALED_COLUMNS_AND_DEPTHS)]
     found += [grouped(kind, [384] * 32, 4096, 4096) for kind in (CONTIGUOUS, PACKED)]
     found += [grouped(kind, [64] * 256, 4096, 4096) for kind in (MASKED, PACKED)]

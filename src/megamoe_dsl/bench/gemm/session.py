@@ -102,7 +102,7 @@ def copies_of(tensors: GemmTensors) -> int:
 
 
 def in_rotation(found: Sequence[Launches]) -> Launches:
-    """Of every name, its launches one after the other."""
+    """Launches of every name in turn, one after the other."""
 
     def next_of(turns: Iterator[Callable[[], Any]]) -> Callable[[], Any]:
         return lambda: next(turns)()

@@ -5,9 +5,8 @@ FP8 x FP8 on SM90 (`fp8_mega_moe`), FP8 x FP4 on SM100 (`fp8_fp4_mega_moe`).
 """
 
 from . import utils
-from .buffer import SM90SymmBuffer, SymmBuffer, get_symm_buffer_for_mega_moe, get_symm_buffer_for_sm90_mega_moe
+from .buffer import SM90SymmBuffer, SymmBuffer, get_num_sms, get_symm_buffer_for_mega_moe, get_symm_buffer_for_sm90_mega_moe, set_num_sms
 from .calls import fp8_fp4_mega_moe, fp8_mega_moe
-from .num_sms import get_num_sms, set_num_sms
 from .pre_dispatch import mega_moe_pre_dispatch, mega_moe_pre_dispatch_sm90
 from .scale_layout import transform_sf_into_required_layout
 from .weights import transform_weights_for_mega_moe, transform_weights_for_mega_moe_sm90

@@ -17,7 +17,7 @@ from ...kernels.moe.layouts.tile import TILE_ROWS
 from ...kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ...kernels.registry import default_recipe, find_kernel
 from ...presets.compiled import configs_up_to
-from ...problem import Problem, ProblemError
+from ...problem import Problem, ProblemError, integer_between
 from ...quant import WEIGHT_NAMES, TransformedWeights
 from ...recipe import UE8M0
 from ...runtime import rank_kernel
@@ -26,7 +26,23 @@ from ...runtime.layer import gpu_name
 from ...runtime.rank_kernel import RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
 from ...target import Target
-from .num_sms import get_num_sms
+
+_asked: int | None = None
+
+
+def get_num_sms() -> int:
+    """Those asked for, else all of the current device."""
+    if _asked is not None:
+        return _asked
+    count: int = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return count
+
+
+def set_num_sms(num_sms: int) -> None:
+    """For buffers that are made from now on: a buffer keeps the grid that it is made with.  Raises `ProblemError` unless positive."""
+    global _asked
+    _asked = integer_between("num_sms", num_sms, 1, 1 << 16, "a positive number of SMs")
+
 
 _BY_INPUTS: WeakValueDictionary[int, SymmBuffer] = WeakValueDictionary()
 
@@ -182,7 +198,7 @@ def get_symm_buffer_for_sm90_mega_moe(
     activation: str = "swiglu",
     num_shared_experts: int = 0,
 ) -> SM90SymmBuffer:
-    """As `get_symm_buffer_for_mega_moe`, on SM90."""
+    """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments."""
     _check_options(num_shared_experts, use_fp8_dispatch, "fp8xfp8", activation)
     return SM90SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
 

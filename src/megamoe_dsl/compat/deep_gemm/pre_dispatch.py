@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...problem import ProblemError, integer_between
-from ...runtime.bf16_inputs import Bf16Inputs
-from ...runtime.buffers import check_device
+from ...runtime.buffers import Bf16Inputs, check_device
 from .buffer import SymmBuffer, buffer_of
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,3 +37,27 @@ def _bounded(call: Callable[..., None], bound: Bound) -> Callable[..., None]:
 
     run.__name__, run.__doc__ = call.__name__, call.__doc__
     return run
+
+
+_ABSENT = object()
+
+
+class Swap:
+    """Replaces attributes of other packages' modules, and puts back what was there."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[ModuleType, str, object]] = []
+
+    def put(self, owner: ModuleType, name: str, value: object) -> None:
+        """Sets an attribute, which need not be there yet."""
+        self._before.append((owner, name, getattr(owner, name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Everything as it was, the last change first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..deep_gemm import transform_weights_for_mega_moe_sm90
-from .fused_calls import fused_calls
-from .swap import Swap
+from .fused_calls import Swap, fused_calls
 
 DEEP_GEMM, DP_ATTENTION, WEIGHTS_SM90 = "deep_gemm", "sglang.srt.layers.dp_attention", "sglang.srt.layers.moe.mega_moe_sm90"
 

@@ -13,8 +13,7 @@ import importlib
 import os
 from typing import Any
 
-from .fused_calls import fused_calls
-from .swap import Swap
+from .fused_calls import Swap, fused_calls
 
 VARIABLE = "MEGAMOE_VLLM"
 DEEP_GEMM, CONTEXT = "vllm.utils.deep_gemm", "vllm.forward_context"

@@ -5,15 +5,14 @@ Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/02_layout_algeb
     Layout((4, 8), (8, 1))(2, 3)                        19
     composition(a, b), complement(a, n)                 A after B; what A leaves out
     logical_divide(a, t), logical_product(a, t)         tiles of A; A repeated
-    left_inverse(a), right_inverse(a), coalesce(a)
-    ComposedLayout(XorSwizzle(3, 4, 3), 0, a)           a swizzle after a layout
+    right_inverse(a), coalesce(a)
+    swizzled(swizzle, a)                                a swizzle after a layout
 """
 
 from .coalesce import coalesce, same_function
-from .complement import complement
 from .composed import ComposedLayout, swizzled
 from .composition import Tiler, composition, identity
-from .divide import logical_divide, zipped_divide
+from .divide import complement, logical_divide, logical_product
 from .int_tuple import (
     AlgebraError,
     Coordinate,
@@ -27,10 +26,8 @@ from .int_tuple import (
     product,
     unflatten,
 )
-from .inverse import left_inverse, right_inverse
+from .inverse import right_inverse
 from .layout import Layout, join, row_major
-from .product import logical_product, zipped_product
-from .xor_swizzle import XorSwizzle
 
 __all__ = [
     "AlgebraError",
@@ -39,7 +36,6 @@ __all__ = [
     "IntTuple",
     "Layout",
     "Tiler",
-    "XorSwizzle",
     "coalesce",
     "compact_strides",
     "complement",
@@ -51,7 +47,6 @@ __all__ = [
     "identity",
     "idx2crd",
     "join",
-    "left_inverse",
     "logical_divide",
     "logical_product",
     "product",
@@ -60,6 +55,4 @@ __all__ = [
     "same_function",
     "swizzled",
     "unflatten",
-    "zipped_divide",
-    "zipped_product",
 ]

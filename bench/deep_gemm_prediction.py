@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ..layouts.arith import ceil_div
-from ..problem import Problem
-from ..schedule import FC1, FC2, Block
-from .calibration import Calibration
-from .launch import KBlocks, RankLoad
-from .sm100 import Instructions, Shape
-from .subject import Subject
-from .tiles import Tiles, TokenBlocks
+from megamoe_dsl.layouts.arith import ceil_div
+from megamoe_dsl.predict.calibration import Calibration
+from megamoe_dsl.predict.launch import KBlocks, RankLoad
+from megamoe_dsl.predict.sm100 import Instructions, Shape
+from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.tiles import Tiles, TokenBlocks
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule import FC1, FC2, Block
 
 IMBALANCE = 2
 

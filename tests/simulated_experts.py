@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..artifact.artifact import Artifact
-from ..sim import Launch, Report
-from .expert_call import ExpertCall
-from .simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.runtime.expert_call import ExpertCall
+from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.sim import Launch, Report
 
 
 def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options: Any) -> tuple[torch.Tensor, list[Report]]:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from ..artifact.artifact import Artifact
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
-from ..problem import ProblemError
-from ..sim import Launch, Report, load
-from .bf16_inputs import Bf16Inputs
-from .simulated import CPU, SimulatedMoE
-from .watchdog import naming_the_wait
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.buffers import Bf16Inputs
+from megamoe_dsl.runtime.simulated import CPU, SimulatedMoE
+from megamoe_dsl.runtime.watchdog import naming_the_wait
+from megamoe_dsl.sim import Launch, Report, load
 
 
 class SimulatedLayer:
