@@ -32,7 +32,7 @@ from cutlass import Boolean, Int32, Int64
 from megamoe_dsl import sim
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile, load_tokens, load_weights
-from megamoe_dsl.blocks.sm90.main_loop import Share, multiply_tile
+from megamoe_dsl.blocks.sm90.main_loop import Share
 from megamoe_dsl.blocks.sm90.math_thread import MathThread
 from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_ROWS, RowShare
 from megamoe_dsl.blocks.sm90.tokens_as_n import ColumnShare
@@ -271,7 +271,7 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
     scales = WeightScales((matrix.load(first, me.lane), matrix.load(second, me.lane)), Boolean(False))
     if cutlass.const_expr(config.waits_per_tile):
         stage.wait_full()
-    sums, stage = multiply_tile(stage, me, scales, Int32(config.k_blocks))
+    sums, stage = me.multiply_tile(stage, scales, Int32(config.k_blocks))
     config.epilogue.finish(gemm, block, me, sums)
     return stage
 

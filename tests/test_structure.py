@@ -82,7 +82,7 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]|\bWarpRole\(")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
     gemms = ("gemm.kernel", "gemm.sm100.kernel")
-    layers = ("sm100", "sm90", "unfused", "unfused.sm100", "halves", "halves.sm100")
+    layers = ("sm100", "sm90", "unfused", "halves", "halves.sm100")
     assert found - {"blocks.warp_roles"} == {f"kernels.{one}" for one in (*gemms, *(f"moe.{layer}.kernel" for layer in layers))}
 
 

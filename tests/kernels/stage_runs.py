@@ -11,7 +11,6 @@ from mega_moe_runs import Layer, artifact, inputs, received
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe.unfused.config import LinearConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.runtime.simulated import SimulatedStages
 
@@ -19,7 +18,7 @@ from megamoe_dsl.runtime.simulated import SimulatedStages
 def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:
     """Compiled, in the order of their launches; rings of so many stages, or the deepest."""
     configs = stage_configs(fused)
-    return [artifact(one.replace(num_stages=num_stages) if isinstance(one, LinearConfig) else one) for one in configs]
+    return [artifact(one.replace(num_stages=num_stages) if one.part.linear else one) for one in configs]
 
 
 def unfused_layer(stages: Sequence[Artifact], case: Case, **options: Any) -> Layer:

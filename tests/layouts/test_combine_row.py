@@ -13,9 +13,8 @@ from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.hardware.bank_conflicts import wavefronts
-from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan
+from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan, combine_channels, vector_address
 from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
-from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels, vector_address
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.work import Load, count_work
 from megamoe_dsl.layouts.region import U8
@@ -61,7 +60,7 @@ def test_presets_take_half_the_bytes(preset: str, share: float) -> None:
 @settings(max_examples=50)
 @given(HIDDEN.filter(lambda hidden: hidden <= 8192), st.integers(1, 32), st.sampled_from((4, 8)))
 def test_lanes_find_their_codes_and_scales(hidden: int, topk: int, warps: int) -> None:
-    """Code and scale of every channel, as `results_e4m3` reads them from the slot of its piece."""
+    """Code and scale of every channel, as `results` reads them from the slot of its piece."""
     plan = CombinePlan(hidden, topk, warps, COMBINE[E4M3])
     channels, seen = combine_channels(plan.chunk), set()
     for part, lane, vector in product(range(plan.pieces), range(0, 32, 5), range(plan.chunk // 256)):

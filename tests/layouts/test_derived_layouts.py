@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gate_up import gate_up_rows
 from hardware_layouts import (
     CTA,
     accumulators,
@@ -31,8 +32,7 @@ from megamoe_dsl.hardware.operand_tile import swizzle_atom
 from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_atom, utccp_row, utccp_source
 from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.kernels.moe.layouts.combine_vectors import combine_channels
-from megamoe_dsl.kernels.moe.layouts.gate_up import gate_up_rows
+from megamoe_dsl.kernels.moe.layouts.combine_plan import combine_channels
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, CombinePlan
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, combine_channels
 from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
-from megamoe_dsl.kernels.moe.layouts.combine_vectors import LANES, VECTOR, combine_channels
-from megamoe_dsl.kernels.moe.layouts.row_chunks import RowChunks
+from megamoe_dsl.kernels.moe.layouts.smem_plan import RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS
 from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps

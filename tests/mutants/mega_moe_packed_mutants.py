@@ -111,9 +111,9 @@ PACKED_MUTANTS = (
     mutant(
         "powers of two are read from the stage after a tile's last",
         "stale buffer",
-        "multiply_decoded_tile",
-        "stage.previous()",
-        "stage",
+        "DecodedShare.multiply_tile",
+        "following.previous()",
+        "following",
         f"{MAGNITUDES}[128]",
         OF_128,
     ),
@@ -216,7 +216,7 @@ PACKED_MUTANTS = (
     mutant(
         "a tile's powers of two are read from the stage after its last",
         "stale buffer",
-        "multiply_ahead_tile",
+        "DecodedAhead.multiply_tile",
         "stage.previous()",
         "stage",
         IN_PAIRS,

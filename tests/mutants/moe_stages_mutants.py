@@ -27,19 +27,19 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         mutant(
             "Linear1's results go where Linear2's belong",
             "wrong base",
-            "StageContext.linear_result",
-            '"fc1_out" if self.config.phase == FC1 else "fc2_out"',
+            "StageContext.result_rows",
+            '"fc1_out" if self.result_phase == FC1 else "fc2_out"',
             '"fc2_out"',
         ),
         mutant_sm100(
-            "all eight rows of a pass go to the first one's place", "wrong base", "Sm100StageContext.result_rows", "place + step", "place"
+            "all eight rows of a pass go to the first one's place", "wrong base", "StageContext.result_rows", "place + step", "place"
         ),
         mutant(
             "a linear stage has as many blocks of weights as the other",
             "wrong number",
-            "LinearConfig.n_blocks",
-            "self.fc1_n_blocks if self.phase == FC1 else self.fc2_n_blocks",
-            "self.fc2_n_blocks if self.phase == FC1 else self.fc1_n_blocks",
+            "StageConfig.n_blocks",
+            "self.fused.fc1_n_blocks if self.part.phase == FC1 else self.fused.fc2_n_blocks",
+            "self.fused.fc2_n_blocks if self.part.phase == FC1 else self.fused.fc1_n_blocks",
         ),
     ),
     "moe_swiglu": (
@@ -84,7 +84,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "every linear stage multiplies Linear1's weights",
             "wrong base",
             "LinearOrder.block",
-            "Block(self.config.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)",
+            "Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)",
             "Block(0, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)",
         ),
     ),

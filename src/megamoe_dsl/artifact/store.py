@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -70,8 +70,16 @@ def dsl_version() -> str | None:
 
 
 def describe_config(config: KernelConfig) -> dict[str, Any]:
-    """A configuration as JSON values."""
-    return {"kernel": kernel_of(config).name, "kind": type(config).__name__, **asdict(cast(Any, config))}
+    """A configuration as JSON values, one that it holds as well."""
+    kinds = {kind for _, kind in config_types().values()}
+
+    def describe(value: Any) -> Any:
+        if type(value) in kinds:
+            return describe_config(value)
+        return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+    values = {one.name: describe(getattr(config, one.name)) for one in fields(cast(Any, config))}
+    return {"kernel": kernel_of(config).name, "kind": type(config).__name__, **values}
 
 
 def read_config(values: dict[str, Any]) -> KernelConfig:
@@ -85,7 +93,13 @@ def read_config(values: dict[str, Any]) -> KernelConfig:
     given = {name: value for name, value in values.items() if name not in ("kernel", "kind")}
     if unknown := given.keys() - known:
         raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
-    config: KernelConfig = kind(**{**given, "problem": kernel.problem(**given["problem"])})
+
+    def read(name: str, value: Any) -> Any:
+        if name == "problem":
+            return kernel.problem(**value)
+        return read_config(value) if isinstance(value, dict) and "kind" in value else value
+
+    config: KernelConfig = kind(**{name: read(name, value) for name, value in given.items()})
     return config
 
 

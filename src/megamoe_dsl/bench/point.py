@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.sm90.pool_size import with_pool_rows
+from ..kernels.moe.sm90.config import with_pool_rows
 from ..kernels.moe.work import Load
 from ..predict.roofline import bound_of
 from ..presets import preset
@@ -51,7 +51,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
-    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/pool_size.py)
+    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/config.py)
     combine           of the problem: the element in which results travel back
     """
 

@@ -1,4 +1,5 @@
-"""What a CTA sets up before its roles begin, in every kernel: its shared memory and its mbarriers."""
+"""What a CTA sets up before its roles begin, in every kernel: its shared memory, its mbarriers, and its tensor
+maps where they are a table in global memory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from cutlass import Int32
 
 from ..device.mbarrier import fence_init, init
 from ..device.sync import let_next_launch_begin, wait_for_launches_before
+from ..device.tma import acquire_tensor_map, prefetch_tensor_map
 from ..device.warp import elect, smem_base
+from ..hardware.tensor_map import DESCRIPTOR_BYTES
 from ..layouts.region import Region
 
 
@@ -28,6 +31,17 @@ def init_barriers(ctx: Any):
             for i in cutlass.range_constexpr(row.count):
                 init(ctx.barrier(row.name, i), row.arrivals)
         fence_init()
+
+
+@cute.jit
+def acquire_maps(ctx: Any, count: cutlass.Constexpr[int]):
+    """The table of tensor maps.  The host has copied it to global memory, so every CTA needs a fence before TMA uses it (CUDA Programming
+    Guide, "Using TMA to transfer multi-dimensional arrays")."""
+    if elect():
+        for i in cutlass.range_constexpr(count):
+            acquire_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
+        for i in cutlass.range_constexpr(count):
+            prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
 
 
 def begin() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.sm90.config import Sm90Config
-from ..kernels.moe.sm90.pool_size import with_pool_rows
+from ..kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import option
@@ -90,9 +89,9 @@ class ConfigOptions(ShapeOptions):
         """
         found = find_kernel(kernel)
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
-        known = {field.name for field in fields(config_type(found, self.architecture))}
+        config_type(found, self.architecture)
         for name, value in given_only(tile).items():
-            if name not in known:
+            if name not in found.choices(self.architecture):
                 raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
         return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
 

@@ -36,6 +36,10 @@ class Swizzle:
         """Swizzled byte address; an involution."""
         return address ^ (((address >> 7) & self.mask) << 4)
 
+    def chunk(self, index: Int, row: Int) -> Int:
+        """Byte of a row of `span` bytes where its 16-byte chunk `index` lies."""
+        return ((index ^ row) & self.mask) << 4
+
 
 SW32 = Swizzle(32)
 SW64 = Swizzle(64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Inspection:
             "compile_seconds": round(artifact.seconds, 3),
             "problem": asdict(config.problem),
             "config": {
-                **{one.name: getattr(config, one.name) for one in fields(config) if one.name not in ("problem", "num_stages")},
+                **{name: value for name, value in asdict(config).items() if name not in ("problem", "num_stages")},
                 "num_threads": config.num_threads,
                 **stages,
             },

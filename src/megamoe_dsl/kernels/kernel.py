@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -70,6 +71,14 @@ class Kernel(ABC):
     def takes(cls, recipe: str) -> bool:
         """Whether it has these number formats on any architecture."""
         return any(recipe in names for names in cls.recipes.values())
+
+    def has(self, config: object) -> bool:
+        """Whether it is a configuration of this kernel."""
+        return type(config) in self.configs.values() and type(getattr(config, "problem", None)) is self.problem
+
+    def choices(self, arch: Arch) -> set[str]:
+        """Names of the fields that `choose` takes for an architecture that the kernel is written for."""
+        return {one.name for one in fields(self.configs[arch.name])}
 
     # --- what every kernel has
     @abstractmethod

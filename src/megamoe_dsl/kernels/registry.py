@@ -41,9 +41,9 @@ def find_kernel(name: str) -> Kernel:
 def kernel_of(config: object) -> Kernel:
     """The family of a configuration.  Raises `ConfigError` for what is none."""
     for kernel in KERNELS:
-        if type(config) in kernel.configs.values() and type(getattr(config, "problem", None)) is kernel.problem:
+        if kernel.has(config):
             return kernel
-    known = ", ".join(kind.__name__ for kernel in KERNELS for kind in kernel.configs.values())
+    known = ", ".join(config_types())
     raise ConfigError("config", config, f"one of {known}: Sm100Config.choose(problem, num_tokens) makes one")
 
 

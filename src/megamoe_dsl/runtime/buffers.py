@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.layouts.watchdog import describe
+from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
@@ -177,7 +177,7 @@ class RankBuffers:
 
     def __init__(
         self,
-        config: MegaMoeConfig,
+        config: LayerConfig,
         weights: ExpertWeights | TransformedWeights,
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
@@ -228,11 +228,11 @@ class RankBuffers:
 
     @cached_property
     def results(self) -> torch.Tensor:
-        """What stages of an unfused layer leave for one another (kernels/moe/unfused/results.py); empty for the fused kernel."""
+        """What stages of an unfused layer leave for one another (kernels/moe/unfused/stage.py); empty for the fused kernel."""
         region = kernel_of(self.config).buffers(self.config).get("results")
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 
-    def rebound(self, config: MegaMoeConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
+    def rebound(self, config: LayerConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
         capacity is the same, and the record when no other is given."""
         other = copy.copy(self)

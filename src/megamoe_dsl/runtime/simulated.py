@@ -9,7 +9,7 @@ import torch
 
 from ..artifact.artifact import Artifact
 from ..integer import as_integer
-from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.unfused.family import STAGES
 from ..problem import ProblemError
 from ..quant import ExpertWeights, weight_names
@@ -43,7 +43,7 @@ class SimulatedMoE:
         watchdog_ns: SupportsIndex = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, MegaMoeConfig):
+        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, LayerConfig):
             given = type(artifact.config if isinstance(artifact, Artifact) else artifact).__name__
             raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
         number = as_integer(seed)

@@ -20,7 +20,7 @@ from .source import function_of, functions_of
 
 TOKENS_PER_UNIT = 8
 LANE_VECTOR_CHANNELS = 256  # channels that a warp reads with one load per lane
-ADDS_A_SLOT = ("combine.", "results_bf16.add", "results_e4m3.add")
+ADDS_A_SLOT = ("combine.", "results.add")
 
 
 class InspectionError(RuntimeError):

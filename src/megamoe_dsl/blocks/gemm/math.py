@@ -22,7 +22,7 @@ from ...device.tma import wait_group_read
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import div, select
 from ..sm90.accumulate import accumulate_tile
-from ..sm90.main_loop import Share, multiply_ahead, multiply_tile
+from ..sm90.main_loop import Share, multiply_ahead
 from ..sm90.math_thread import MathThread
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare
@@ -147,7 +147,7 @@ def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scal
         return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
     stage.wait_full()
     ctx.stamp(Activity.WAIT_STAGE, tile)
-    return multiply_tile(stage, me, scales, ctx.k_blocks)
+    return me.multiply_tile(stage, scales, ctx.k_blocks)
 
 
 def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:

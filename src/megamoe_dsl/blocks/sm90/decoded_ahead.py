@@ -35,15 +35,14 @@ class DecodedAhead(DecodedShare):
         share = DecodedShare.of(me, half=False, in_registers=True)
         return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
 
-
-@cute.jit
-def multiply_ahead_tile(stage: Stage, me: DecodedAhead, k_blocks: Int32):
-    """`k_blocks` > 0 stages, the first of them full.  Returns the sums, chunk by chunk, and the stage after the last."""
-    acc, tokens = me.zero(), me.fragment(stage)
-    for _ in cutlass.range(k_blocks - 1, unroll=1):
-        acc, tokens, stage = multiply_stage(stage, me, acc, tokens, True)
-    acc, tokens, stage = multiply_stage(stage, me, acc, tokens, False)
-    return me.scale_rows(acc.parts, stage.previous()), stage
+    @cute.jit
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
+        """As of a `DecodedShare`."""
+        acc, tokens = self.zero(), self.fragment(stage)
+        for _ in cutlass.range(k_blocks - 1, unroll=1):
+            acc, tokens, stage = multiply_stage(stage, self, acc, tokens, True)
+        acc, tokens, stage = multiply_stage(stage, self, acc, tokens, False)
+        return self.scale_rows(acc.parts, stage.previous()), stage
 
 
 @cute.jit

@@ -25,7 +25,7 @@ from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread
-from .promoted_sums import PromotedSums
+from .promoted_sums import PromotedSums, multiply_tile
 from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
 
 WARPS = 4
@@ -60,6 +60,11 @@ class DecodedShare(RowShare):
         """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
         first = stage.shared("tokens") + self.place
         return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
+
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
+        """As of a `RowShare`, with the powers of two of the weight rows at the end."""
+        sums, following = multiply_tile(stage, self, scales, k_blocks)
+        return self.scale_rows(sums, following.previous()), following
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
@@ -139,12 +144,3 @@ def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
 def power_of_byte(word: Any, index: int) -> Any:
     """The power of two that a UE8M0 byte of a word stands for."""
     return emit_to(Float32, "mov.b32 {}, {};", (word >> (8 * index) & Uint32(255)) << 23)
-
-
-@cute.jit
-def multiply_decoded_tile(stage: Stage, me: DecodedShare, k_blocks: Int32):
-    """`k_blocks` > 0 stages, the first of them full.  Returns the sums, chunk by chunk, and the stage after the last."""
-    acc = me.zero()
-    for k in cutlass.range(k_blocks, unroll=1):
-        acc, stage = me.multiply(stage, acc, None, k, k + 1 < k_blocks)
-    return me.scale_rows(acc.parts, stage.previous()), stage

@@ -27,16 +27,6 @@ Share = RowShare | ColumnShare
 
 
 @cute.jit
-def multiply_tile(stage: Stage, me: Share, scales: WeightScales, k_blocks: Int32):
-    """Multiplies `k_blocks` > 0 stages; the first must be full.  Returns the sums, one tuple for each part of the share, and the stage
-    after the last."""
-    acc = me.zero()
-    for k in cutlass.range(k_blocks, unroll=1):
-        acc, stage = me.multiply(stage, acc, scales, k, k + 1 < k_blocks)
-    return acc.parts, stage
-
-
-@cute.jit
 def multiply_ahead(stage: Stage, me: Share, scales: WeightScales, k_blocks: Int32, ahead: cutlass.Constexpr[int]):
     """The same for a share of one part, with the partial sums of up to `ahead` K blocks in the tensor core at a time, each in registers of
     its own: for tiles so narrow that a K block takes as long as its latency.  Waits for the first stage, too."""

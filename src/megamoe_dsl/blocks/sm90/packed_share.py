@@ -61,6 +61,16 @@ class PackedShare(MathThread):
         """Its warpgroup's weight rows are not the other's too."""
         return True
 
+    @cute.jit
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
+        """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
+        parts = PromotedSums.zero(self.blocks, self.tokens // 2).parts
+        partials = parts
+        ahead = Ahead.of(self, stage)
+        for k in cutlass.range(k_blocks, unroll=1):
+            parts, partials, ahead, stage = multiply_stage(stage, self, parts, partials, ahead, k + 1 < k_blocks)
+        return scale_rows(parts, ahead.record[3]), stage
+
     def record(self, stage: Stage) -> tuple[Any, ...]:
         """Four words: shifts of both blocks, scale of the tile, exponents of the rows."""
         index = record_index(self.group if self.part.per_tile == 1 else 0, self.warp, self.row)
@@ -112,17 +122,6 @@ class Ahead:
     def of(me: PackedShare, stage: Stage) -> Ahead:
         record = me.record(stage)
         return Ahead(record, me.fragment(stage, record, 0))
-
-
-@cute.jit
-def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
-    """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
-    parts = PromotedSums.zero(me.blocks, me.tokens // 2).parts
-    partials = parts
-    ahead = Ahead.of(me, stage)
-    for k in cutlass.range(k_blocks, unroll=1):
-        parts, partials, ahead, stage = multiply_stage(stage, me, parts, partials, ahead, k + 1 < k_blocks)
-    return scale_rows(parts, ahead.record[3]), stage
 
 
 @cute.jit

@@ -23,7 +23,7 @@ from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from .math_thread import MathThread
-from .promoted_sums import PromotedSums
+from .promoted_sums import PromotedSums, multiply_tile
 from .weight_scales import WeightScales
 
 CHUNKS = 2
@@ -86,6 +86,11 @@ class RowShare(MathThread):
     def zero(self) -> PromotedSums:
         """Sums before the first K block."""
         return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
+
+    def multiply_tile(self, stage: Stage, scales: WeightScales | None, k_blocks: Int32) -> tuple[Any, Stage]:
+        """`k_blocks` > 0 stages, the first of them full.  Returns the sums, part by part, and the stage after the last."""
+        sums, following = multiply_tile(stage, self, scales, k_blocks)
+        return sums, following
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales | None, k: Int32, more: cutlass.Boolean):

@@ -52,3 +52,24 @@ class BiasedArguments(Sm90Arguments):
 
     fc1_bias: Int64
     fc2_bias: Int64
+
+
+@dataclass(frozen=True)
+class StageArguments(Arguments):
+    """Those of the fused kernel, and `results`: what Linear1 and Linear2 leave for the stage after them (unfused/stage.py)."""
+
+    results: Int64
+
+
+@dataclass(frozen=True)
+class ScaledStageArguments(Sm90Arguments):
+    """The same of a linear stage whose weights have FP32 scales beside them."""
+
+    results: Int64
+
+
+@dataclass(frozen=True)
+class BiasedStageArguments(BiasedArguments):
+    """The same of any linear stage of a layer with biases."""
+
+    results: Int64

@@ -16,7 +16,7 @@ from .layouts.tile import TILE_ROWS
 
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
-    """Of the bias of a weight row, counted in the order of the weights."""
+    """Address of the bias of a weight row, counted in the order of the weights."""
     config, args = ctx.config, cast(BiasedArguments, ctx.args)
     base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
     return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4

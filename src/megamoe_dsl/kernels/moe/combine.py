@@ -24,9 +24,8 @@ from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, shuffle_f32, sync_warp
 from ...layouts.arith import div
 from .context import Context
-from .layouts.combine_plan import Y_BYTES, CombinePlan
-from .layouts.combine_vectors import VECTOR, vector_address
-from .routing import expert_of
+from .exchange_counts import expert_of
+from .layouts.combine_plan import VECTOR, Y_BYTES, CombinePlan, vector_address
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Sums:
 
 @cute.jit
 def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
-    """One epilogue warp."""
+    """Sums the pieces of y that one epilogue warp has."""
     config, plan = ctx.config, ctx.config.smem.combine
     # Other ranks wrote the rows through the generic proxy.
     fence_async_global()
@@ -145,7 +144,7 @@ def channels_of(plan: CombinePlan, index: Any) -> Any:
 
 
 def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
-    """Of a piece in y, which may have more than 2^31 bytes, where all have as many."""
+    """Address of a piece in y, which may have more than 2^31 bytes; all pieces have `num_bytes`."""
     return y + Int64(index) * num_bytes
 
 

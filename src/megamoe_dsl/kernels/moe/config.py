@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
+from ...hardware.tmem import TmemPlan
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
 from ...schedule import FusedMoeOrder, RingOrder
@@ -22,6 +23,7 @@ from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
 from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
+WINDOW_QUARTERS = 3  # of a ring's blocks
 Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
 """(problem, expected tokens per expert, a tile or None, SMs) to fields of a configuration."""
 
@@ -51,6 +53,8 @@ class MegaMoeConfig(ABC):
     tiles: ClassVar[tuple[int, ...]]
     group_m: ClassVar[int]
     """Token blocks that the schedule takes together."""
+    maps_per_linear: ClassVar[int]
+    """Tensor maps from one of Linear1 to that of Linear2 (maps.py)."""
 
     problem: Problem
     block_m: int
@@ -144,6 +148,11 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def registers(self) -> RegisterBudget:
         """Per thread, of each role."""
+
+    @property
+    @abstractmethod
+    def linear_registers(self) -> RegisterBudget:
+        """Registers of loaders and epilogue in a launch of Linear1 or Linear2 alone, which have what dispatch has here."""
 
     @property
     def dispatch_warps(self) -> int:
@@ -252,7 +261,33 @@ class MegaMoeConfig(ABC):
         """Blocks of K of a Linear2 tile (intermediate channels)."""
         return ceil_div(self.problem.intermediate, self.block_k)
 
+    @property
+    def window(self) -> int:
+        """Places of a ring that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
+        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+
+    @property
+    def weight_scales(self) -> bool:
+        """Whether FP32 scales of the weights are arguments, because neither the weights' tiles nor tensor maps bring them."""
+        return False
+
+    # --- for tables
+    @property
+    @abstractmethod
+    def tile_fact(self) -> str:
+        """A tile's extents, and on what it is computed."""
+
+    @property
+    @abstractmethod
+    def epilogue_fact(self) -> str:
+        """How many warps finish tiles, and what else says how they do it."""
+
     # --- plans
+    @property
+    def tmem(self) -> TmemPlan | None:
+        """Columns of a CTA's tensor memory, where there is any."""
+        return None
+
     @property
     def plan_shape(self) -> tuple[int, int, int, int, int]:
         """The first fields of every SMEM plan."""
@@ -262,11 +297,20 @@ class MegaMoeConfig(ABC):
     @property
     @abstractmethod
     def smem(self) -> SmemPlan:
-        """Of `num_stages` stages."""
+        """The plan of a CTA's shared memory."""
 
     @abstractmethod
     def smem_plan(self, num_stages: int) -> SmemPlan:
-        """Of another number of stages."""
+        """The plan of a ring of this depth."""
+
+    # --- the layer in a launch per stage (unfused/)
+    @abstractmethod
+    def of_stage(self, linear: bool) -> Self:
+        """The same tile, pool and grid for a launch of one stage, without what a stage does not have; `linear` stages multiply."""
+
+    def stage_plan(self, num_stages: int) -> SmemPlan:
+        """The plan of which a launch of one stage uses a part."""
+        return self.smem_plan(num_stages)
 
 
 def require_whole_tiles(problem: Problem, what: str) -> None:

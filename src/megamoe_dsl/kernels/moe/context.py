@@ -10,33 +10,31 @@ from cutlass import Int32, Int64
 
 from ...blocks.rank_place import RankPlace
 from ...device.cluster import ClusterPlace
+from ...device.memory import load_u64
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1, FC2
-from .arguments import Arguments
 from .layouts.combine_row import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
-from .results_bf16 import Bf16Results
-from .results_e4m3 import E4m3Results
+from .results import Bf16Results, E4m3Results
 
 
 @dataclass(frozen=True)
 class Context(RankPlace):
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
-    place in the pair.  An architecture's context says how far a tensor map of Linear2 is from that of Linear1, in bytes."""
+    place in the pair."""
 
-    phase_stride: ClassVar[int]
     waits = Wait
 
     operands_arrive: ClassVar[bool] = True
     """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
 
     config: cutlass.Constexpr[Any]
-    args: Arguments
+    args: Any
     smem: Int32
     sm: Int32
     cta_rank: Int32
@@ -60,6 +58,14 @@ class Context(RankPlace):
     def result_phase(self) -> int:
         """The linear whose results leave through `outputs`."""
         return FC2
+
+    def result_place(self, row: Any) -> Any:
+        """What says where results of pool rows from `row` on go: the addresses of their tokens' combine rows, on the tokens' ranks."""
+        return self.at("token_src_metadata", row)
+
+    def result_rows(self, place: Any, steps: range) -> list[Any]:
+        """Where those so many rows after the first go."""
+        return [load_u64(place + step * 8) for step in steps]
 
     @property
     def place(self) -> ClusterPlace:
@@ -88,14 +94,15 @@ class Context(RankPlace):
 
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
         if isinstance(phase, int):
-            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * self.phase_stride)
-        return self.args.maps + Int64(phase * self.phase_stride) + which * DESCRIPTOR_BYTES
+            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)
+        return self.args.maps + Int64(phase * stride) + which * DESCRIPTOR_BYTES
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (kernels/moe/sm100/barriers.py)."""
+        """Shared address of an mbarrier."""
         return self.shared(f"{name}_barrier", index)

@@ -18,13 +18,13 @@ from ...layouts.activity import Activity, Role
 from .clean import clean_workspace
 from .context import Context
 from .exchange_counts import exchange_counts
-from .layouts.named_barrier import NamedBarrier
+from .layouts.tile import NamedBarrier
 from .pull import pull_tokens
 
 
 @cute.jit
 def dispatch(ctx: Context, thread: Int32):
-    """The dispatch warps."""
+    """Runs one thread of the dispatch warps from counts to cleaning."""
     group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.dispatch_warps, thread)
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)

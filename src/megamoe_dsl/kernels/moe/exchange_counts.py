@@ -14,13 +14,14 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, Uint64
 
 from ...blocks.rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
 from ...device.memory import (
     atomic_add_shared,
     atomic_add_u32,
     fence_sys,
+    load_constant_u64,
     load_shared_u32,
     load_u32,
     reduce_add_shared,
@@ -29,11 +30,10 @@ from ...device.memory import (
     store_u32,
     store_u64,
 )
-from ...layouts.arith import div, minimum
+from ...layouts.arith import div, minimum, select
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
 from .layouts.workspace import RankBarrier
-from .routing import MASKED, expert_of
 
 THREADS = 32 * DISPATCH_WARPS
 ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
@@ -176,3 +176,16 @@ def send_counts(ctx: Context, group: Group, totals: list[Any]):
                     reduce_add_u64(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT, "relaxed", "sys")
         if cutlass.const_expr(not signal):
             fence_sys()
+
+
+MASKED = -1
+
+
+def expert_of(ctx: Context, token: Any, slot: Any) -> Int32:
+    """Expert of a token's slot; negative when the slot is masked.
+
+    An index that names no expert masks its slot, be it -1 or not: it must not become an address on another rank.  `slot` may exceed
+    top-k: slots of all tokens lie one after another.
+    """
+    index = Uint64(load_constant_u64(ctx.at("topk_idx", token, slot)))
+    return select(index < ctx.config.problem.num_experts, Int32(index), Int32(MASKED))

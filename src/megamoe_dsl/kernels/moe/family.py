@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from ...arch import SM90, SM100
 from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
@@ -18,9 +19,16 @@ from ..work import Work
 from .arguments import Arguments, BiasedArguments, Sm90Arguments
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
+from .sm90 import maps as sm90_maps
 from .sm90.config import Sm90Config
+from .sm90.measures import measure_sm90
+from .sm100 import maps as sm100_maps
 from .sm100.config import Sm100Config
+from .sm100.measures import measure_sm100
 from .work import Load, count_work
+
+TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90_maps.tensor_maps, SM100.name: sm100_maps.tensor_maps}
+MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
 class MegaMoeKernel(Kernel):
@@ -28,7 +36,7 @@ class MegaMoeKernel(Kernel):
 
     name = "mega_moe"
     problem = Problem
-    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {"sm_100a": Sm100Config, "sm_90a": Sm90Config}
+    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM100.name: Sm100Config, SM90.name: Sm90Config}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     resident = True
 
@@ -37,7 +45,7 @@ class MegaMoeKernel(Kernel):
         return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
 
     def function(self, config: MegaMoeConfig) -> Callable[..., Any]:
-        if isinstance(config, Sm90Config):
+        if config.arch == SM90:
             from .sm90.kernel import mega_moe_kernel
         else:
             from .sm100.kernel import mega_moe_kernel  # type: ignore[assignment]
@@ -47,7 +55,7 @@ class MegaMoeKernel(Kernel):
         """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
         if config.problem.biases:
             return BiasedArguments
-        return Sm90Arguments if isinstance(config, Sm90Config) and not config.packed else Arguments
+        return Sm90Arguments if config.weight_scales else Arguments
 
     def label(self, config: MegaMoeConfig) -> str:
         """Shape, experts, top-k, ranks, most tokens of a rank, and tokens of a tile."""
@@ -55,23 +63,13 @@ class MegaMoeKernel(Kernel):
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
         """Tile, pool if it is a ring, epilogue, schedule, grid, ring and registers."""
-        pool: list[tuple[str, object]] = []
-        if isinstance(config, Sm100Config):
-            tile = f"256 weight rows x {config.block_m} tokens x {config.block_k} channels over two CTAs"
-            epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
-        else:
-            assert isinstance(config, Sm90Config)
-            if config.ring_blocks:
-                pool = [("token pool", f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead")]
-            columns = "tokens" if config.swap_ab else "weight rows"
-            tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
-            epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
+        ring = f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead"
         budget = config.registers
         return [
-            ("tile", tile),
-            ("epilogue", epilogue),
+            ("tile", config.tile_fact),
+            ("epilogue", config.epilogue_fact),
             ("experts that Linear1 is ahead", config.lookahead),
-            *pool,
+            *([("token pool", ring)] if config.ring_blocks else []),
             *super().facts(config),
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
@@ -85,17 +83,10 @@ class MegaMoeKernel(Kernel):
 
     def tensor_maps(self, config: MegaMoeConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""
-        if isinstance(config, Sm90Config):
-            from .sm90 import maps as sm90_maps
-
-            return sm90_maps.tensor_maps(config, addresses["sym"], addresses)
-        assert isinstance(config, Sm100Config)
-        from .sm100 import maps as sm100_maps
-
-        return sm100_maps.tensor_maps(config, addresses["sym"], addresses)
+        return TENSOR_MAPS[config.arch.name](config, addresses["sym"], addresses)
 
     def tmem(self, config: MegaMoeConfig) -> TmemPlan | None:
-        return config.tmem if isinstance(config, Sm100Config) else None
+        return config.tmem
 
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
         """Per thread of the roles dispatch, loader and epilogue."""
@@ -104,11 +95,7 @@ class MegaMoeKernel(Kernel):
         return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
-        from .sm90.measures import measure_sm90
-        from .sm100.measures import measure_sm100
-
-        measure = measure_sm90 if isinstance(config, Sm90Config) else measure_sm100
-        return measure(Measurer(config, listing))
+        return MEASURES[config.arch.name](Measurer(config, listing))
 
     def work(self, problem: Problem, load: Load) -> Work:
         """The least that a rank has to do."""

@@ -26,9 +26,9 @@ from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wai
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
+from .arrival import wait_rows
 from .context import Context
-from .layouts.row_chunks import RowChunks
-from .ring import wait_rows
+from .layouts.smem_plan import RowChunks
 from .table import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
@@ -71,7 +71,7 @@ def advance_to_valid(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
 
 @cute.jit
 def pull_tokens(ctx: Context, warp: Int32):
-    """One dispatch warp."""
+    """Pulls one dispatch warp's share of the tokens into the pool."""
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
@@ -90,7 +90,7 @@ def pull_tokens(ctx: Context, warp: Int32):
 
 
 def no_tokens(num_ranks: int) -> tuple[Int32, ...]:
-    """Of every set of 32 ranks, what a lane holds of one of them."""
+    """What a lane holds of every set of 32 ranks before it has counted: no tokens."""
     return (Int32(0),) * ceil_div(num_ranks, LANES)
 
 
@@ -106,7 +106,7 @@ def tokens_of_ranks(ctx: Context, before: tuple[Int32, ...], expert: Int32, lane
 
 
 def active_ranks(remaining: Sequence[Any]) -> list[Any]:
-    """Of every set of 32 ranks, a bit for each that has tokens left."""
+    """Each set of 32 ranks as a word, with a bit for each rank that has tokens left."""
     return [ballot(Int32(tokens > 0)) for tokens in remaining]
 
 
@@ -183,7 +183,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
 
 
 def chunks_of(ctx: Context) -> RowChunks:
-    """Of a token's row."""
+    """The bulk copies that move a token's row."""
     problem = ctx.config.problem
     return RowChunks(problem.formats.activations.row_bytes(problem.hidden), ctx.config.smem.pull_chunk)
 

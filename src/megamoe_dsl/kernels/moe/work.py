@@ -23,7 +23,7 @@ class Load:
 
     @classmethod
     def expected(cls, problem: Problem, tokens: int, remote: float) -> Load:
-        """Of every rank, when all route `tokens` tokens, this fraction of them to other ranks, and each part uniformly."""
+        """The load of every rank when all route `tokens` tokens, this fraction of them to other ranks, each part uniformly."""
         p, pairs = problem, tokens * problem.topk
         return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)), remote)
 

@@ -17,7 +17,7 @@ from ....device.tile_queue import TileQueue
 from ....device.tma import wait_group_read
 from ....hardware.packed_part import PackedPart
 from ...sm90.math_thread import MathThread
-from ...sm90.packed_share import PackedBlock, PackedShare, multiply_packed_tile
+from ...sm90.packed_share import PackedBlock, PackedShare
 from .. import epilogue_columns, exchange
 from ..context import GemmContext
 from ..work_tile import GemmTile, next_tile
@@ -33,7 +33,7 @@ def math(ctx: GemmContext, warp: Int32):
         stage = ctx.of_tile(stage, tile)
         stage.wait_full()
         share = share_of(ctx, tile, me)
-        sums, stage = multiply_packed_tile(stage, share, ctx.k_blocks)
+        sums, stage = share.multiply_tile(stage, None, ctx.k_blocks)
         following, tiles = next_tile(tiles)
         finish_tile(ctx, tile, share, sums, tiles)
         tile = following

@@ -18,7 +18,7 @@ from ....device.stage import Stage
 from ....device.tile_queue import TileQueue
 from ....device.tma import wait_group_read
 from ...sm90.decoded_rows import TOKEN_CHUNKS, DecodedRows
-from ...sm90.decoded_share import DecodedShare, multiply_decoded_tile
+from ...sm90.decoded_share import DecodedShare
 from ...sm90.math_thread import MathThread
 from .. import epilogue_rows
 from ..context import GemmContext
@@ -50,7 +50,7 @@ def math(ctx: GemmContext, warp: Int32):
 @cute.jit
 def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me: DecodedShare):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, and the place of the one after it."""
-    sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks)
+    sums, stage = me.multiply_tile(stage, None, ctx.k_blocks)
     following, tiles = next_tile(tiles)
     finish_tile(ctx, tile, me, sums)
     return stage, following, tiles

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....layouts.algebra import Layout
 from ....layouts.arith import Int, ceil_div, div, minimum, select
 from ....recipe import BF16, BITS, COMBINE, Format
 from .combine_row import CombineRow
-from .combine_vectors import LANES, VECTOR
 
+VECTOR = 8  # channels: BF16 in 16 bytes
+LANES = 32
 LANE_VECTOR = VECTOR * LANES  # channels that the lanes of a warp hold with one 16-byte vector of BF16 each
 LARGEST_CHUNK = 1024  # channels: 32 FP32 sums a lane; the smaller the pieces, the more warps share the work of few tokens
 BUDGET = 212 * 1024  # bytes of a CTA, less than the tiles have taken there before
@@ -35,7 +37,7 @@ class CombinePlan:
 
     @property
     def sets(self) -> int:
-        """Of top-k slots, per warp: two if there is room, else one."""
+        """Sets of top-k slots that a warp has: two if there is room, else one."""
         return 2 if self._largest_chunk(2) else 1
 
     @property
@@ -61,7 +63,7 @@ class CombinePlan:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a slot: a piece of a result, and its scales."""
+        """Bytes of a piece of a result, and of its scales."""
         return self.part_bytes + self.row.scale_bytes
 
     @property
@@ -88,5 +90,15 @@ class CombinePlan:
 
     @property
     def slots(self) -> int:
-        """Of a warp: those of the sets, then those of the sum."""
+        """Slots that a warp has: those of the sets, then those of the sum."""
         return self.sets * self.topk + self.sum_slots
+
+
+def combine_channels(chunk: int) -> Layout:
+    """(lane, (element, vector)) -> channel of the chunk; element + 8 * vector is the index of the lane's FP32 sum."""
+    return Layout((LANES, (VECTOR, chunk // (VECTOR * LANES))), (VECTOR, (1, VECTOR * LANES)))
+
+
+def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
+    """Address of a lane's vector in a slot with `value_bytes` per channel: combine_channels(chunk)(lane, (0, vector))."""
+    return slot + lane * (value_bytes * VECTOR) + vector * (value_bytes * VECTOR * LANES)

@@ -40,7 +40,7 @@ class CombineRow:
 
     @property
     def scale_bytes(self) -> int:
-        """Of all scales, and what a bulk copy of them moves besides; 0 without scales."""
+        """Bytes of all scales, and what a bulk copy of them moves besides; 0 without scales."""
         return align(self.format.scales_of(self.hidden), BULK) if self.scaled else 0
 
     @property

@@ -61,7 +61,7 @@ def ring_blocks(problem: Problem, block_m: int) -> int:
 
 
 def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
-    """Of the tiles in use on an architecture for a recipe."""
+    """The smallest tile in use on an architecture for a recipe."""
     return SMALLEST_TIER[recipe.activations.element] if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, Protocol, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
+from ....layouts.arith import ceil_div
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ....recipe import BF16, COMBINE, Format
@@ -50,12 +52,12 @@ class SmemPlan(ABC):
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
-        """Of a stage."""
+        """Bytes of a stage's weights."""
 
     @property
     @abstractmethod
     def token_bytes(self) -> int:
-        """Of a stage."""
+        """Bytes of a stage's tokens."""
 
     @property
     @abstractmethod
@@ -146,7 +148,7 @@ class SmemPlan(ABC):
 
     @property
     def barrier_fields(self) -> tuple[Field, ...]:
-        return tuple(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers)
+        return fields_of(self.barriers)
 
     @property
     def num_bytes(self) -> int:
@@ -156,11 +158,50 @@ class SmemPlan(ABC):
         """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
         return deepest_ring(self, capacity)
 
+    def with_stages(self, num_stages: int) -> Self:
+        """The plan with a ring of another depth."""
+        return replace(self, num_stages=num_stages)
+
+
+def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
+    """The words of mbarriers, in the order of the table."""
+    return tuple(Field(f"{row.name}_barrier", (row.count,), U64) for row in barriers)
+
+
+class SizedPlan(Protocol):
+    """What the depth of a ring is chosen by."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole plan."""
+
+    def with_stages(self, num_stages: int) -> Self:
+        """The plan with a ring of another depth."""
+
 
 @lru_cache
-def deepest_ring(plan: SmemPlan, capacity: int) -> int:
+def deepest_ring(plan: SizedPlan, capacity: int) -> int:
     """Cached, because a preset asks for every number of tokens and there are few plans."""
     stages = 0
-    while replace(plan, num_stages=stages + 1).num_bytes <= capacity:
+    while plan.with_stages(stages + 1).num_bytes <= capacity:
         stages += 1
     return stages
+
+
+@dataclass(frozen=True)
+class RowChunks:
+    """A row of `num_bytes` in chunks of `chunk` bytes, both multiples of 16."""
+
+    num_bytes: int
+    chunk: int
+
+    @property
+    def count(self) -> int:
+        return ceil_div(self.num_bytes, self.chunk)
+
+    def start(self, index: int) -> int:
+        """Byte of the row that a chunk begins with."""
+        return index * self.chunk
+
+    def size(self, index: int) -> int:
+        return min(self.chunk, self.num_bytes - self.start(index))

@@ -46,6 +46,6 @@ class SharedArguments(PreDispatchArguments):
 
 @dataclass(frozen=True)
 class SharedQuantisedArguments(QuantisedArguments):
-    """Both."""
+    """Arguments for a rank with shared experts whose tokens come with scales."""
 
     first_shared: Int32

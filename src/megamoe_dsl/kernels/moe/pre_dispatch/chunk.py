@@ -34,11 +34,11 @@ class Chunk:
         return div(self.number, chunks_of_token(self.config))
 
     def index(self, mine: Any, count: int) -> Any:
-        """Of the chunk's `mine`-th thing of some kind among the token's, where a whole chunk has `count`."""
+        """Index of the chunk's `mine`-th thing of some kind among the token's, where a whole chunk has `count`."""
         return (self.number - self.token * chunks_of_token(self.config)) * count + mine
 
     def place(self, mine: Any, count: int, row: int) -> Any:
-        """Of the same where a token has `row` of them, one token after another."""
+        """Its index among those of all tokens, where a token has `row` of them and one token follows another."""
         return Int64(self.number) * count + mine if self.whole else Int64(self.token) * row + self.index(mine, count)
 
     def has(self, mine: Any, count: int, row: int) -> Any:

@@ -26,8 +26,8 @@ from ....device.where import store_where
 from ....hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
+from ..exchange_counts import MASKED
 from ..layouts.symmetric import scale_row, symmetric_buffer
-from ..routing import MASKED
 from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
 from .chunk import Chunk, chunks_of_token
 from .config import CHUNK, THREADS, PreDispatchConfig
@@ -83,7 +83,7 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArgu
 
 @cute.jit
 def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
-    """Of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
+    """Copies scales of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
     problem, count = mine.config.problem, CHUNK // CHANNELS_PER_SCALE
     row, given = scale_row(problem), problem.formats.activations.scales_of(problem.hidden)
     index = mine.index(mine.lane, count)

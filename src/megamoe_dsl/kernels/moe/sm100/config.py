@@ -6,7 +6,7 @@ this kernel's structure differs from the article's, the docstring says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, ClassVar, Self
 
@@ -126,6 +126,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     tiles: ClassVar[tuple[int, ...]] = tuple(tier.block_m for tier in TIERS)
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
+    maps_per_linear: ClassVar[int] = 4
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
@@ -185,6 +186,10 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         """Per thread, of each role; they depend on the number of local experts."""
         return choose_registers(self.problem.experts_per_rank)
 
+    @property
+    def linear_registers(self) -> RegisterBudget:
+        return replace(self.registers, dispatch=0)
+
     # --- tiles
     @property
     def alternating_groups(self) -> int:
@@ -203,6 +208,14 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Word index of a pool row in the M-major scale buffers, `sf_block_m` words per pool block."""
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
+
+    @property
+    def tile_fact(self) -> str:
+        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
+
+    @property
+    def epilogue_fact(self) -> str:
+        return f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
 
     # --- plans
     @property
@@ -228,6 +241,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     def tmem(self) -> Sm100TmemPlan:
         """Columns of a CTA's tensor memory."""
         return Sm100TmemPlan(self.block_m)
+
+    def of_stage(self, linear: bool) -> Self:
+        return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
 
 
 def require_num_sms(num_sms: int) -> None:

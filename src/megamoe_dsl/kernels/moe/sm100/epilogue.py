@@ -29,11 +29,10 @@ from ....layouts.activity import Activity, Role
 from ....schedule import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
-from ..layouts.named_barrier import NamedBarrier
-from ..layouts.tile import WARPS_PER_GROUP
+from ..context import Context
+from ..layouts.tile import WARPS_PER_GROUP, NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
-from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2
 
@@ -54,7 +53,7 @@ class Tile:
 
 
 @cute.jit
-def epilogue(ctx: Sm100Context, thread: Int32):
+def epilogue(ctx: Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
     config = ctx.config
     begin(ctx, Role.EPILOGUE)
@@ -72,7 +71,7 @@ def epilogue(ctx: Sm100Context, thread: Int32):
 
 
 @cute.jit
-def finish_tile(ctx: Sm100Context, tile: Tile):
+def finish_tile(ctx: Context, tile: Tile):
     """A tile of either linear."""
     if tile.block.phase == FC1:
         finish_fc1(ctx, tile)
@@ -81,7 +80,7 @@ def finish_tile(ctx: Sm100Context, tile: Tile):
 
 
 @cute.jit
-def finish_tiles(ctx: Sm100Context, thread: Int32, finish: Callable[..., Any]):
+def finish_tiles(ctx: Context, thread: Int32, finish: Callable[..., Any]):
     """All tiles of an epilogue warp, each given to `finish`."""
     config = ctx.config
     groups = config.epilogue_warpgroups

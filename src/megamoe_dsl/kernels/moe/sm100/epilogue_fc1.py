@@ -24,13 +24,13 @@ from ....layouts.arith import div
 from ....schedule import FC1
 from ..arrival import part_mark, signal_part
 from ..bias import weights_of_pair
+from ..context import Context
 from .bias import load_biases, with_bias
-from .context import Sm100Context
 from .maps import Sm100Map
 
 
 @cute.jit
-def finish_fc1(ctx: Sm100Context, tile):
+def finish_fc1(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, block = ctx.config, ctx.config.smem, tile.block
     form, groups = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8

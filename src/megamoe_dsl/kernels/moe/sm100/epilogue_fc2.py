@@ -15,16 +15,16 @@ from cutlass import Float32, Int32
 
 from ....blocks.sm100.results import ResultPart, store_results
 from ....hardware.cta_pair import CLUSTER
-from ..layouts.named_barrier import NamedBarrier
+from ..context import Context
+from ..layouts.tile import NamedBarrier
 from .bias import load_biases, with_bias
-from .context import Sm100Context
 
 
 @dataclass(frozen=True)
 class PoolResults:
     """Results of the `valid` tokens from pool row `row` on; `biases` are of the thread's weight rows, if the layer has any."""
 
-    ctx: Sm100Context
+    ctx: Context
     row: Int32
     valid: Int32
     biases: tuple[Float32, ...]
@@ -52,7 +52,7 @@ class PoolResults:
 
 
 @cute.jit
-def finish_fc2(ctx: Sm100Context, tile):
+def finish_fc2(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, block = ctx.config, tile.block
     n_block = block.n_block * CLUSTER + ctx.cta_rank

@@ -18,17 +18,16 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.setup import acquire_maps, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....blocks.warp_roles import WarpRole, run_roles, warps
 from ....device.cluster import sync_cluster
 from ..arguments import Arguments
+from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
-from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
-from .context import Sm100Context
 from .epilogue import epilogue
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
@@ -39,7 +38,7 @@ FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 @cute.jit
-def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def initialise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """mbarriers and TMEM, visible to the pair; `first` is the number of the first loader warp."""
     if warp == first + WEIGHTS_WARP:
         init_barriers(ctx)
@@ -51,7 +50,7 @@ def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DIS
 
 
 @cute.jit
-def finalise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def finalise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
@@ -69,13 +68,13 @@ def loader_roles(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRo
 
 
 @cute.jit
-def multiply(ctx: Sm100Context):
+def multiply(ctx: Context):
     """The MMA warp of the even CTA multiplies for the pair."""
     if ctx.cta_rank == 0:
         issue_mma(ctx)
 
 
-def run_scheduler(ctx: Sm100Context, schedule: Callable[[Any], Any]) -> None:
+def run_scheduler(ctx: Context, schedule: Callable[[Any], Any]) -> None:
     """The scheduler warp, which has allocated the tensor memory."""
     tensor_memory.check_first_column(ctx)
     schedule(ctx)
@@ -97,7 +96,7 @@ def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
 def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    ctx = Sm100Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialise(ctx, warp)
     run_roles(roles(config), ctx, warp)
     finalise(ctx, warp)

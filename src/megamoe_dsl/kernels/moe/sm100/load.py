@@ -20,14 +20,14 @@ from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
+from ..context import Context
 from ..layouts.tile import TILE_ROWS
 from ..tile_scheduler import next_tile, read_ends
-from .context import Sm100Context
 from .maps import Sm100Map
 
 
 @cute.jit
-def load_tokens(ctx: Sm100Context):
+def load_tokens(ctx: Context):
     """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
     config = ctx.config
     begin(ctx, Role.TOKEN_LOADER)
@@ -49,7 +49,7 @@ def load_tokens(ctx: Sm100Context):
 
 
 @cute.jit
-def load_weights(ctx: Sm100Context):
+def load_weights(ctx: Context):
     """TMA-B: each CTA loads its 128 of the tile's 256 weight rows and their scales."""
     config, k_block = ctx.config, ctx.config.k_block
     begin(ctx, Role.WEIGHT_LOADER)

@@ -13,12 +13,10 @@ from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
 from ....hardware.cta_pair import BLOCK_N
 from ....hardware.map_fields import MapFields
 from ....hardware.scale_factors import CHANNELS_PER_WORD
-from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
+from ....hardware.tensor_map import TensorMap
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.tile import TILE_ROWS
 from .config import Sm100Config
-
-PHASE_STRIDE = 4 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 class Sm100Map(IntEnum):

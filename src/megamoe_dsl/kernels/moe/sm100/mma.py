@@ -16,12 +16,12 @@ from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
 from ....layouts.activity import Activity, Role
+from ..context import Context
 from ..tile_scheduler import next_tile, read_ends
-from .context import Sm100Context
 
 
 @cute.jit
-def issue_mma(ctx: Sm100Context):
+def issue_mma(ctx: Context):
     """Runs in all lanes; one lane issues."""
     config, tmem = ctx.config, ctx.config.tmem
     columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms)

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from ....blocks.sm100.pair_stage import PairStage
 from ....blocks.sm100.result_tile import result_bytes
-from ....hardware.cta_pair import BLOCK_N
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.k_block import BYTE_VALUES, KBlock
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import align
@@ -17,7 +18,6 @@ from ....layouts.region import U8, U32, Field
 from ....recipe import MXFP8, Format
 from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import DISPATCH_WARPS, WARPS_PER_GROUP
-from .barriers import barrier_table
 
 FC1_STORE_STAGES = 2
 
@@ -101,7 +101,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order (sm100/barriers.py)."""
+        """All mbarriers, in SMEM order."""
         return barrier_table(
             num_stages=self.num_stages, work_tiles=self.work_tiles, dispatch_warps=DISPATCH_WARPS, epilogue_warps=self.epilogue_warps
         )
@@ -110,3 +110,19 @@ class Sm100SmemPlan(SmemPlan):
     def after_barriers(self) -> tuple[Field, ...]:
         """tmem_address: the column that the TMEM allocation starts at.  trace_count: stamps so far of each traced warp."""
         return (Field("tmem_address", (1,), U32), Field("trace_count", (self.trace_warps,), U32))
+
+
+def barrier_table(*, num_stages: int, work_tiles: int, dispatch_warps: int, epilogue_warps: int) -> tuple[MBarrier, ...]:
+    """All mbarriers of a CTA, in SMEM order."""
+    readers = 32 * (CLUSTER * (2 + WARPS_PER_GROUP) + 1)
+    return (
+        MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
+        MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),
+        MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
+        MBarrier("acc_empty", ACCUMULATORS, 8, "the four warps of the epilogue warpgroup of both CTAs", "", "MMA warp", True),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and epilogue warps, once"),
+        MBarrier("work_tile_full", work_tiles, 1, "the pair's scheduler warp", "the work tile", "loaders, MMA warp, epilogue warps"),
+        MBarrier("work_tile_empty", work_tiles, readers, "every lane that reads the tile, in the pair", "", "scheduler warp", True),
+        MBarrier("pull", dispatch_warps, 1, "the dispatch warp", "one token row", "the dispatch warp"),
+        MBarrier("combine", 2 * epilogue_warps, 1, "the epilogue warp", "one piece of a token's top-k results", "the epilogue warp"),
+    )

@@ -20,7 +20,7 @@ def with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> Any:
 
 
 def columns_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> tuple[tuple[Any, ...], ...]:
-    """Of a share whose tokens are columns: four weight rows, and two tokens of every eight."""
+    """The sums of a share whose tokens are columns: a thread has four weight rows, and two tokens of every eight."""
     first = tile.n_block * TILE_ROWS + me.group * (2 * BLOCK_ROWS) + me.warp * 16 + me.row
     address = bias_address(ctx, phase, tile.expert, first)
     biases = [[load_f32(address + (BLOCK_ROWS * b + 8 * h) * 4) for h in range(2)] for b in range(len(acc))]
@@ -41,7 +41,7 @@ def columns_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) ->
 
 
 def rows_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> tuple[tuple[Any, ...], ...]:
-    """Of a share whose tokens are rows: two tokens, and two weight rows of every eight."""
+    """The sums of a share whose tokens are rows: a thread has two tokens, and two weight rows of every eight."""
     address = bias_address(ctx, phase, tile.expert, tile.n_block * TILE_ROWS + me.first_chunk * CHUNK_ROWS + me.pair)
     weights: list[Any] = [None, None]
     if weighs_bias(ctx, phase):

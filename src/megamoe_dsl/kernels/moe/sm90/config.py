@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Self
 from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
 from ....hardware.operand_tile import BLOCK_K
-from ....layouts.arith import Int, ceil_div
-from ....problem import Problem
+from ....layouts.arith import Int, align, ceil_div
+from ....problem import POOL_GRANULE, Problem
 from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
-from ..layouts.row_chunks import RowChunks
+from ..layouts.pool import most_blocks
+from ..layouts.smem_plan import RowChunks
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns, warps_beside
 
@@ -29,10 +30,12 @@ PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 DECODE_REGISTERS = RegisterBudget(32, 32, 216, decode=48)
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
+LINEAR_REGISTERS = RegisterBudget(dispatch=0, loader=40, epilogue=232)
+MOST_PULL_SLOTS = 8
+"""Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
-WINDOW_QUARTERS = 3  # of a ring's blocks
 NUM_SMS = 132  # of an H200
 
 
@@ -118,6 +121,7 @@ class Sm90Config(MegaMoeConfig):
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
+    maps_per_linear: ClassVar[int] = 5
 
     cluster: int = 1
     trace: bool = False
@@ -200,6 +204,10 @@ class Sm90Config(MegaMoeConfig):
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     @property
+    def linear_registers(self) -> RegisterBudget:
+        return LINEAR_REGISTERS
+
+    @property
     def dispatch_warps(self) -> int:
         """Warps that exchange counts and pull tokens."""
         return warps_beside(DISPATCH_WARPS, self.decoded)
@@ -216,9 +224,17 @@ class Sm90Config(MegaMoeConfig):
 
     # --- tiles
     @property
-    def window(self) -> int:
-        """Of a ring: places that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
-        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+    def weight_scales(self) -> bool:
+        return not self.packed
+
+    @property
+    def tile_fact(self) -> str:
+        columns = "tokens" if self.swap_ab else "weight rows"
+        return f"256 weight rows x {self.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+
+    @property
+    def epilogue_fact(self) -> str:
+        return f"{self.epilogue_warps} warps, which also issue the wgmmas"
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -244,7 +260,7 @@ class Sm90Config(MegaMoeConfig):
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 
     def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
-        """Of another number of stages, with two pull slots per dispatch warp."""
+        """The plan of a ring of `num_stages`, with two pull slots per dispatch warp."""
         return Sm90SmemPlan(
             *self.plan_shape,
             num_stages,
@@ -253,3 +269,35 @@ class Sm90Config(MegaMoeConfig):
             packed=self.packed,
             results=self.problem.formats.combine,
         )
+
+    # --- the layer in a launch per stage
+    def of_stage(self, linear: bool) -> Self:
+        """Where the fused kernel has warps that decode, math warps decode smaller tiles."""
+        tile = {"block_m": most_columns(self.packed), "cluster": 1} if self.decoded else {"cluster": self.cluster if linear else 1}
+        return self.replace(**tile, lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
+
+    def stage_plan(self, num_stages: int) -> Sm90SmemPlan:
+        """A row's chunks all have a slot, up to `MOST_PULL_SLOTS`, and no warp stores tiles of Linear1."""
+        plan = self.smem_plan(num_stages)
+        return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)
+
+
+LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
+
+
+def choose_pool_rows(problem: Problem) -> int:
+    """`pool_rows` of a layer for `problem.max_tokens_per_rank` tokens on every rank, in tiles as the heuristics choose them.
+
+    An eighth more than the blocks that uniform routing fills, if that is no more than `LARGEST` blocks of 128 tokens: then rows are used
+    again only where routing is skewed.  And no more than any routing needs.
+    """
+    expected = problem.expected_tokens_per_expert(problem.max_tokens_per_rank)
+    block_m = choose_block_m(problem, expected)
+    filled = problem.experts_per_rank * expected_blocks(expected, block_m)
+    rows = min((filled + filled // 8) * block_m, LARGEST * POOL_GRANULE, most_blocks(problem, block_m) * block_m)
+    return align(rows, POOL_GRANULE)
+
+
+def with_pool_rows(problem: Problem, rows: int | None) -> Problem:
+    """The problem with so many pool rows, 0 for as many as `choose_pool_rows` says.  Raises `ProblemError`."""
+    return replace(problem, pool_rows=choose_pool_rows(problem) if rows == 0 else rows)

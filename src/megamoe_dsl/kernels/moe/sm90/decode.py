@@ -13,14 +13,14 @@ from cutlass import Int32
 from ....blocks.sm90.decode import Half, decode_tile
 from ....blocks.sm90.math_thread import MathThread
 from ....hardware.packed_part import WHOLE_TILE
+from ..context import Context
 from ..tile_scheduler import next_tile
-from .context import Sm90Context
 
 PHASE_AND_TOKENS = (0, 3)  # words of a work tile
 
 
 @cute.jit
-def decode_weights(ctx: Sm90Context, warp: Int32):
+def decode_weights(ctx: Context, warp: Int32):
     """One of the four warps."""
     me = MathThread(Int32(0), warp, cute.arch.lane_idx())
     table = ctx.shared("decoded")

@@ -23,11 +23,13 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
+from ....hardware.swizzle import SW128
+from ..arrival import free_rows
 from ..bias import weights_of_pair
-from ..layouts.named_barrier import NamedBarrier
-from ..ring import free_rows
+from ..context import Context
+from ..layouts.tile import NamedBarrier
 from ..tile_scheduler import WorkTile
-from .context import Sm90Context, begin_exchange, sync_math_warps
+from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
@@ -37,7 +39,7 @@ HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 
 @cute.jit
-def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
@@ -71,8 +73,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     for first in cutlass.range_constexpr(0, groups, 4):
         some = words[first : first + 4]
         token = (me.lane & (8 * len(some) - 1)) + 8 * first
-        # SW128: the 16-byte chunk, XORed with the row's position among eight.
-        store_transposed_b16(cd + token * ROW_BYTES + (((warp ^ token) & 7) << 4), some)
+        store_transposed_b16(cd + token * ROW_BYTES + SW128.chunk(warp, token), some)
     fence_async_shared()
     sync_warp()
     if me.lane == 0:
@@ -80,7 +81,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 
 @cute.jit
-def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
+def finish_fc2(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     form = ctx.outputs
@@ -91,10 +92,10 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
     chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
-    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + (((chunk ^ me.lane) & 7) << 4)
+    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + SW128.chunk(chunk, me.lane)
     # Reading: 16 lanes per token.
     own_row = me.warp * 2 + (me.lane >> 4)
-    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
+    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + SW128.chunk(me.lane, own_row)
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.group * (value_bytes * 128) + (me.lane & 15) * (value_bytes * 8))
     for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
         # What was there last has been read by the warpgroup.
@@ -103,7 +104,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             at = first // 2 + 4 * g
             words = [cast.pack_bf16(b[at + 2 * h], b[at + 2 * h + 1]) for b in acc for h in range(2)]
             store_transposed_b16(write + g * (8 * HALF), words)
-        destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
+        destinations = ctx.result_rows(ctx.result_place(row + own_row + first), range(0, rows, ROWS_PER_STEP))
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
         if cutlass.const_expr(first + rows == ctx.config.block_m):
             free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])

@@ -24,11 +24,13 @@ from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
 from ....device.where import store_where
+from ....hardware.swizzle import SW128
+from ..arrival import free_rows
 from ..bias import weight_of
-from ..results_e4m3 import joined, send_scales
-from ..ring import free_rows
+from ..context import Context
+from ..results import joined, send_scales
 from ..tile_scheduler import WorkTile
-from .context import Sm90Context, begin_exchange, sync_math_warps
+from .math_warps import begin_exchange, sync_math_warps
 from .row_pass import channels_of, pass_of
 from .smem_plan import TILE_ROWS
 
@@ -36,7 +38,7 @@ ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
 @cute.jit
-def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
@@ -66,8 +68,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     address = ctx.shared("cd") + token * ROW_BYTES
     for i in cutlass.range_constexpr(2 * me.chunks):
         chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
-        # SW128: the 16-byte chunk, XORed with the row's position among eight.
-        store_b16(address + (((chunk ^ token) & 7) << 4), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+        store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
     fence_async_shared()
     sync_warp()
     if me.lane == 0:
@@ -75,7 +76,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
 
 
 @cute.jit
-def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
+def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks, by way of SMEM: this warp has those of one chunk, and a warp of the other warpgroup, with the same tokens,
     has those of the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
@@ -88,7 +89,7 @@ def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 
 
 @cute.jit
-def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
+def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
     form = ctx.outputs
@@ -98,7 +99,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     read_row = me.lane >> 3
     first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
     steps = range(0, WARP_ROWS, ROWS_PER_STEP)
-    destinations = ctx.result_rows(first, steps)
+    destinations = ctx.result_rows(ctx.result_place(first), steps)
     value_bytes = form.row.value_bytes
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
     exponents = []
@@ -107,14 +108,14 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
         for i in cutlass.range_constexpr(4):
             chunk = (me.lane >> 4) + 2 * i
             words = passing.words(i)
-            store_b16(staging + write_row * ROW_BYTES + (((chunk ^ write_row) & 7) << 4), words)
+            store_b16(staging + write_row * ROW_BYTES + SW128.chunk(chunk, write_row), words)
         sync_warp()
         if cutlass.const_expr(part == 0):
             free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in steps])
         for i, step in enumerate(steps):
             row = read_row + step
             if row < valid:
-                value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
+                value = load_shared_v4(staging + row * ROW_BYTES + SW128.chunk(me.lane, row))
                 byte = channel_bytes + part * ROW_BYTES
                 store_where(form.row.holds(byte), partial(store_v4, destinations[i] + byte, passing.ordered(value)))
         sync_warp()

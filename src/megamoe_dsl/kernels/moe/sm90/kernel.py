@@ -28,16 +28,15 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.setup import acquire_maps, init_barriers, shared_memory
 from ....blocks.warp_roles import WarpRole, run_roles, warps
 from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ..arguments import Arguments
+from ..context import Context
 from ..dispatch import dispatch
-from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
-from .context import Sm90Context
 from .decode import decode_weights
 from .load import load_operands, load_tokens, load_weights
 from .maps import NUM_MAPS
@@ -89,7 +88,7 @@ def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
 
 
 @cute.jit
-def initialise(ctx: Sm90Context, warp: Any):
+def initialise(ctx: Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
     by = set_up_warps(ctx.config)
     if warp == by.barriers:
@@ -110,7 +109,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    ctx = Sm90Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
+    ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     run_roles(roles(config), ctx, warp)
     if cutlass.const_expr(config.cluster > 1):

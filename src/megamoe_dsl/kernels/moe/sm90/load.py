@@ -25,14 +25,15 @@ from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
+from ..context import Context
 from ..tile_scheduler import WorkTile, next_tile
-from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
+from .math_warps import is_half_tile
 
 
 @cute.jit
-def load_tokens(ctx: Sm90Context):
-    """TMA-A."""
+def load_tokens(ctx: Context):
+    """Loads tokens and their scales, tile by tile, in the token-loader warp."""
     begin(ctx, Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
@@ -47,7 +48,7 @@ def load_tokens(ctx: Sm90Context):
         tile, tiles = next_tile(tiles)
 
 
-def tokens_of(ctx: Sm90Context, tile: WorkTile) -> tuple[TokenTile, Any]:
+def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens with their scales, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
     half = is_half_tile(ctx, tile)
@@ -64,7 +65,7 @@ def tokens_of(ctx: Sm90Context, tile: WorkTile) -> tuple[TokenTile, Any]:
 
 
 @cute.jit
-def load_weights(ctx: Sm90Context):
+def load_weights(ctx: Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     begin(ctx, Role.WEIGHT_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
@@ -77,7 +78,7 @@ def load_weights(ctx: Sm90Context):
         tile, tiles = next_tile(tiles)
 
 
-def weights_of(ctx: Sm90Context, tile: WorkTile) -> tuple[WeightTile, Any]:
+def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     """A tile's weights, FP8 or packed, and its K blocks."""
     config, lines = ctx.config, ctx.config.weight_lines
     same = tile.same_weights
@@ -93,7 +94,7 @@ def weights_of(ctx: Sm90Context, tile: WorkTile) -> tuple[WeightTile, Any]:
 
 
 @cute.jit
-def load_operands(ctx: Sm90Context):
+def load_operands(ctx: Context):
     """Both of them, packed weights a K block ahead of tokens: they have farther to go, and need not wait for other CTAs."""
     begin(ctx, Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)

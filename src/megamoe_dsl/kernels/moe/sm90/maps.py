@@ -13,14 +13,14 @@ from functools import partial
 
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.packed_part import GROUP, WHOLE_TILE
-from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ....hardware.tensor_map import TensorMap, TensorMapDtype
 from ....layouts.arith import ceil_div
 from ..layouts.symmetric import symmetric_buffer
 from .config import Sm90Config
 
 
 class Sm90Map(IntEnum):
-    """Position in the table."""
+    """Position of a map in the table; maps of Linear2 are `Sm90Config.maps_per_linear` further."""
 
     TOKENS = 0
     SFA = 1
@@ -32,7 +32,6 @@ class Sm90Map(IntEnum):
 
 
 NUM_MAPS = 12
-PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:

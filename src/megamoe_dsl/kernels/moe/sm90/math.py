@@ -17,11 +17,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.decoded_ahead import DecodedAhead, multiply_ahead_tile
-from ....blocks.sm90.decoded_share import DecodedShare, multiply_decoded_tile
-from ....blocks.sm90.main_loop import Share, multiply_tile
+from ....blocks.sm90.decoded_ahead import DecodedAhead
+from ....blocks.sm90.decoded_share import DecodedShare
+from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.math_thread import MathThread
-from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
+from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
@@ -35,24 +35,24 @@ from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1, FC2
 from ..combine import combine_tokens
-from ..layouts.named_barrier import NamedBarrier
+from ..context import Context
+from ..layouts.tile import NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from . import epilogue_columns, epilogue_rows
 from .bias import with_bias
-from .config import Sm90Config
-from .context import MATH_THREADS, Sm90Context, is_half_tile
+from .math_warps import MATH_THREADS, is_half_tile
 
-Finish = Callable[[Sm90Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
+Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
 
-def epilogue_of(config: Sm90Config) -> ModuleType:
+def epilogue_of(ctx: Context) -> ModuleType:
     """The module that finishes tiles as the configuration computes them."""
-    return epilogue_columns if config.swap_ab else epilogue_rows
+    return epilogue_columns if ctx.config.swap_ab else epilogue_rows
 
 
 @cute.jit
-def math(ctx: Sm90Context, warp: Int32):
+def math(ctx: Context, warp: Int32):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
@@ -72,7 +72,7 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
+def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
     """All tiles of the CTA; `finish` takes a share's sums, and the place in the ring of the staging buffer, which it returns."""
     config = ctx.config
     tile, tiles = next_tile(ctx.first_tile)
@@ -99,19 +99,12 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
 
 
 @cute.jit
-def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
+def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = None if isinstance(me, PackedShare | DecodedShare) else weight_scales(ctx, tile, me)
+    scales = weight_scales(ctx, tile, me) if ctx.config.weight_scales else None
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    if cutlass.const_expr(isinstance(me, PackedShare)):
-        sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
-    elif cutlass.const_expr(isinstance(me, DecodedAhead)):
-        sums, stage = multiply_ahead_tile(stage, me, ctx.k_blocks(tile))
-    elif cutlass.const_expr(isinstance(me, DecodedShare)):
-        sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks(tile))
-    else:
-        sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
+    sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     stores = finish(ctx, tile, me, sums, stores)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
@@ -119,20 +112,20 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: St
 
 
 @cute.jit
-def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
+def finish_tile(ctx: Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """The epilogue of the tile's phase."""
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
     if tile.phase == FC1:
-        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, with_bias(ctx, tile, me, FC1, sums))
+        epilogue_of(ctx).finish_fc1(ctx, tile, me, with_bias(ctx, tile, me, FC1, sums))
         stores = stores.next()
     else:
-        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, FC2, sums))
+        epilogue_of(ctx).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, FC2, sums))
     return stores
 
 
-def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:
+def weight_scales(ctx: Context, tile: WorkTile, me: Share | PackedShare) -> WeightScales:
     """Two scales per K block.  Linear1: those of the gate rows and of the up rows.  Linear2: those of the tile's first and last 128 rows;
     for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
     config = ctx.config

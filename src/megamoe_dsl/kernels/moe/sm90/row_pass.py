@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from ....device import cast
 from ....device.byte_order import joined_pairs
 from ....device.warp import shuffle_xor
-from ..results_bf16 import Bf16Results
-from ..results_e4m3 import E4m3Results, encode
+from ..results import Bf16Results, E4m3Results, encode
 
 Parts = Sequence[Sequence[Any]]
 """Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""
@@ -24,7 +23,7 @@ Parts = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Bf16Pass:
-    """Half of a chunk."""
+    """A pass of BF16 results, which has half of a chunk of weight rows."""
 
     channels: ClassVar[int] = 64
     exponents: ClassVar[Sequence[Any]] = ()

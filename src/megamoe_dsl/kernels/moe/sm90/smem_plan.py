@@ -13,7 +13,6 @@ from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
 from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, WARPS_PER_GROUP
-from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
 MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
@@ -43,7 +42,7 @@ def pull_chunk(hidden: int) -> int:
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
     """Adds to what is always live: for each of `trace_warps` warps the number of stamps it has left so far; if the
-    weights are `packed`, and stay E2M1, the table of decoded values."""
+    weights are `packed`, and stay E2M1, the table of decoded values.  `store_warps` store tiles of Linear1: none in a stage of its own."""
 
     work_tiles: ClassVar[int] = 1
 
@@ -51,6 +50,7 @@ class Sm90SmemPlan(SmemPlan):
     pull_slots: int = PULL_SLOTS[-1]
     trace_warps: int = 0
     packed: bool = False
+    store_warps: int = 1
 
     @property
     def epilogue_warps(self) -> int:
@@ -82,7 +82,7 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
+        """Bytes of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
         return TILE_ROWS * BLOCK_K if self.decoded else self.fetched_weight_bytes
 
     @property
@@ -141,7 +141,7 @@ class Sm90SmemPlan(SmemPlan):
     @property
     def tile_readers(self) -> int:
         """Warps that read work tiles: all but dispatch and the one that deals them."""
-        return self.loader_warps - 1 + self.epilogue_warps + self.decode_warps
+        return self.loader_warps - 2 + self.store_warps + self.epilogue_warps + self.decode_warps
 
     @property
     def decode_warps(self) -> int:
@@ -150,7 +150,7 @@ class Sm90SmemPlan(SmemPlan):
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order (sm90/barriers.py)."""
+        """All mbarriers, in SMEM order."""
         return sm90_barrier_table(
             num_stages=self.num_stages,
             work_tiles=self.work_tiles,
@@ -171,3 +171,45 @@ class Sm90SmemPlan(SmemPlan):
     def after_barriers(self) -> tuple[Field, ...]:
         """trace_count: stamps so far of each traced warp."""
         return (Field("trace_count", (self.trace_warps,), U32),)
+
+
+def sm90_barrier_table(
+    *,
+    num_stages: int,
+    work_tiles: int,
+    dispatch_warps: int,
+    pull_slots: int,
+    math_warps: int,
+    cluster: int,
+    tile_readers: int,
+    decode_warps: int,
+) -> tuple[MBarrier, ...]:
+    """All mbarriers of a CTA on SM90, in SMEM order; `tile_readers` counts the warps that read work tiles."""
+    # The first CTA's warp that deals tiles stores its tiles, too, where warps decode; that of another CTA reads them as all others do.
+    readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
+    operands = "operands and token scales, from either CTA"
+    ring: tuple[MBarrier, ...]
+    if decode_warps:
+        ring = (
+            MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),
+            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps"),
+            MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
+            MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
+        )
+    else:
+        ring = (
+            MBarrier("full", num_stages, 2, "token loader and weight loader", operands, "math warps"),
+            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
+        )
+    return (
+        *ring,
+        MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
+        MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
+        MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "all that work on tiles"),
+        MBarrier(
+            "work_tile_empty", work_tiles, readers, "every lane that reads work tiles, in the cluster", "", "scheduler warp", cluster > 1
+        ),
+        MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
+        MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
+    )

@@ -19,14 +19,15 @@ from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1, Block
 from ..arrival import part_mark, signal_part
+from ..context import Context
 from ..tile_scheduler import WorkTile, next_tile, schedule_tiles
-from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
+from .math_warps import is_half_tile
 
 
 @cute.jit
-def store_tiles(ctx: Sm90Context):
-    """The store warp."""
+def store_tiles(ctx: Context):
+    """Stores the tiles of Linear1, one after another, in the store warp."""
     lane = cute.arch.lane_idx()
     tile, tiles = next_tile(ctx.first_tile)
     stores = Ring.start(1)
@@ -36,7 +37,7 @@ def store_tiles(ctx: Sm90Context):
 
 
 @cute.jit
-def schedule_and_store(ctx: Sm90Context):
+def schedule_and_store(ctx: Context):
     """The scheduler warp that stores, too."""
     schedule_tiles(ctx, store_dealt)
     if cutlass.const_expr(ctx.config.cluster > 1):
@@ -45,13 +46,13 @@ def schedule_and_store(ctx: Sm90Context):
 
 
 @cute.jit
-def store_dealt(ctx: Sm90Context, block: Block, stores: Ring):
+def store_dealt(ctx: Context, block: Block, stores: Ring):
     """A tile that it has dealt itself."""
     return store_if_fc1(ctx, block, stores, cute.arch.lane_idx())
 
 
 @cute.jit
-def store_if_fc1(ctx: Sm90Context, tile: WorkTile | Block, stores: Ring, lane: Int32):
+def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32):
     """A Linear1 tile, when the math warps have put it together: lane 0 issues.  Returns the staging buffer's place in its ring."""
     if tile.phase == FC1:
         wait(ctx.barrier("store_full"), stores.phase)

@@ -1,94 +1,112 @@
-"""How a stage is computed: the configuration of the fused kernel, of which it takes tile, pool layout and grid, with the stage's own warps
-and shared memory.  The configuration of a stage on an architecture is one of these before the architecture's (sm90.py, sm100/config.py)."""
+"""The configuration of a stage: that of the fused kernel and which stage of it the launch computes."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from ....arch import Arch
+from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
 from ....problem import Problem
-from ....schedule import FC1, FC2
-from ..config import MegaMoeConfig, RegisterBudget
+from ....schedule import FC1
+from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import LANE_VECTOR
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.tile import LOADER_WARPS
 from .smem_plan import StagePlan
+from .stage import LAYER_STAGES, STAGE_NAMES, LayerStage
 
-SWIGLU_WARPS = 16
 BLOCKS_PER_PART = 4
 """Blocks of 128 intermediate channels that a warp of SwiGLU takes at a time, eight lanes each."""
 MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 
 
 @dataclass(frozen=True)
-class StageConfig(MegaMoeConfig):
-    """What all stages have in common; of a launch of the layer they agree in problem, block_m and num_sms."""
+class StageConfig:
+    """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
-    fused: ClassVar[type[MegaMoeConfig]]
-    plan: ClassVar[type[StagePlan]]
-    linear: ClassVar[bool] = False
+    fused       the fused kernel's configuration, without what no stage has (`of_stage`): tile, pool layout and grid are its own
+    stage       name of the stage (stage.py)
+    num_stages  depth of the stage's own TMA ring; 0 asks for the deepest that fits
 
-    @classmethod
-    @abstractmethod
-    def of(cls, fused: Any) -> Self:
-        """The stage of a layer that this configuration is for."""
+    Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
+    """
 
-    @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, **overrides: Any) -> Self:
-        """That of the fused kernel's choice; `num_stages` is the stage's own."""
-        stages = {"num_stages": overrides.pop("num_stages")} if "num_stages" in overrides else {}
-        return cls.of(cls.fused.choose(problem, num_tokens, **overrides)).replace(**stages)
+    fused: MegaMoeConfig
+    stage: str
+    num_stages: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
+        require_integers(self, "num_stages")
+        problem, fused = self.fused.problem, self.fused.of_stage(self.part.linear)
+        require_whole_tiles(problem, "in stages")
+        require(not fused.ring_blocks, "problem.pool_rows", problem.pool_rows, "None, or enough for any routing, in stages")
+        object.__setattr__(self, "fused", fused)
+        most = self.plan(1).max_stages(self.arch.smem_bytes)
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "fused":  # a copy that has no fields yet
+            raise AttributeError(name)
+        return getattr(self.fused, name)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(self, **changes)
 
     @property
-    @abstractmethod
-    def num_warps(self) -> int:
-        """Of a CTA."""
+    def part(self) -> LayerStage:
+        """What the launch keeps of the fused kernel."""
+        return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
 
     @property
-    @abstractmethod
-    def linear_registers(self) -> RegisterBudget:
-        """Of loaders and epilogue of a linear stage, which have what the fused kernel gives dispatch."""
+    def problem(self) -> Problem:
+        return self.fused.problem
+
+    @property
+    def arch(self) -> Arch:
+        return self.fused.arch
+
+    @property
+    def num_sms(self) -> int:
+        return self.fused.num_sms
 
     @property
     def num_threads(self) -> int:
-        return 32 * self.num_warps
+        return 32 * self.part.warps(self.fused)
 
     @property
-    def smem(self) -> Any:
-        return self.smem_plan(self.num_stages)
-
-    @abstractmethod
-    def smem_plan(self, num_stages: int) -> Any:
-        """A `plan` of another number of stages."""
-
-
-@dataclass(frozen=True)
-class DispatchConfig(StageConfig):
-    """Counts exchanged, tokens pulled into the pool."""
+    def cluster(self) -> int:
+        """CTAs of a cluster: where nothing is multiplied, they are on their own."""
+        return self.fused.cluster if self.part.linear else 1
 
     @property
-    def num_warps(self) -> int:
-        """Those of dispatch, and one for the table of experts."""
-        return DISPATCH_WARPS + 1
-
-
-@dataclass(frozen=True)
-class LinearConfig(StageConfig):
-    """A grouped GEMM over the pool."""
-
-    phase: ClassVar[int]
-    linear = True
-
-    @property
-    def num_warps(self) -> int:
-        return LOADER_WARPS + self.epilogue_warps
+    def num_clusters(self) -> int:
+        return self.num_sms // self.cluster
 
     @property
     def registers(self) -> RegisterBudget:
-        return self.linear_registers
+        """Registers per thread of loaders and epilogue in a linear stage."""
+        return self.fused.linear_registers
 
-    # --- what the order of tiles asks for (schedule/grouped.py)
+    @property
+    def register_total(self) -> int | None:
+        """Registers of all threads of a CTA of a linear stage."""
+        loaders = LOADER_WARPS * self.registers.loader
+        return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.part.linear else None
+
+    @property
+    def smem(self) -> StagePlan:
+        return self.plan(self.num_stages)
+
+    def plan(self, num_stages: int) -> StagePlan:
+        """Shared memory with a ring of another depth."""
+        return StagePlan(self.fused.stage_plan(num_stages), self.part)
+
+    # --- linear stages, for the order of tiles (schedule/grouped.py)
     @property
     def num_experts(self) -> int:
         return self.problem.experts_per_rank
@@ -96,48 +114,20 @@ class LinearConfig(StageConfig):
     @property
     def n_blocks(self) -> int:
         """256-row tiles of the stage's weights."""
-        return self.fc1_n_blocks if self.phase == FC1 else self.fc2_n_blocks
+        return self.fused.fc1_n_blocks if self.part.phase == FC1 else self.fused.fc2_n_blocks
 
-
-@dataclass(frozen=True)
-class Fc1Config(LinearConfig):
-    """Linear1: gate and up, rounded to BF16."""
-
-    phase = FC1
-
-
-@dataclass(frozen=True)
-class Fc2Config(LinearConfig):
-    """Linear2: the result of every received token, rounded to BF16."""
-
-    phase = FC2
-
-
-@dataclass(frozen=True)
-class SwigluConfig(StageConfig):
-    """SwiGLU times the top-k weight, quantised."""
-
-    @property
-    def num_warps(self) -> int:
-        return SWIGLU_WARPS
-
+    # --- stages that go over the received tokens
     @property
     def token_parts(self) -> int:
-        """Parts of a token: a warp takes one at a time."""
-        return ceil_div(self.fc1_n_blocks, BLOCKS_PER_PART)
-
-
-@dataclass(frozen=True)
-class CombineConfig(StageConfig):
-    """Results sent to the tokens' ranks and summed there, and the workspace cleared."""
-
-    @property
-    def num_warps(self) -> int:
-        """Those that clear, and those that send and sum."""
-        return DISPATCH_WARPS + self.epilogue_warps
+        """Parts of a token for SwiGLU: a warp takes one at a time."""
+        return ceil_div(self.fused.fc1_n_blocks, BLOCKS_PER_PART)
 
     @property
     def push_channels(self) -> int:
-        """Channels of a row that a warp sends at a time."""
+        """Channels of a row that a warp of combine sends at a time."""
         hidden = self.problem.hidden
         return next(n for n in range(MOST_PUSHED, 0, -LANE_VECTOR) if hidden % n == 0)
+
+
+LayerConfig = MegaMoeConfig | StageConfig
+"""What computes a layer, or a stage of one, on the same buffers."""

@@ -9,17 +9,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....arch import SM90, SM100
 from ....blocks.setup import shared_memory
 from ....recipe import BF16, COMBINE
 from ....schedule import FC1
 from ..context import Context
 from ..layouts.combine_row import CombineRow
-from ..results_bf16 import Bf16Results
-from ..sm90.context import Sm90Context
-from ..sm100.context import Sm100Context
+from ..results import Bf16Results
 from .config import StageConfig
-from .results import stage_results
+from .stage import stage_results
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,7 @@ class StageContext(Context):
 
     operands_arrive: ClassVar[bool] = False
 
-    config: cutlass.Constexpr[Any]
-    args: Any
+    config: cutlass.Constexpr[StageConfig]
 
     @property
     def outputs(self) -> Bf16Results:
@@ -38,49 +34,25 @@ class StageContext(Context):
 
     @property
     def result_phase(self) -> int:
-        phase: int = self.config.phase
+        phase = self.config.part.phase
+        assert phase is not None, "a stage that multiplies nothing has no linear"
         return phase
 
     def result(self, name: str, *index: Any) -> Any:
         """Address of an element of what stages leave for one another."""
         return stage_results(self.config.problem).address(self.args.results, name, *index)
 
-    def linear_result(self, row: Any) -> Any:
-        """Where a linear stage's results of a pool row go: to the next stage, on this rank."""
-        name = "fc1_out" if self.config.phase == FC1 else "fc2_out"
-        return self.result(name, row)
-
-
-@dataclass(frozen=True)
-class Sm90StageContext(StageContext, Sm90Context):
-    """On SM90."""
-
-    config: cutlass.Constexpr[Any]
-
-    def result_rows(self, first: Any, steps: range) -> list[Any]:
-        """Where a linear stage's results of pool rows `first + step` go."""
-        return [self.linear_result(first + step) for step in steps]
-
-
-@dataclass(frozen=True)
-class Sm100StageContext(StageContext, Sm100Context):
-    """On SM100."""
-
-    config: cutlass.Constexpr[Any]
-
     def result_place(self, row: Any) -> Any:
-        """Pool rows say themselves where their results go."""
+        """The pool row itself, which says where its result goes."""
         return row
 
     def result_rows(self, place: Any, steps: range) -> list[Any]:
-        """Where a linear stage's results of pool rows `place + step` go."""
-        return [self.linear_result(place + step) for step in steps]
-
-
-CONTEXTS = {SM90.name: Sm90StageContext, SM100.name: Sm100StageContext}
+        """Where results of pool rows `place + step` go: to the next stage, on this rank."""
+        name = "fc1_out" if self.result_phase == FC1 else "fc2_out"
+        return [self.result(name, place + step) for step in steps]
 
 
 def stage_context(config: StageConfig, args: Any) -> StageContext:
-    """Of this CTA."""
+    """The context of this CTA."""
     rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    return CONTEXTS[config.arch.name](config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
+    return StageContext(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)

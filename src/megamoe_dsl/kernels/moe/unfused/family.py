@@ -5,132 +5,103 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ....arch import SM90, SM100
+from ....arch import SM90, Arch
 from ....hardware.tensor_map import TensorMap
 from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
 from ...kernel import Kernel
+from ..arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
-from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from .config import StageConfig
-from .results import stage_results
-from .sm90 import MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, Sm90Stage
-from .sm100.config import (
-    Sm100MoeCombineConfig,
-    Sm100MoeDispatchConfig,
-    Sm100MoeFc1Config,
-    Sm100MoeFc2Config,
-    Sm100MoeSwigluConfig,
-)
+from .stage import LAYER_STAGES, LayerStage, stage_results
+
+FUSED = MegaMoeKernel()
 
 
 class StageKernel(Kernel):
     """One stage: a launch on every rank, after that of the stage before."""
 
     problem = Problem
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = dict.fromkeys(MegaMoeKernel.configs, StageConfig)
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = MegaMoeKernel.recipes
 
-    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> StageConfig:
-        """The configuration for the target's SMs and GPU.  Raises `ConfigError`."""
-        kind: type[StageConfig] = self.configs[target.arch.name]
-        return kind.choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
+    def __init__(self, stage: LayerStage) -> None:
+        self.stage = stage
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # of an instance: one class has all stages
+        return f"moe_{self.stage.name}"
+
+    @property
+    def resident(self) -> bool:  # type: ignore[override]
+        """Stages that talk to other ranks wait for all CTAs."""
+        return self.stage.name in ("dispatch", "combine")
+
+    def has(self, config: object) -> bool:
+        return isinstance(config, StageConfig) and config.stage == self.stage.name
+
+    def choices(self, arch: Arch) -> set[str]:
+        """Fields of the fused kernel's configuration; `num_stages` is the stage's own."""
+        return FUSED.choices(arch)
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, *, num_stages: int = 0, **fields: Any) -> StageConfig:
+        """The stage of the fused kernel's choice for the target.  Raises `ConfigError`."""
+        return StageConfig(FUSED.choose(problem, target, num_tokens, **fields), self.stage.name, num_stages)
 
     def function(self, config: StageConfig) -> Callable[..., Any]:
         from . import kernel
+        from .kernel import linear_pair_kernel
 
-        kernels = {"moe_dispatch": kernel.dispatch_kernel, "moe_swiglu": kernel.swiglu_kernel, "moe_combine": kernel.combine_kernel}
-        if not config.linear:
-            return kernels[self.name]
-        if isinstance(config, Sm90Stage):
-            return kernel.linear_kernel
-        from .sm100.kernel import linear_pair_kernel
-
-        return linear_pair_kernel
+        if config.part.linear:
+            return kernel.linear_kernel if config.arch == SM90 else linear_pair_kernel
+        return {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}[config.stage]
 
     def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments | BiasedStageArguments]:
         """Linear stages have arguments of their own for biases, and for weights whose scales are not in their tiles."""
-        if config.linear and config.problem.biases:
+        if not config.part.linear:
+            return StageArguments
+        if config.problem.biases:
             return BiasedStageArguments
-        return ScaledStageArguments if config.linear and isinstance(config, Sm90Stage) and not config.packed else StageArguments
+        return ScaledStageArguments if config.weight_scales else StageArguments
 
     def label(self, config: StageConfig) -> str:
-        """As of the fused kernel, and the stage."""
-        return f"{MegaMoeKernel().label(config)}-{self.name.removeprefix('moe_')}"
+        """The fused kernel's label, and the stage."""
+        return f"{FUSED.label(config.fused)}-{config.stage}"
+
+    def facts(self, config: StageConfig) -> list[tuple[str, object]]:
+        if not config.part.linear:
+            return super().facts(config)
+        return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
 
     @property
     def sources(self) -> tuple[Any, ...]:
         """Roles and buffers are the fused kernel's."""
-        return (*super().sources, *MegaMoeKernel().sources)
+        return (*super().sources, *FUSED.sources)
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; results: what stages leave for one another."""
         return {"sym": symmetric_buffer(config.problem, config.arch), "results": stage_results(config.problem)}
 
     def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
-        """Those of the fused kernel; `addresses` of sym and of the weights in kernel order."""
-        return MegaMoeKernel().tensor_maps(config, addresses)
-
-
-class MoeDispatchKernel(StageKernel):
-    """Ranks tell each other what they send, and pull it into their pools."""
-
-    name = "moe_dispatch"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeDispatchConfig, SM100.name: Sm100MoeDispatchConfig}
-    resident = True
-
-
-class LinearKernel(StageKernel):
-    """A grouped GEMM over the pool."""
-
-    def facts(self, config: StageConfig) -> list[tuple[str, object]]:
-        tile = dict(MegaMoeKernel().facts(config))["tile"]
-        return [("tile", tile), *super().facts(config), ("stages", config.num_stages)]
+        """The fused kernel's; `addresses` of sym and of the weights in kernel order."""
+        return FUSED.tensor_maps(config.fused, addresses)
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
-        return MegaMoeKernel().tmem(config)
+        return config.fused.tmem if config.part.linear else None
 
     def registers(self, config: StageConfig) -> Mapping[str, int]:
         """Per thread of loaders and of math warps."""
-        return {"loader": config.registers.loader, "epilogue": config.registers.epilogue}
+        return {"loader": config.registers.loader, "epilogue": config.registers.epilogue} if config.part.linear else {}
 
 
-class MoeFc1Kernel(LinearKernel):
-    """Linear1 over the pool."""
-
-    name = "moe_fc1"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc1Config, SM100.name: Sm100MoeFc1Config}
-
-
-class MoeSwigluKernel(StageKernel):
-    """SwiGLU over the pool, quantised."""
-
-    name = "moe_swiglu"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeSwigluConfig, SM100.name: Sm100MoeSwigluConfig}
-
-
-class MoeFc2Kernel(LinearKernel):
-    """Linear2 over the pool."""
-
-    name = "moe_fc2"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc2Config, SM100.name: Sm100MoeFc2Config}
-
-
-class MoeCombineKernel(StageKernel):
-    """Results back to the tokens' ranks, and their sums there."""
-
-    name = "moe_combine"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeCombineConfig, SM100.name: Sm100MoeCombineConfig}
-    resident = True
-
-
-STAGES: tuple[StageKernel, ...] = (MoeDispatchKernel(), MoeFc1Kernel(), MoeSwigluKernel(), MoeFc2Kernel(), MoeCombineKernel())
+STAGES = tuple(StageKernel(stage) for stage in LAYER_STAGES)
 """In the order of their launches."""
 
 
 def stage_configs(fused: MegaMoeConfig) -> tuple[StageConfig, ...]:
-    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches."""
-    return tuple(stage.configs[fused.arch.name].of(fused) for stage in STAGES)
+    """The stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches."""
+    return tuple(StageConfig(fused, stage.name) for stage in LAYER_STAGES)

@@ -1,5 +1,4 @@
-"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts, and
-of the linear stages of SM100 theirs (sm100/kernel.py).
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
 | stage            | warps | role | registers |
 |---|---|---|---|
@@ -10,6 +9,10 @@ of the linear stages of SM100 theirs (sm100/kernel.py).
 |                  | 2     | tile scheduler            | loader |
 |                  | 3     | decoded values, if packed | loader |
 |                  | 4-11  | math, epilogue            | epilogue |
+| the same, SM100  | 0, 1  | token loader, weight loader | loader |
+|                  | 2     | MMA (even CTA)            | loader |
+|                  | 3     | tile scheduler, TMEM      | loader |
+|                  | 4-    | epilogue                  | epilogue |
 | SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
 | combine          | 0-3   | clean; 0 table of experts | |
 |                  | 4-    | push, combine             | |
@@ -25,7 +28,7 @@ from cutlass import Int32
 
 from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.setup import init_barriers
+from ....blocks.setup import acquire_maps, init_barriers
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.warp_roles import WarpRole, run_roles
 from ....device.cluster import sync_cluster
@@ -33,29 +36,29 @@ from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier
-from ..arguments import Arguments
+from ..arguments import Arguments, BiasedStageArguments, StageArguments
 from ..clean import clean_workspace
 from ..combine import combine_tokens
 from ..exchange_counts import THREADS, exchange_counts
-from ..layouts.named_barrier import NamedBarrier
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
 from ..layouts.workspace import RankBarrier
 from ..pull import pull_tokens
-from ..setup import acquire_maps
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
+from ..sm100 import kernel as sm100
+from ..sm100.epilogue import finish_tiles
+from ..sm100.epilogue_fc2 import finish_fc2
 from ..table import fill_table
-from .arguments import StageArguments
-from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
+from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
 from .push import push_results
-from .sm100.swiglu import activate_scaled
-from .swiglu import activate_part, activate_tokens
+from .swiglu import activate_part, activate_scaled, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
+FIRST_LOADER = 0
 LOADERS = (load_tokens, load_weights, schedule_tiles)
 """By the number of their warp."""
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
@@ -67,7 +70,7 @@ def initialise(ctx: StageContext, warp: Any):
     config = ctx.config
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
-    if cutlass.const_expr(isinstance(config, LinearConfig)):
+    if cutlass.const_expr(config.part.linear):
         if warp == TOKENS_WARP:
             acquire_maps(ctx, NUM_MAPS)
         if cutlass.const_expr(config.packed):
@@ -86,7 +89,7 @@ def sync_all(ctx: StageContext):
 
 
 @cute.kernel
-def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArguments):
+def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)
@@ -113,7 +116,7 @@ def run_math_warp(ctx: StageContext, warp: Any):
     compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
 
 
-def linear_roles(config: LinearConfig) -> tuple[WarpRole, ...]:
+def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA of a linear stage."""
     return (
         WarpRole("loaders", range(LOADER_WARPS), run_loader_warp, config.registers.loader),
@@ -122,7 +125,7 @@ def linear_roles(config: LinearConfig) -> tuple[WarpRole, ...]:
 
 
 @cute.kernel
-def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
+def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM90."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
@@ -131,9 +134,31 @@ def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
 
 
+def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of a linear stage on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
+    registers, loaders = config.registers, sm100.loader_roles(schedule_tiles, FIRST_LOADER)
+
+    def finish(ctx: Any, warp: Any) -> None:
+        finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
+
+    return (
+        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        WarpRole("epilogue", None, finish, registers.epilogue),
+    )
+
+
 @cute.kernel
-def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments):
-    """One CTA of SwiGLU."""
+def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
+    """One CTA of a grouped GEMM on SM100."""
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
+    sm100.initialise(ctx, warp, FIRST_LOADER)
+    run_roles(pair_roles(config), ctx, warp)
+    sm100.finalise(ctx, warp, FIRST_LOADER)
+
+
+@cute.kernel
+def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
+    """One CTA of SwiGLU: its warps walk over the received tokens."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
     if warp == 0:
@@ -145,7 +170,7 @@ def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments)
 
 
 @cute.kernel
-def combine_kernel(config: cutlass.Constexpr[CombineConfig], args: StageArguments):
+def combine_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)

@@ -22,7 +22,7 @@ from ..sm90.bias import with_bias
 from ..sm90.math import epilogue_of
 from ..table import SharedTable, fill_table, start_walk
 from ..tile_scheduler import WorkTile, publish_tiles
-from .config import LinearConfig
+from .config import StageConfig
 from .context import StageContext
 
 
@@ -30,18 +30,18 @@ from .context import StageContext
 class LinearOrder(GroupedOrder):
     """Expert by expert, tiles of one linear as the fused kernel's roles know them."""
 
-    config: cutlass.Constexpr[LinearConfig]
+    config: cutlass.Constexpr[StageConfig]
     table: SharedTable
 
     def block(self, step: Any, local: Any, sizes: Any) -> Any:
         """The tile at this place."""
         one = super().block(step, local, sizes)
-        return Block(self.config.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
+        return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
 
 
 @cute.jit
 def schedule_tiles(ctx: StageContext):
-    """The scheduler warp."""
+    """Fills the table of experts and hands the cluster's tiles out, in the scheduler warp."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
         publish_tiles(ctx, start_walk(ctx, LinearOrder))
@@ -50,5 +50,5 @@ def schedule_tiles(ctx: StageContext):
 @cute.jit
 def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """Sums as BF16 to the stage's results: what the fused kernel does with those of Linear2.  Nobody else reads what is staged."""
-    epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
+    epilogue_of(ctx).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
     return stores

@@ -19,7 +19,7 @@ VECTOR_BYTES = 16
 
 @cute.jit
 def push_results(ctx: StageContext, warp: Int32, lane: Int32):
-    """One warp."""
+    """Sends one warp's share of the results."""
     config, form = ctx.config, ctx.results
     value_bytes = form.row.value_bytes
     channels = config.push_channels

@@ -5,6 +5,9 @@ signals   nothing: Linear2 is the next launch
 
 Of 128 channels, eight lanes have 16 each: in fc1_out four runs of eight columns, gate and up of one run's channels, then of the other's,
 which lie between them (kernels/moe/sm90/epilogue_rows.py).
+
+On SM100 results are E4M3 or E2M1 with one UE8M0 scale per 32 channels.  A lane has 16 channels: in fc1_out four runs of eight columns, gate
+and up of eight channels, then of the next eight.  Two lanes share a scale.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ from functools import reduce
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 
 from ....blocks.swiglu import activate_bf16
 from ....device import cast
-from ....device.memory import load_constant_v4, store_f32, store_v4
+from ....device.memory import load_constant_v4, store_f32, store_u8, store_v2, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import shuffle_xor_f32
-from ....layouts.arith import minimum
+from ....hardware.scale_factors import CHANNELS_PER_SCALE
+from ....layouts.arith import div, minimum
+from ....recipe import E2M1
 from ..bias import weight_of
-from .config import BLOCKS_PER_PART, SWIGLU_WARPS
+from .config import BLOCKS_PER_PART
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
+from .stage import SWIGLU_WARPS
 
 RUN_BYTES = 16  # eight columns of fc1_out
 
@@ -65,3 +71,39 @@ def activate_part(ctx: StageContext, row: Int32, part: Int32):
         store_v4(ctx.at("fc2_acts", row, block * 128 + sixteen * 16), tuple(words))
         if sixteen == 0:
             store_f32(ctx.at("fc2_sf", block, row), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+
+
+LANE_CHANNELS = 16
+
+
+@cute.jit
+def activate_scaled(ctx: StageContext, row: Int32, part: Int32):
+    """Up to 512 channels of a token."""
+    config, form = ctx.config, ctx.config.problem.formats.hidden
+    lane, lanes = cute.arch.lane_idx(), config.problem.intermediate // LANE_CHANNELS
+    sixteen = part * 32 + lane
+    # Lanes past the last channels take part in the shuffle, with the last ones' values.
+    first = ctx.result("fc1_out", row, minimum(sixteen, lanes - 1) * (2 * LANE_CHANNELS))
+    weight = weight_of(ctx, row)
+    runs = [load_constant_v4(first + run * RUN_BYTES) for run in range(4)]
+    values = []
+    for gates, ups in (runs[:2], runs[2:]):
+        for gate, up in zip(gates, ups, strict=True):
+            values += activate_bf16(ctx, gate, up, (weight, weight))
+    peak = reduce(cast.abs_max, values)
+    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1))
+    packed = form.element == E2M1
+    exponent = cast.scale_exponent(peak, cast.E2M1_MAX if packed else cast.E4M3_MAX)
+    inverse = cast.inverse_scale(exponent)
+    scaled = [value * inverse for value in values]
+    if sixteen < lanes:
+        address = ctx.at("fc2_acts", row, sixteen * form.row_bytes(LANE_CHANNELS))
+        if cutlass.const_expr(packed):
+            store_v2(address, cast.pack_e2m1(*scaled[:8]), cast.pack_e2m1(*scaled[8:]))
+        else:
+            store_v4(address, tuple(cast.pack_e4m3(*scaled[i : i + 4]) for i in range(0, LANE_CHANNELS, 4)))
+        if (lane & 1) == 0:
+            scale = sixteen * LANE_CHANNELS // CHANNELS_PER_SCALE
+            pool_block = div(row, config.block_m)
+            word = ctx.at("fc2_sf", scale >> 2, config.sf_row(pool_block, row - pool_block * config.block_m))
+            store_u8(word + Int64(scale & 3), exponent)

@@ -5,7 +5,7 @@ Source: article 4.5.4; a 16x256b load gives a thread lanes t / 4 and t / 4 + 8.
 
 from __future__ import annotations
 
-from ....layouts.algebra import Layout, logical_product
+from megamoe_dsl.layouts.algebra import Layout, logical_product
 
 RUN = 8  # rows of one kind
 

@@ -1,7 +1,7 @@
-"""Results that travel as E4M3 with a UE8M0 scale per 128 channels: what Linear2's epilogues send, and what combine adds.
+"""Results on their way from Linear2's epilogues to combine: what the epilogues send, and what combine adds.
 
-A result is rounded to BF16 first, as one that travels as BF16.  The scale is the smallest power of two with amax <= 448 * scale, as that of
-the activations between the linears (quant.e4m3_scale_byte).
+BF16 results travel as they are.  E4M3 results have a UE8M0 scale per 128 channels: a result is rounded to BF16 first, and the scale is the
+smallest power of two with amax <= 448 * scale, as that of the activations between the linears (quant.e4m3_scale_byte).
 
 Source: pull request 28 of sgl-project's DeepGEMM (format, and which lanes agree on a scale).
 """
@@ -18,12 +18,36 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ...device import cast
-from ...device.memory import load_shared_u8, load_shared_v2, store_u8, store_u16, store_v2
+from ...device.cast import add_bf16, fma, unpack_bf16
+from ...device.memory import load_shared_u8, load_shared_v2, load_shared_v4, store_u8, store_u16, store_v2, store_v4
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_among
 from ...device.where import store_where
+from .layouts.combine_plan import vector_address
 from .layouts.combine_row import CombineRow
-from .layouts.combine_vectors import vector_address
+
+
+@dataclass(frozen=True)
+class Bf16Results:
+    """`fused`: the GPU adds BF16 to FP32 in one instruction."""
+
+    row: CombineRow
+    fused: bool
+
+    def send(self, place: Any, first: Any, lane: Any, words: Sequence[Any]) -> None:
+        """A lane's 8 channels, BF16 in four words, to their place: byte `first` of a row."""
+        store_where(self.row.holds(first), partial(store_v4, place, tuple(words)))
+
+    def add(self, sums: Sequence[Any], slot: Any, lane: Any, vector: int, first_scale: Any, weight: Any = None) -> list[Any]:
+        """The lane's sums of a vector of the piece in a slot, with the piece's values added, times a weight if there is one."""
+        found: list[Any] = []
+        for i, word in enumerate(load_shared_v4(vector_address(slot, lane, vector))):
+            if weight is not None:
+                found += [fma(value, weight, sums[2 * i + h]) for h, value in enumerate(unpack_bf16(word))]
+                continue
+            found += add_bf16(sums[2 * i], sums[2 * i + 1], word, self.fused)
+        return found
+
 
 LANES = 16
 """That share a scale: 8 channels each."""
@@ -32,7 +56,7 @@ FIRST_LANES = (1 << LANES) - 1
 
 @dataclass(frozen=True)
 class E4m3Results:
-    """The counterpart of `Bf16Results`."""
+    """Results that travel as E4M3 with a scale per 128 channels."""
 
     row: CombineRow
 
