@@ -281,7 +281,7 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
 LOADERS = (WarpRole("token loader", warps(0), run_token_loader), WarpRole("weight loader", warps(1), run_weight_loader))
 ROLES = (
     WarpRole("loaders", range(FIRST_MATH_WARP), lambda gemm, warp: run_roles(LOADERS, gemm, warp), registers=40),
-    WarpRole("math", None, run_math, registers=232),  # of a thread: with the loaders' they fit the 65,536 of an SM
+    WarpRole("math", None, run_math, registers=232, grows=True),  # of a thread: with the loaders' they fit the 65,536 of an SM
 )
 
 

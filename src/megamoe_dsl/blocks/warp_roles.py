@@ -21,14 +21,14 @@ class WarpRole:
                rows above leave
     run        called with the kernel's context and the warp's number in the CTA
     registers  of a thread after `setmaxnreg`; 0: what it begins with
-    grows      whether `setmaxnreg` asks for them; None: where they are more than a thread begins with
+    grows      whether `setmaxnreg` asks for registers, rather than gives them back
     """
 
     name: str
     warps: range | None
     run: Callable[[Any, Any], Any]
     registers: int = 0
-    grows: bool | None = None
+    grows: bool = False
 
     def has(self, warp: Any, above: int) -> Any:
         """Whether a warp is one of these, where the rows above have the first `above` warps of the CTA."""
@@ -37,9 +37,12 @@ class WarpRole:
             return warp == self.warps.start
         return warp < self.warps.stop if self.warps.start == above else warp >= self.warps.start
 
+    def covered(self, above: int) -> int:
+        """Warps from 0 on that this row and the rows above have."""
+        return self.warps.stop if self.warps is not None and self.warps.start == above else above
+
 
 def warps(first: int) -> range:
-    """One warp."""
     return range(first, first + 1)
 
 
@@ -47,16 +50,16 @@ def warps(first: int) -> range:
 def run_role(role: cutlass.Constexpr[WarpRole], ctx: Any, warp: Any):
     """Gives or takes registers, and runs the role."""
     if cutlass.const_expr(role.registers > 0):
-        config = ctx.config
-        more = role.registers > config.arch.registers // config.num_threads if role.grows is None else role.grows
-        set_max_registers(role.registers, grow=more)
+        set_max_registers(role.registers, grow=role.grows)
     role.run(ctx, warp)
 
 
 @cute.jit
 def run_roles(roles: cutlass.Constexpr[tuple[WarpRole, ...]], ctx: Any, warp: Any, above: cutlass.Constexpr[int] = 0):
     """The role of a warp: the first row of the table that has it."""
-    if cutlass.const_expr(roles[0].warps is None) or roles[0].has(warp, above):
+    if cutlass.const_expr(roles[0].warps is None):
+        run_role(roles[0], ctx, warp)
+    elif roles[0].has(warp, above):
         run_role(roles[0], ctx, warp)
     elif cutlass.const_expr(len(roles) > 1):
-        run_roles(roles[1:], ctx, warp, max(above, roles[0].warps.stop) if roles[0].warps.start == above else above)
+        run_roles(roles[1:], ctx, warp, roles[0].covered(above))

@@ -43,7 +43,7 @@ def kernel_of(config: object) -> Kernel:
     for kernel in KERNELS:
         if kernel.has(config):
             return kernel
-    known = ", ".join(config_types())
+    known = ", ".join(kind for _, kind in config_types())
     raise ConfigError("config", config, f"one of {known}: Sm100Config.choose(problem, num_tokens) makes one")
 
 

@@ -87,7 +87,11 @@ def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
         WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers.dispatch),
         WarpRole("loaders", range(DISPATCH_WARPS, FIRST_EPILOGUE_WARP), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
         WarpRole(
-            "epilogue", None, lambda ctx, warp: epilogue(ctx, cute.arch.thread_idx()[0] - 32 * FIRST_EPILOGUE_WARP), registers.epilogue
+            "epilogue",
+            None,
+            lambda ctx, warp: epilogue(ctx, cute.arch.thread_idx()[0] - 32 * FIRST_EPILOGUE_WARP),
+            registers.epilogue,
+            True,
         ),
     )
 

@@ -62,7 +62,7 @@ def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first = config.registers, config.dispatch_warps + config.loader_warps
     dispatches = WarpRole("dispatch", range(config.dispatch_warps), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
-    multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue)
+    multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue, grows=True)
     if config.decoded:
         operands = WarpRole("token and weight loader", warps(2), lambda ctx, warp: load_operands(ctx))
         schedule = WarpRole("tile scheduler, store", None, lambda ctx, warp: schedule_and_store(ctx))

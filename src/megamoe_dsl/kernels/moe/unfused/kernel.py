@@ -120,7 +120,7 @@ def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA of a linear stage."""
     return (
         WarpRole("loaders", range(LOADER_WARPS), run_loader_warp, config.registers.loader),
-        WarpRole("math", None, run_math_warp, config.registers.epilogue),
+        WarpRole("math", None, run_math_warp, config.registers.epilogue, grows=True),
     )
 
 
@@ -143,7 +143,7 @@ def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 
     return (
         WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
-        WarpRole("epilogue", None, finish, registers.epilogue),
+        WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
     )
 
 
