@@ -82,17 +82,15 @@ def run_scheduler(ctx: Context, schedule: Callable[[Any], Any]) -> None:
 
 def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    registers, loaders = config.registers, loader_roles(schedule_tiles, DISPATCH_WARPS)
+    registers, loaders, last = config.registers, loader_roles(schedule_tiles, DISPATCH_WARPS), FIRST_EPILOGUE_WARP
+
+    def finish(ctx: Any, warp: Any) -> None:
+        epilogue(ctx, cute.arch.thread_idx()[0] - 32 * last)
+
     return (
         WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers.dispatch),
-        WarpRole("loaders", range(DISPATCH_WARPS, FIRST_EPILOGUE_WARP), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
-        WarpRole(
-            "epilogue",
-            None,
-            lambda ctx, warp: epilogue(ctx, cute.arch.thread_idx()[0] - 32 * FIRST_EPILOGUE_WARP),
-            registers.epilogue,
-            True,
-        ),
+        WarpRole("loaders", range(DISPATCH_WARPS, last), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
     )
 
 
