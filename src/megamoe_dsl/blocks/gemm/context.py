@@ -16,7 +16,6 @@ from ...hardware.cta_pair import CLUSTER
 from ...layouts.activity import Activity, Role, tile_detail
 from ...layouts.arith import div, select
 from ..trace import begin, stamp
-from .arguments import GemmArguments
 from .barriers import WORK_TILES
 from .tile import SCALE_STEP
 from .work_tile import GemmTile
@@ -62,7 +61,7 @@ class GemmContext:
     its place in the cluster."""
 
     config: cutlass.Constexpr[Any]
-    args: GemmArguments
+    args: Any
     maps: Any
     smem: Int32
     sm: Int32

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
@@ -88,12 +88,12 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     loaders = loader_roles(config)
-    decoders = range(last, last + WARPS_PER_GROUP)
-    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode, False)
+    decoders, weights = range(last, last + WARPS_PER_GROUP), cast(Any, config.weights)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: weights.decode(ctx, warp - last), registers.decode)
     return (
-        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader, False),
+        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
         *((decode,) if config.weights.decode_warps else ()),
-        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, True),
+        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )
 
 

@@ -37,10 +37,10 @@ class GatherGemmProblem(GemmProblem):
     kind: str = PACKED
     source: str = GATHERED
     result: str = SORTED_PACKED
-    gate_up: str = ""
+    gate_up: str = ""  # type: ignore[misc]
     activation: str = SILU
     fast_math: bool = True
-    preactivations: bool = False
+    preactivations: bool = False  # type: ignore[misc]
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     of_experts: ClassVar[bool] = True

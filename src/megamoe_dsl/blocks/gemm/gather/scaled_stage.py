@@ -67,5 +67,5 @@ def copied_stage(first: Stage, at_once: int, places: int) -> ScaledStage:
 
 def gathered_stage(first: GemmStage, at_once: int, places: int) -> GatheredStage:
     """The same, as math warps read it."""
-    of_stage: list[Any] = [getattr(first, one.name) for one in fields(first)]
-    return GatheredStage(*of_stage, at_once, places, Int32(0))
+    of_stage: list[Any] = [*(getattr(first, one.name) for one in fields(first)), at_once, places, Int32(0)]
+    return GatheredStage(*of_stage)
