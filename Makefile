@@ -54,7 +54,7 @@ pictures: $(INSTALLED)
 	$(BIN)/python tests/draw_structure.py docs/pictures/structure.svg
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbours share compiled kernels, so they stay in one process
+	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process
 
 quick: lint
 	$(BIN)/pytest --quick -n $(JOBS) --dist worksteal

@@ -46,7 +46,7 @@ SWITCHED_OFF = (
     "combine group_m=8",
     "combine task_tokens=2",
 )
-"""Each optimisation on its own, and what else a configuration could be."""
+"""Each optimization on its own, and what else a configuration could be."""
 
 
 def main() -> None:

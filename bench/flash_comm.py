@@ -7,7 +7,7 @@ experts, and their results back.
     python bench/flash_comm.py libflash_comm.so --preset flash --tokens 4096
 
 (It has kernels for 14 numbers of channels; without those but 2048, 3584, 4096 and 7168 in `SUPPORTED_HIDDEN_SIZES` it compiles in minutes.)
-Tokens, experts and traffic are those of `bench/ep_moe.py`: a token is sent once for as many neighbouring experts as one of eight ranks has.
+Tokens, experts and traffic are those of `bench/ep_moe.py`: a token is sent once for as many neighboring experts as one of eight ranks has.
 Its tokens are BF16, so rows of E4M3 go as half as many of these, without their scales; results are rows of BF16, as ours.  A rank sums its
 rows of a token before the token's rank fetches that sum, and then that rank sums as many as the token has been sent to.
 """

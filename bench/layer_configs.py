@@ -14,4 +14,4 @@ from megamoe_dsl.target import Target
 def layer_configs(problem: Problem, target: Target, bounds: Sequence[int] = ()) -> list[KernelConfig]:
     """Configurations that the layer asks its store for on such a GPU: of every bound, and of what brings tokens into the buffer."""
     kernels = Selection(problem, bounds).configs(target).values()
-    return [*dict.fromkeys(kernels), *(PreDispatchConfig.choose(problem, target, quantised) for quantised in (False, True))]
+    return [*dict.fromkeys(kernels), *(PreDispatchConfig.choose(problem, target, quantized) for quantized in (False, True))]

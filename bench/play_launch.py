@@ -45,10 +45,10 @@ def reserve(regions: list[tuple[int, int]]) -> None:
 def play(recording: dict[str, Any], race: bool) -> dict[str, Any]:
     """One run from the recorded state: warp instructions, CPU seconds, findings, and a digest of all memory after it."""
     memory, buffers = GlobalMemory(), []
-    for base, name, rank, initialised, read_only, data in recording["memory"]:
+    for base, name, rank, initialized, read_only, data in recording["memory"]:
         buffer = np.ctypeslib.as_array((ctypes.c_uint8 * len(data)).from_address(base))
         buffer[:] = np.frombuffer(data, np.uint8)
-        memory.add(buffer, name=name, rank=rank, initialised=initialised, read_only=read_only)
+        memory.add(buffer, name=name, rank=rank, initialized=initialized, read_only=read_only)
         buffers.append(buffer)
     launches = [Launch(**one) for one in recording["launches"]]
     simulator = Simulator(recording["ptx"], memory, seed=recording["seed"], race=race)

@@ -41,7 +41,7 @@ ENVIRONMENT = {
 """What programs are run with, beside what `stand_in.program` sets: nothing is kept on disk, torch.compile does nothing."""
 PROCESSES = multiprocessing.get_context("forkserver")  # imports take longer than most programs
 EXAMPLES = "examples/python/CuTeDSL"
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def run(program: Program, checkout: Path, limit: float) -> dict[str, Any]:
         if late := child.is_alive():
             child.kill()
             child.join()
-        said = COLOURS.sub("", output.read_text(errors="replace")) if output.exists() else ""
+        said = COLORS.sub("", output.read_text(errors="replace")) if output.exists() else ""
         record = json.loads(result.read_text()) if result.exists() else {}
     ran, status = bool(record.get("launches")), child.exitcode
     outcome = "time" if late else "passed" if status == 0 and ran else "nothing launched" if status == 0 else "failed"

@@ -7,7 +7,7 @@
 silicon     y of tiny layers, fused and in stages, and GEMMs of every kind against the simulator's, to the bit
 ep          the expert-parallel kernels: tables, rows and y to the bit on 1 to 8 ranks of these GPUs, 1000 launches each; on Hopper
 racecheck, memcheck
-            compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantises BF16 tokens, of those GEMMs and
+            compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantizes BF16 tokens, of those GEMMs and
             of the expert-parallel kernels, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
@@ -205,7 +205,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
 
     first = recipes[:1]
     once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1, only=first)
-    quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
+    quantize = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
     gemms = checked("test_gemm_on_gpu.py", on=1, only=first)
     ep_once = checked("test_ep_on_gpus.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), only=first) if hopper else ()
     soaked = ("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
@@ -214,7 +214,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     traced = measured("traced", ranks[-1], *traffic, "--trace")
     timed = measured("kernels", ranks[-1], *traffic, baselines=True)
     host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
-    sanitized = (*once, *quantise, *gemms, *ep_once)
+    sanitized = (*once, *quantize, *gemms, *ep_once)
     bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
     of_layer, of_ep = prepared("layer"), prepared("ep", only=first) if hopper else ()
     compared = [*recipes, PACKED] if hopper and not simulated else recipes

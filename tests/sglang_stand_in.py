@@ -12,7 +12,7 @@ import pytest
 
 from moe_layers import sglang_site as site
 
-QUANTISE = """
+QUANTIZE = """
 import torch
 from sglang.srt.utils import is_hip
 
@@ -109,7 +109,7 @@ def m_grouped_fp8_gemm_nt_contiguous(a, b, d, experts):
         d[rows] = (wide(a[0][rows], a[1][rows]) @ wide(b[0][expert], b[1][expert].repeat_interleave(128, 0)).T).to(d.dtype)
 """
 FILES = {
-    site.QUANTISATION: QUANTISE,
+    site.QUANTIZATION: QUANTIZE,
     site.MOE: MOE,
     site.ALIGNMENT: ALIGN,
     site.EXPERT_PARALLEL: PARALLEL,

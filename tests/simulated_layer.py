@@ -50,14 +50,14 @@ class SimulatedLayer:
         launches = []
         for rank, (one, out) in enumerate(zip(given, outputs, strict=True)):
             if one.num_tokens:
-                launches.append(self._quantise(rank, one))
+                launches.append(self._quantize(rank, one))
             launches += moe.launches(rank, one.num_tokens, out)
         moe.simulator.memory = memory
         with naming_the_wait(*moe.ranks):
             report = moe.simulator.run(launches)
         return [out[: one.num_tokens] for one, out in zip(given, outputs, strict=True)], report
 
-    def _quantise(self, rank: int, inputs: Bf16Inputs) -> Launch:
+    def _quantize(self, rank: int, inputs: Bf16Inputs) -> Launch:
         config, kernel = self.pre_dispatch.config, self.pre_dispatch.kernel
         pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
         counts = {"num_tokens": inputs.num_tokens, "padded_tokens": inputs.num_tokens}

@@ -19,7 +19,7 @@ from megamoe_dsl.bench import host, session
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
-from megamoe_dsl.bench.point import Point, summarise
+from megamoe_dsl.bench.point import Point, summarize
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.report import timed_row
@@ -167,7 +167,7 @@ def test_a_wrong_variant_is_not_the_best(monkeypatch: pytest.MonkeyPatch) -> Non
     fast = record(100.0, 1)["variants"]["block_m=8"]
     found["variants"]["block_m=16"] = fast
     found["slowest_rank"] = {"bound_us": 90.0, "bound_by": "hbm"}
-    summarise(found, Point("flash", 8, 8))
+    summarize(found, Point("flash", 8, 8))
     assert (found["best"]["variant"], found["best"]["us"], found["best"]["ratio"]) == ("block_m=8", 200.0, 2.0)
 
 
@@ -186,7 +186,7 @@ def test_work_of_the_published_table() -> None:
     assert work.bound_by == "hbm" and work.bound_us == pytest.approx(196.7, abs=0.1)
 
 
-def test_work_of_a_rank_that_routing_favours() -> None:
+def test_work_of_a_rank_that_routing_favors() -> None:
     """Twice the tokens are twice the FLOP; weights are read of the experts that have tokens."""
     problem, expected = Point("flash", 8, 8).problem, Point("flash", 8, 8).load
     work = bound_of(problem, Load(received=96, touched=20, remote=7 / 8))

@@ -35,7 +35,7 @@ def run_on_gpu(folder: Path) -> None:
 def test_the_ways_differ_in_one_thing_each() -> None:
     configs = configs_of(POINT, TARGET)
     assert list(configs) == [GEMMS, ALL, WEIGHTS] and configs[GEMMS] == configs[ALL]
-    assert configs[WEIGHTS][1] == LAYER.configs(TARGET, TOKENS) and configs[WEIGHTS][1].fc2.weights_first
+    assert configs[WEIGHTS][1] == LAYER.configs(TARGET, TOKENS) and configs[WEIGHTS][1].fc2.prefetch_weights
 
 
 def test_every_way_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

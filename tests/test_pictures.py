@@ -17,7 +17,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_colour
+from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_color
 from megamoe_dsl.pictures.regions import EXPERTS
 from megamoe_dsl.pictures.schedule import TILES
 from megamoe_dsl.pictures.subject import sample_counts
@@ -143,7 +143,7 @@ def test_smem_says_where_it_is_not_to_scale():
     assert "To scale, but for fields narrower than a line, which are drawn as a line" in draw("smem").note
 
 
-# --- labels, colours, pages
+# --- labels, colors, pages
 @EACH
 def test_labels_lie_inside_their_boxes(name, config):
     """Text in the middle of a bar or a cell, not of a heading: its box comes before it and is wide enough."""
@@ -163,7 +163,7 @@ def test_labels_lie_inside_their_boxes(name, config):
 
 @BOTH
 @pytest.mark.parametrize("name", ["schedule", "timeline", "pool"])
-def test_colours_alone_say_nothing(name, config):
+def test_colors_alone_say_nothing(name, config):
     """Kinds that share a lane differ in hatching and in the terminal's characters, and legends name them."""
     picture = draw(name, config)
     (chart,) = picture.charts
@@ -176,16 +176,16 @@ def test_colours_alone_say_nothing(name, config):
 
 @pytest.mark.parametrize("kind", [*STYLES, *map(str, range(8))])
 def test_dark_and_light_terminals_show_every_kind(kind):
-    colour = terminal_colour(kind)
-    assert contrast(colour, "#ffffff") >= 3 and contrast(colour, "#000000") >= 4.5  # as shapes, and as the ground of black labels
-    assert contrast(style(kind).colour, "#111111") >= 4.5
+    color = terminal_color(kind)
+    assert contrast(color, "#ffffff") >= 3 and contrast(color, "#000000") >= 4.5  # as shapes, and as the ground of black labels
+    assert contrast(style(kind).color, "#111111") >= 4.5
 
 
 @pytest.mark.parametrize("page", ["light", "dark"])
 def test_text_is_readable_on_both_pages(page):
-    colours = {name: getattr(paper, page) for name, paper in PAPER.items()}
-    assert all(contrast(colours[text], colours["page"]) >= 4.5 for text in ("ink", "soft"))
-    assert contrast(colours["ink"], colours["quiet"]) >= 4.5
+    colors = {name: getattr(paper, page) for name, paper in PAPER.items()}
+    assert all(contrast(colors[text], colors["page"]) >= 4.5 for text in ("ink", "soft"))
+    assert contrast(colors["ink"], colors["quiet"]) >= 4.5
 
 
 @EACH
@@ -198,7 +198,7 @@ def test_a_page_of_its_own_that_follows_the_reader(name, config):
     assert "@media (prefers-color-scheme: dark) {" in rules
     classes = {one.get("class") for one in root.iter()} - {None}
     assert classes <= set(PAPER) and all(f".{one} {{" in rules for one in classes)
-    # Other text stands on bars, whose colours stay.
+    # Other text stands on bars, whose colors stay.
     assert all(one.get("class") or one.get("text-anchor") == "middle" for one in content.iter() if one.tag.endswith("}text"))
 
 

@@ -56,7 +56,7 @@ def error(call: ExpertCall, y: torch.Tensor) -> float:
 
 
 def test_their_files_are_imported_without_the_rest_of_sglang(wheel: Path) -> None:
-    names = (sglang_site.MOE, sglang_site.QUANTISATION)
+    names = (sglang_site.MOE, sglang_site.QUANTIZATION)
     write(wheel, **dict.fromkeys(names, THEIRS))
     for name in names:
         assert sglang_site.load(wheel, name).said == (True, False, True, False)
@@ -132,7 +132,7 @@ def sorted_call(wheel: Path, call: ExpertCall) -> ExpertCall:
     experts, order = call.topk_idx.flatten().sort(stable=True)
     call.ends.copy_(torch.searchsorted(experts, torch.arange(8), right=True))
     call.sources[: call.rows] = (order // 2).int()
-    codes, scales = sglang_site.load(wheel, sglang_site.QUANTISATION)._per_token_group_quant_8bit_raw(call.x, 128)
+    codes, scales = sglang_site.load(wheel, sglang_site.QUANTIZATION)._per_token_group_quant_8bit_raw(call.x, 128)
     call.x_q.view(torch.uint8).copy_(codes.view(torch.uint8))
     call.x_sf.copy_(scales)
     return call

@@ -44,8 +44,8 @@ def recorded() -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
 
 def test_a_recording_is_what_was_there_before() -> None:
     found, after = recorded()
-    [(_, name, rank, initialised, read_only, data)] = found["memory"]
-    assert (name, rank, initialised, read_only) == ("a", 0, True, False)
+    [(_, name, rank, initialized, read_only, data)] = found["memory"]
+    assert (name, rank, initialized, read_only) == ("a", 0, True, False)
     assert np.frombuffer(data, np.uint32).tolist() == list(range(100, 132))
     assert after.tolist() == list(range(100, 164, 2))
 

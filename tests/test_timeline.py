@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.inspect.spans import Span, summarise, write_perfetto
+from megamoe_dsl.inspect.spans import Span, summarize, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
 from megamoe_dsl.pictures.schedule import in_turn, k_blocks, workers
@@ -109,7 +109,7 @@ SPANS = [
 def record(tmp_path):
     """A file as `bench --trace` writes it, with two points."""
     points = [{"preset": "flash", "tokens": tokens, "ranks": 2, "experts_per_rank": 32, "remote": 0.875} for tokens in (8, 64)]
-    records = [{"name": f"flash M={p['tokens']}", "point": p, "trace": summarise(SPANS), "launch_us": 100.0} for p in points]
+    records = [{"name": f"flash M={p['tokens']}", "point": p, "trace": summarize(SPANS), "launch_us": 100.0} for p in points]
     file = tmp_path / "some-trace.json"
     file.write_text(json.dumps({"gpu": "NVIDIA H200", "date": "2026-11-22 00:20:58 UTC", "records": records}))
     return file

@@ -1,4 +1,4 @@
-"""The layer in torch alone (bench/torch_layer.py) computes what the reference does, up to the rounding of what it does not quantise."""
+"""The layer in torch alone (bench/torch_layer.py) computes what the reference does, up to the rounding of what it does not quantize."""
 
 from __future__ import annotations
 

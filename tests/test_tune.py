@@ -57,7 +57,7 @@ def test_a_variant_is_read_back(config: Sm90Config) -> None:
     assert read_variant(variant_name(config), config.problem, config.num_sms) == config
 
 
-@pytest.mark.parametrize("name", ["", "block_m=8", "block_m=x lookahead=8", "block_m=8 lookahead=8 colour=1"])
+@pytest.mark.parametrize("name", ["", "block_m=8", "block_m=x lookahead=8", "block_m=8 lookahead=8 color=1"])
 def test_other_names_are_errors(name: str) -> None:
     with pytest.raises(ConfigError, match=r"variant = .*must be field=number for block_m, lookahead"):
         read_variant(name, POINT.problem, 132)
@@ -222,7 +222,7 @@ def test_tables_from_files(tmp_path: Path) -> None:
         {"gpu": DEFAULT_GPU, "records": [{"name": "one", "variants": {}}]},
         {"gpu": DEFAULT_GPU, "records": [{**record({}), "variants": 1}]},
         {"gpu": DEFAULT_GPU, "records": [{**record({}), "variants": {"block_m=8": {"us": 1.0}}}]},
-        {"gpu": DEFAULT_GPU, "records": [record({}, colour=1)]},
+        {"gpu": DEFAULT_GPU, "records": [record({}, color=1)]},
     ],
 )
 def test_a_bad_file_after_a_good_one_changes_no_table(bad: dict[str, Any], tmp_path: Path) -> None:

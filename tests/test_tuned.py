@@ -45,7 +45,7 @@ def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_measured_point_is_chosen_and_speaks_for_its_neighbourhood() -> None:
+def test_a_measured_point_is_chosen_and_speaks_for_its_neighborhood() -> None:
     assert chosen(512) == chosen(500) == chosen(268) == OTHER
     assert chosen(600)["block_m"] == chosen(682)["block_m"] == 32
     assert chosen(683)["block_m"] == 16, "the heuristics' case of 1000 tokens, not that of 600, which is nearer"

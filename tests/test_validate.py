@@ -67,7 +67,7 @@ def test_commands_have_what_their_scripts_know(gpus: int, arch: str, simulated: 
 
 @pytest.mark.sweep
 def test_checks_under_the_sanitizer_are_there() -> None:
-    """One of every main loop, of a ring and of stages, of what quantises, and every GEMM of the suite; collected where neither the DSL nor
+    """One of every main loop, of a ring and of stages, of what quantizes, and every GEMM of the suite; collected where neither the DSL nor
     the command line's packages are."""
     code = f"import sys\nfor name in {ABSENT!r}:\n    sys.modules[name] = None\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))"
     sanitized = next(step.run for step in validate.steps(Path("folder"), 2, None, Path("out")) if step.name == "racecheck")

@@ -48,7 +48,7 @@ def point_configs(point: Point, target: Target, variants: Sequence[Variant]) -> 
     return {**configs_of(point, target, variants), **{f"{FP8} {name}": one for name, one in usual.items()}}
 
 
-def quantised(weights: ExpertWeights) -> ExpertWeights:
+def quantized(weights: ExpertWeights) -> ExpertWeights:
     """BF16 weights as those of fp8xfp8, expert by expert."""
     found: list[torch.Tensor] = []
     for matrices in (weights.fc1, weights.fc2):
@@ -66,7 +66,7 @@ def unscaled_point(
     x, x_sf, *routing = point.draw(SEED)
     inputs = {point.recipe: Inputs(x, x_sf, *routing)}
     inputs[FP8] = Inputs(*quantize_rows(x, replace(problem, recipe=FP8).formats.activations), *routing)
-    weights = {point.recipe: layer.weights, FP8: quantised(layer.weights)}
+    weights = {point.recipe: layer.weights, FP8: quantized(layer.weights)}
     ys = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in (*inputs, TORCH)}
     layers = {}
     for recipe, own in weights.items():

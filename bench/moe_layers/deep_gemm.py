@@ -22,31 +22,31 @@ from moe_layers.other_way import Launch, OtherWay
 
 PACKAGE = "deep_gemm"
 PERMUTED = "permute, deep_gemm fc1"
-Quantised = tuple[torch.Tensor, torch.Tensor]
+Quantized = tuple[torch.Tensor, torch.Tensor]
 """E4M3 [rows, K] and its scales as DeepGEMM takes them, float32 [rows, K / 128] with rows next to one another."""
-Activate = Callable[[torch.Tensor], Quantised]
+Activate = Callable[[torch.Tensor], Quantized]
 
 
 def activate_by_triton(site: Path) -> Activate:
     """SGLang's two Triton kernels.  Raises `ImportError` where the wheel lacks them."""
-    moe, quantisation = (sglang_site.load(site, name) for name in (sglang_site.MOE, sglang_site.QUANTISATION))
+    moe, quantization = (sglang_site.load(site, name) for name in (sglang_site.MOE, sglang_site.QUANTIZATION))
 
-    def run(gate_up: torch.Tensor) -> Quantised:
+    def run(gate_up: torch.Tensor) -> Quantized:
         product = torch.empty(len(gate_up), gate_up.shape[1] // 2, dtype=gate_up.dtype, device=gate_up.device)
         moe.act_and_mul_triton(gate_up, product, {}, activation="silu")
-        codes, scales = quantisation._per_token_group_quant_8bit_raw(product, SCALE_BLOCK, column_major_scales=True, scale_tma_aligned=True)
+        codes, scales = quantization._per_token_group_quant_8bit_raw(product, SCALE_BLOCK, column_major_scales=True, scale_tma_aligned=True)
         return codes, scales
 
     return run
 
 
 def activate_at_once(site: Path) -> Activate:
-    """SGLang's kernel that activates and quantises, compiled when first called, and its Triton kernel for the layout of scales.
+    """SGLang's kernel that activates and quantizes, compiled when first called, and its Triton kernel for the layout of scales.
 
     Raises `ImportError` where the wheel lacks them."""
     fused, parallel = (sglang_site.load(site, name) for name in (sglang_site.ACTIVATION, sglang_site.EXPERT_PARALLEL))
 
-    def run(gate_up: torch.Tensor) -> Quantised:
+    def run(gate_up: torch.Tensor) -> Quantized:
         rows, columns = len(gate_up), gate_up.shape[1] // 2
         codes = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=gate_up.device)
         scales = torch.empty(rows, columns // SCALE_BLOCK, device=gate_up.device)
@@ -57,7 +57,7 @@ def activate_at_once(site: Path) -> Activate:
 
 
 SGLANG_ACTIVATIONS: dict[str, Callable[[Path], Activate]] = {"Triton": activate_by_triton, "fused": activate_at_once}
-"""From gate and up in BF16 to the quantised product, by its wheel."""
+"""From gate and up in BF16 to the quantized product, by its wheel."""
 
 
 def blocked_counts(call: ExpertCall) -> tuple[list[int], list[int]]:
@@ -68,7 +68,7 @@ def blocked_counts(call: ExpertCall) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class DeepGemmFc1:
-    """Linear1 by the contiguous GEMM, BF16 out, of tokens that are quantised already, as for ours.
+    """Linear1 by the contiguous GEMM, BF16 out, of tokens that are quantized already, as for ours.
 
     source    int64 [rows], the token of each row, known before anything is timed; 0 where padded
     experts   int32 [rows]
@@ -100,7 +100,7 @@ class DeepGemmFc1:
         self.multiply()
 
     def activated(self, activate: Activate) -> Launch:
-        """Both, and gate and up activated and quantised."""
+        """Both, and gate and up activated and quantized."""
 
         def run() -> None:
             self()
@@ -130,7 +130,7 @@ def deep_gemm_fc1(call: ExpertCall, site: Path) -> DeepGemmFc1:
 class DeepGemmLayer:
     """A call as SGLang computes it with DeepGEMM's contiguous GEMMs, in the order of its `pre_permute_standard_to_deep_gemm`.
 
-    library, kernels, padding, quantisation   modules of DeepGEMM and SGLang
+    library, kernels, padding, quantization   modules of DeepGEMM and SGLang
     topk_idx                                  int32, as SGLang's router leaves them
     rows                                      of all experts in whole blocks: known before, where SGLang takes the most there can be
     """
@@ -139,23 +139,23 @@ class DeepGemmLayer:
     library: Any
     kernels: Any
     padding: Any
-    quantisation: Any
+    quantization: Any
     activate: Activate
     topk_idx: torch.Tensor
     rows: int
 
-    def multiply(self, a: Quantised, b: torch.Tensor, b_sf: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    def multiply(self, a: Quantized, b: torch.Tensor, b_sf: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """A linear of all experts, BF16."""
         d = torch.empty(self.rows, b.shape[1], dtype=torch.bfloat16, device=b.device)
         self.library.m_grouped_fp8_gemm_nt_contiguous(a, (b, b_sf), d, experts)
         return d
 
-    def permuted(self) -> tuple[Quantised, torch.Tensor, torch.Tensor]:
-        """Tokens quantised and copied to their experts' rows; the expert of each row, and the row of each slot."""
+    def permuted(self) -> tuple[Quantized, torch.Tensor, torch.Tensor]:
+        """Tokens quantized and copied to their experts' rows; the expert of each row, and the row of each slot."""
         x, experts = self.call.x, self.call.layer.num_experts
         counts, _ = self.kernels.fused_moe_dispatch_index(self.topk_idx, experts, 1)
         padded = self.padding.pad_expert_counts(counts, ROW_BLOCK, self.rows)
-        codes, scales = self.quantisation._per_token_group_quant_8bit_raw(x, SCALE_BLOCK)
+        codes, scales = self.quantization._per_token_group_quant_8bit_raw(x, SCALE_BLOCK)
         a = torch.empty(self.rows, x.shape[1], dtype=codes.dtype, device=x.device)
         a_sf = torch.zeros(self.rows, scales.shape[1], device=x.device)
         starts, of_row = (torch.empty(size, dtype=torch.int32, device=x.device) for size in (experts, self.rows))
@@ -175,11 +175,11 @@ class DeepGemmLayer:
 
 def deep_gemm_layer(call: ExpertCall, site: Path, sglang: Path, activate: Activate) -> DeepGemmLayer:
     """Of a call.  Raises `ImportError` where a wheel lacks something."""
-    kernels, padding, quantisation = (
-        sglang_site.load(sglang, name) for name in (sglang_site.EXPERT_PARALLEL, sglang_site.COUNTS, sglang_site.QUANTISATION)
+    kernels, padding, quantization = (
+        sglang_site.load(sglang, name) for name in (sglang_site.EXPERT_PARALLEL, sglang_site.COUNTS, sglang_site.QUANTIZATION)
     )
     rows = ROW_BLOCK * sum(blocked_counts(call)[1])
-    return DeepGemmLayer(call, import_from(PACKAGE, site), kernels, padding, quantisation, activate, call.topk_idx.int(), rows)
+    return DeepGemmLayer(call, import_from(PACKAGE, site), kernels, padding, quantization, activate, call.topk_idx.int(), rows)
 
 
 def deep_gemm_ways(call: ExpertCall, site: Path, sglang: Path | None) -> dict[str, OtherWay]:

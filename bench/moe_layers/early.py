@@ -64,7 +64,7 @@ def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TopExperts
     chooses = TopExpertsConfig.choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target)
     configs = point.layer.configs(target, point.tokens)
     assert isinstance(configs.fc2, GemmConfig)
-    later = configs._replace(fc2=replace(configs.fc2, weights_first=False))
+    later = configs._replace(fc2=replace(configs.fc2, prefetch_weights=False))
     return {GEMMS: (chooses, later), ALL: (chooses, later), WEIGHTS: (chooses, configs)}
 
 

@@ -18,10 +18,10 @@ def blocked_bytes(layer: ExpertLayer, rows: int) -> int:
     """Of so many rows in blocks: tokens copied in E4M3 with scales, gate and up in BF16, their product in E4M3 with scales, and results in
     BF16."""
 
-    def quantised(channels: int) -> int:
+    def quantized(channels: int) -> int:
         return channels + channels // SCALE_BLOCK * 4
 
-    return rows * (quantised(layer.hidden) + 2 * 2 * layer.intermediate + quantised(layer.intermediate) + 2 * layer.hidden)
+    return rows * (quantized(layer.hidden) + 2 * 2 * layer.intermediate + quantized(layer.intermediate) + 2 * layer.hidden)
 
 
 def row(record: dict[str, Any]) -> list[str]:

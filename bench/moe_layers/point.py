@@ -48,13 +48,13 @@ class ExpertPoint:
 
     def hbm_bytes(self, met: int) -> float:
         """The least that the launches read and write with so many experts met: their weights once, tokens in BF16, and in E4M3 where they
-        are quantised, each row's product and result stored and loaded, y."""
+        are quantized, each row's product and result stored and loaded, y."""
         layer, rows = self.layer, self.tokens * self.layer.topk
         formats = layer.formats
         weights = met * formats.weights.row_bytes(3 * layer.hidden * layer.intermediate)
-        quantised = 2 * formats.activations.row_bytes(layer.hidden) if formats.scaled else 0
+        quantized = 2 * formats.activations.row_bytes(layer.hidden) if formats.scaled else 0
         moved = 2 * (formats.hidden.row_bytes(layer.intermediate) + 2 * layer.hidden)
-        return float(weights + self.tokens * (2 * 2 * layer.hidden + quantised) + rows * moved)
+        return float(weights + self.tokens * (2 * 2 * layer.hidden + quantized) + rows * moved)
 
     def least_us(self, met: int, gpu: str) -> float:
         """Microseconds that a GPU's measured ceilings (bench/ceilings.json) allow; twice as many FP8 products as of BF16."""

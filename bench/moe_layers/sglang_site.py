@@ -19,11 +19,11 @@ from typing import Any
 from baselines.toolkit import cuda_toolkit
 
 PACKAGE, COMPILER = "sglang", "sglang.kernels.jit"
-MOE, QUANTISATION = "sglang.kernels.ops.moe.fused_moe_triton_kernels", "sglang.kernels.ops.quantization.fp8_kernel"
+MOE, QUANTIZATION = "sglang.kernels.ops.moe.fused_moe_triton_kernels", "sglang.kernels.ops.quantization.fp8_kernel"
 ALIGNMENT = "sglang.kernels.ops.moe.moe_align"
 EXPERT_PARALLEL, COUNTS = "sglang.kernels.ops.moe.ep_moe_kernels", "sglang.kernels.ops.moe.triton_pad_expert_counts"
 ACTIVATION = "sglang.kernels.ops.activation.silu_and_mul_clamp"
-THEIRS = frozenset((MOE, QUANTISATION, ALIGNMENT, EXPERT_PARALLEL, COUNTS, ACTIVATION))
+THEIRS = frozenset((MOE, QUANTIZATION, ALIGNMENT, EXPERT_PARALLEL, COUNTS, ACTIVATION))
 ANSWERS: dict[str, Any] = {
     **dict.fromkeys(("is_cuda", "is_sm90_supported", "is_arch_support_pdl"), lambda *_: True),
     **dict.fromkeys(("is_hip", "is_cpu", "is_musa", "is_xpu", "cpu_has_amx_support", "is_batch_invariant_mode_enabled"), lambda *_: False),

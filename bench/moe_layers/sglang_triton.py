@@ -1,4 +1,4 @@
-"""SGLang's Triton MoE kernels on a layer's tensors: the grouped GEMM, activation, quantisation and sum (`sglang_site.py`)."""
+"""SGLang's Triton MoE kernels on a layer's tensors: the grouped GEMM, activation, quantization and sum (`sglang_site.py`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CONFIGS: dict[str, tuple[Config, ...]] = {
 
 
 def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> Launch:
-    """Slots sorted, tokens quantised, the first grouped GEMM, SiLU, its product quantised, the second, and each token's rows summed.
+    """Slots sorted, tokens quantized, the first grouped GEMM, SiLU, its product quantized, the second, and each token's rows summed.
 
     A `sort` that gives blocks worked out before leaves sorting out of what is timed."""
-    moe, quantisation = (sglang_site.load(site, name) for name in (sglang_site.MOE, sglang_site.QUANTISATION))
+    moe, quantization = (sglang_site.load(site, name) for name in (sglang_site.MOE, sglang_site.QUANTIZATION))
     import triton.language as tl
 
     layer, w, device = call.layer, call.weights, call.x.device
@@ -47,7 +47,7 @@ def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> La
         blocks = sort()
 
         def multiply(a: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, c: torch.Tensor, weigh: bool, topk: int) -> None:
-            a_q, a_sf = quantisation._per_token_group_quant_8bit_raw(a, SCALE_BLOCK)
+            a_q, a_sf = quantization._per_token_group_quant_8bit_raw(a, SCALE_BLOCK)
             tables = (call.topk_weights, call.topk_idx, *blocks)
             kinds = (True, False, False, False, False)  # fp8_w8a8, the other three, per channel
             moe.invoke_fused_moe_kernel(a_q, b, None, c, a_sf, b_sf, None, *tables, weigh, topk, config, tl.bfloat16, *kinds, block)

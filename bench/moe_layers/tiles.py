@@ -25,9 +25,9 @@ from moe_layers.compile import compile_missing
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
-FIELDS = ("block_m", "block_n", "swap_ab", "halves", "burst")
+FIELDS = ("block_m", "block_n", "swap_ab", "half_tiles", "burst")
 OTHERS: dict[str, dict[str, Any]] = {
-    "half tiles": {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1},
+    "half tiles": {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1},
     "192 x 128": {"block_m": 192, "block_n": 128},
 }
 """Of many rows; with few, rows of A are the wgmma's columns, and the tile has twice as many columns of D."""
@@ -41,11 +41,13 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     problem, rows = point.layer.fc2, point.tokens * point.layer.topk
     chosen = point.layer.configs(target, point.tokens).fc2
     assert isinstance(chosen, GemmConfig)
-    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, weights_first=chosen.weights_first)}
+    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
         try:
-            found[name] = GemmConfig(problem, num_sms=target.num_sms, dealt=True, weights_first=chosen.weights_first, **fields)
+            found[name] = GemmConfig(
+                problem, num_sms=target.num_sms, dynamic_schedule=True, prefetch_weights=chosen.prefetch_weights, **fields
+            )
         except ConfigError:  # what does not fit a CTA
             continue
     found |= one_by_one(chosen)

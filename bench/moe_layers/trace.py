@@ -11,7 +11,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.trace import LAUNCHES
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
-from megamoe_dsl.inspect.spans import spans_of, summarise, write_perfetto
+from megamoe_dsl.inspect.spans import spans_of, summarize, write_perfetto
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
@@ -41,4 +41,4 @@ def trace_experts(point: ExpertPoint, target: Target, store: ArtifactStore, out:
     spans = list(spans_of(tensors.trace))
     out.mkdir(parents=True, exist_ok=True)
     write_perfetto(out / f"trace-fc1-{str(point).replace(':', '-')}.json", spans)
-    return {"point": str(point), "trace": summarise(spans), "launch_us": max((one.end for one in spans), default=0.0)}
+    return {"point": str(point), "trace": summarize(spans), "launch_us": max((one.end for one in spans), default=0.0)}

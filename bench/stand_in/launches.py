@@ -66,7 +66,7 @@ class Launches:
             self.seed,
             races,
             resident=self.resident,
-            assumptions=replace(self.assumptions, tensor_waits=bool(unwaited), store_uninitialised=True, load_uninitialised=True),
+            assumptions=replace(self.assumptions, tensor_waits=bool(unwaited), store_uninitialized=True, load_uninitialized=True),
         )
         try:
             report = simulator.run(launches)

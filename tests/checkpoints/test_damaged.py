@@ -14,7 +14,7 @@ from expert_reading import read_experts
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts
-from megamoe_dsl.checkpoints.experts import summarise
+from megamoe_dsl.checkpoints.experts import summarize
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
@@ -76,7 +76,7 @@ def test_an_index_that_names_a_missing_file(tmp_path: Path) -> None:
     error = refused(folder, FP4, "no such file, though the index names it")
     assert error.file == folder / "model-00002-of-00002.safetensors" and error.tensor is not None
     with pytest.raises(CheckpointError, match="no such file, though the index names it"):
-        summarise(Checkpoint(folder))
+        summarize(Checkpoint(folder))
 
 
 def test_an_index_that_names_the_wrong_file(tmp_path: Path) -> None:

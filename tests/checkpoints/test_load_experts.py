@@ -96,17 +96,17 @@ def test_fp4_becomes_fp8_of_the_same_values_when_asked(tmp_path: Path, layout: s
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "mxfp8xmxfp8"])
-def test_bf16_weights_are_quantised(tmp_path: Path, recipe: str, ranks: int) -> None:
+def test_bf16_weights_are_quantized(tmp_path: Path, recipe: str, ranks: int) -> None:
     problem = problem_of(ranks, recipe)
     generator = torch.Generator().manual_seed(0)
     fc1, fc2 = (torch.randn(8, *shape, generator=generator).bfloat16() for shape in ((256, 256), (256, 128)))
     folder = write(tmp_path, qwen3_moe(fc1, fc2))
-    quantise = {"fp8xfp8": quantize_weight_e4m3, "fp8xfp4": quantize_e2m1, "mxfp8xmxfp8": quantize_e4m3}[recipe]
+    quantize = {"fp8xfp8": quantize_weight_e4m3, "fp8xfp4": quantize_e2m1, "mxfp8xmxfp8": quantize_e4m3}[recipe]
     share = problem.experts_per_rank
     weights = []
     for rank in range(ranks):
         mine = slice(rank * share, (rank + 1) * share)
-        weights.append(ExpertWeights(*quantise(fc1[mine]), *quantise(fc2[mine])))
+        weights.append(ExpertWeights(*quantize(fc1[mine]), *quantize(fc2[mine])))
     check_ranks(folder, problem, weights)
 
 

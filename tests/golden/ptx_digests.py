@@ -50,8 +50,8 @@ def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int | 
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
-def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
-    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
+def _quantized(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
+    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantized=True)
 
 
 def _packed_inputs(preset: str) -> PreDispatchConfig:
@@ -77,7 +77,7 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
 
 def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
     of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
-    return lambda: Sm100GemmConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
+    return lambda: Sm100GemmConfig(of_rows, block_m, dynamic_schedule=True, consumers=consumers, pairs=pairs)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -86,7 +86,7 @@ DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, to
 
 
 def _activated(gate_up: str) -> Callable[[], KernelConfig]:
-    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
+    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dynamic_schedule=True)
 
 
 def _packed(block_m: int, **fields: int) -> Sm90Config:
@@ -128,49 +128,55 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-packed-m128": lambda: _packed(128),
     "sm_90a-packed-pairs": lambda: _packed(128, cluster=2),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
-    "sm_90a-gemm-rows": _gemm(128, 256, ahead=1),
+    "sm_90a-gemm-rows": _gemm(128, 256, k_in_flight=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),
-    "sm_90a-gemm-ahead": _gemm(64, 32, warpgroups=1, ahead=8),
-    "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dealt=True),
-    "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, ahead=2),
-    "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
+    "sm_90a-gemm-ahead": _gemm(64, 32, warpgroups=1, k_in_flight=8),
+    "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dynamic_schedule=True),
+    "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, k_in_flight=2),
+    "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), half_tiles=True, dynamic_schedule=True),
     "sm_90a-gemm-weights-first": _gemm(
-        16, 128, GemmProblem(4096, 4096, "packed", 32), swap_ab=True, ahead=2, dealt=True, weights_first=True
+        16, 128, GemmProblem(4096, 4096, "packed", 32), swap_ab=True, k_in_flight=2, dynamic_schedule=True, prefetch_weights=True
     ),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
-    "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
+    "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, k_in_flight=4),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
-    "sm_90a-gemm-packed-bursts": _gemm(16, 128, GemmProblem(7168, 2048, "packed", 256), swap_ab=True, ahead=2, dealt=True, burst=2),
-    "sm_90a-gemm-bf16-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="bf16xbf16"), halves=True, dealt=True),
+    "sm_90a-gemm-packed-bursts": _gemm(
+        16, 128, GemmProblem(7168, 2048, "packed", 256), swap_ab=True, k_in_flight=2, dynamic_schedule=True, burst=2
+    ),
+    "sm_90a-gemm-bf16-packed": _gemm(
+        128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="bf16xbf16"), half_tiles=True, dynamic_schedule=True
+    ),
     "sm_90a-gemm-bf16-swapped": _gemm(16, 128, BF16, swap_ab=True),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
     "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
     "sm_90a-gemm-decoded": _gemm(256, 128, FP4),
     "sm_90a-gemm-decoded-halves": _gemm(
-        128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), halves=True, dealt=True, boxes=1
+        128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), half_tiles=True, dynamic_schedule=True, epilogue_buffers=1
     ),
-    "sm_90a-gemm-decoding-packed": _gemm(32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dealt=True),
-    "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
-    "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
-    "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
+    "sm_90a-gemm-decoding-packed": _gemm(
+        32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dynamic_schedule=True
+    ),
+    "sm_90a-gather-gemm": _gather(128, 256, half_tiles=True, dynamic_schedule=True),
+    "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, k_in_flight=2, dynamic_schedule=True),
+    "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, k_in_flight=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
-    "sm_90a-gather-gemm-gate-first-bursts": lambda: GemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dealt=True, burst=2),
-    "sm_90a-gather-gemm-stored": lambda: GemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
-    "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
-    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-gate-first-bursts": lambda: GemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True, burst=2),
+    "sm_90a-gather-gemm-stored": lambda: GemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dynamic_schedule=True),
+    "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, half_tiles=True, dynamic_schedule=True),
+    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dynamic_schedule=True),
     "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
     "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
-    "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
+    "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dynamic_schedule=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
     "sm_100a-gemm-mxfp8": _pair_gemm(128, "mxfp8xmxfp8"),
     "sm_100a-gemm-nvfp4": _pair_gemm(128, "nvfp4xnvfp4", block_k=256),
     "sm_100a-gemm-bf16": _pair_gemm(256, "bf16xbf16"),
-    "sm_100a-gemm-bf16-packed": _pair_gemm(64, "bf16xbf16", {"kind": "packed", "num_groups": 32}, dealt=True),
+    "sm_100a-gemm-bf16-packed": _pair_gemm(64, "bf16xbf16", {"kind": "packed", "num_groups": 32}, dynamic_schedule=True),
     "sm_100a-gather-gemm": _pair_gather(192, result="blocked"),
     "sm_100a-gather-gemm-w4a4": _pair_gather(64, "mxf4xmxf4"),
     "sm_100a-gather-gemm-sorted": _pair_gather(128, source="packed"),
@@ -184,13 +190,13 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-bf16": _pair_gather(256, "bf16xbf16", consumers=2, result="blocked"),
     "sm_100a-gather-gemm-bf16-gate-first": _pair_gather(128, "bf16xbf16", consumers=2, gate_up="gate_first"),
     "sm_100a-gather-gemm-bf16-sorted-pairs": _pair_gather(64, "bf16xbf16", pairs=2, source="packed"),
-    "sm_100a-gather-gemm-nvfp4-quantised": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
+    "sm_100a-gather-gemm-nvfp4-quantized": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
     "sm_100a-route": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-route-nvfp4": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-topk-sum": lambda: SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
-    "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
-    "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
+    "sm_100a-pre-dispatch-quantized": lambda: _quantized("flash", "sm_100a", "fp8xfp4"),
+    "sm_90a-pre-dispatch-quantized": lambda: _quantized("pro", "sm_90a", "fp8xfp8"),
     "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
     **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
     "sm_100a-moe-fc1": _stage_sm100("fp8xfp4", 1),

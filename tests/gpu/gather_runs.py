@@ -36,35 +36,39 @@ GATE_UP = {"n": 512, "output": "e4m3"}
 GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 BF16 = {"recipe": "bf16xbf16"}
 BF16_GATE_UP = {"n": 512, **BF16}
-BURSTS = {"warpgroups": 1, "dealt": True, "burst": 2}
+BURSTS = {"warpgroups": 1, "dynamic_schedule": True, "burst": 2}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
     *(
-        GatherRun(f"gather-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dealt": True})
+        GatherRun(f"gather-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dynamic_schedule": True})
         for source, result in LAYOUTS
     ),
     *(
-        GatherRun(f"gather-bf16-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result, **BF16}, {"dealt": True})
+        GatherRun(
+            f"gather-bf16-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result, **BF16}, {"dynamic_schedule": True}
+        )
         for source, result in LAYOUTS
     ),
     GatherRun("gather-bf16-swapped", (25, 0, 2), 24, 64, {"result": "blocked", "k": 320, **BF16}, {"swap_ab": True}),
     GatherRun("bf16-gate-first", (30, 0, 70), 64, 256, {**BF16_GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
-    GatherRun("bf16-up-first", (130, 5), 128, 256, {**BF16_GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
+    GatherRun("bf16-up-first", (130, 5), 128, 256, {**BF16_GATE_UP, "gate_up": "up_first"}, {"dynamic_schedule": True}),
     GatherRun("bf16-interleaved", (0, 67), 64, 256, {**BF16_GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
-    GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
-    GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
+    GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"half_tiles": True}),
+    GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "k_in_flight": 2, "num_stages": 3}),
     GatherRun("gather-scale-by-scale", (65, 0, 3), 64, 64, {"k": 384}, {"warpgroups": 1}),
     GatherRun("gather-swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
     GatherRun("gather-swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
-    GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
+    GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dynamic_schedule": True}),
     GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
     GatherRun("gate-first-bursts", (66, 0, 3), 64, 256, {**GATE_UP, "k": 768, "gate_up": "gate_first"}, BURSTS),
     GatherRun("up-first-bursts", (3,), 64, 256, {**GATE_UP, "k": 512, "gate_up": "up_first"}, {**BURSTS, "num_stages": 3}),
     GatherRun("bf16-gate-first-bursts", (9, 66), 64, 256, {**BF16_GATE_UP, "gate_up": "gate_first"}, BURSTS),
     GatherRun("gather-swapped-bursts", (9, 25), 24, 64, {"k": 1024}, {"swap_ab": True, "num_stages": 5, "burst": 4}),
-    GatherRun("gate-first-long", (66,), 128, 256, {**GATE_UP, "k": 1536, "gate_up": "gate_first"}, {"dealt": True, "num_sms": 1}),
-    GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
+    GatherRun(
+        "gate-first-long", (66,), 128, 256, {**GATE_UP, "k": 1536, "gate_up": "gate_first"}, {"dynamic_schedule": True, "num_sms": 1}
+    ),
+    GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dynamic_schedule": True}),
     GatherRun(
         "interleaved",
         (0, 67),
@@ -74,7 +78,14 @@ GATHER_RUNS = (
         {"warpgroups": 1},
     ),
     *(
-        GatherRun(f"stored-{gate_up}", counts, rows, 256, {**GATE_UP, "gate_up": gate_up, "preactivations": True}, {"dealt": True, **more})
+        GatherRun(
+            f"stored-{gate_up}",
+            counts,
+            rows,
+            256,
+            {**GATE_UP, "gate_up": gate_up, "preactivations": True},
+            {"dynamic_schedule": True, **more},
+        )
         for gate_up, counts, rows, more in (
             ("gate_first", (130, 0, 5), 128, {}),
             ("up_first", (17, 3), 64, {"warpgroups": 1}),

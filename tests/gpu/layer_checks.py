@@ -60,7 +60,7 @@ class Bench:
         """So many tokens of 512, as many times fewer of a smaller layer, at least one."""
         return max(1, tokens * self.most // 512)
 
-    def quantised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def quantized(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """BF16 tokens as `quant` defines them for the layer."""
         tokens = self.problem.formats.activations
         return quantize_e4m3_f32(x) if tokens.scale == F32 else MICRO_SCALING[tokens.element].quantize(x)
@@ -83,14 +83,14 @@ class Bench:
 def pre_dispatch_bytes(b: Bench) -> None:
     x, idx, weights = b.inputs(b.few(300), 1)
     b.moe(x, idx, weights)
-    want = (*b.quantised(x), idx, weights)
+    want = (*b.quantized(x), idx, weights)
     for name, tensor in zip(("x", "x_sf", "topk_idx", "topk_weights"), want, strict=True):
         b.same(b.moe.memory.view(name)[: len(x)].view(torch.uint8), tensor.view(torch.uint8))
 
 
-def bf16_and_quantised_agree_with_the_reference(b: Bench) -> None:
+def bf16_and_quantized_agree_with_the_reference(b: Bench) -> None:
     x, idx, weights = b.inputs(b.most, 2)
-    codes, sf = b.quantised(x)
+    codes, sf = b.quantized(x)
     y = b.moe(x, idx, weights)
     b.same(y, b.moe(codes, idx, weights, x_sf=sf, check=True))
     everyone = [random_weights(b.problem, r, 1, "cuda") for r in range(b.problem.num_ranks)] if b.rank == 0 else None
@@ -175,7 +175,7 @@ def calls_without_use(b: Bench) -> None:
 
 def padding(b: Bench) -> None:
     x, idx, weights = b.inputs(b.few(90), 14)
-    codes, sf = b.quantised(x)
+    codes, sf = b.quantized(x)
     want = torch.cat([b.moe(x, idx, weights), x.new_zeros(10, x.shape[1])])
     b.same(b.moe(x, idx, weights, padded_tokens=len(want)), want)
     b.same(b.moe(codes, idx, weights, x_sf=sf, padded_tokens=len(want)), want)
@@ -260,7 +260,7 @@ def watchdog(b: Bench) -> None:
 
 CHECKS: dict[str, Callable[[Bench], None]] = {
     "pre_dispatch_bytes": pre_dispatch_bytes,
-    "reference": bf16_and_quantised_agree_with_the_reference,
+    "reference": bf16_and_quantized_agree_with_the_reference,
     "bounds": every_bound_gives_the_same_bits,
     "graph": graph_with_empty_ranks,
     "shared": layers_share_a_buffer,

@@ -3,7 +3,7 @@
 Cases are made where the DSL is (`prepare_point`: compiles, simulates, writes a file) and run where the GPUs are, with torch and
 cuda-bindings only.  Those of several ranks run twice: all ranks on one GPU, a stream each, and, where there are as many GPUs, one process
 per GPU with symmetric memory.  Exact cases must have the simulator's bytes.  With random data `ex2.approx` and `rcp.approx` of silicon may
-end in another last bit than the simulator's, which rounds correctly, and flip a code of the requantised activations: then y must stay
+end in another last bit than the simulator's, which rounds correctly, and flip a code of the requantized activations: then y must stay
 within what that explains (`reference.error_bound` with sums exact), and the elements that differ are counted.  How a Blackwell tensor core
 aligns and cuts the products of an MMA nobody has told: with random data its sums, too, may differ, and y must be as near to the
 simulator's as two results within the reference's bound can be.

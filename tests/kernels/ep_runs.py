@@ -63,7 +63,7 @@ def check_report(report: Report) -> None:
     """No finding, and no warning but of the rows of an accumulator that no MMA has made, which nobody stores."""
     if report.findings:
         raise RaceSeen(report.findings[0])
-    assert [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text] == []
+    assert [text for text in report.warnings if "tcgen05.ld of uninitialized TMEM" not in text] == []
 
 
 class Checked(NamedTuple):

@@ -88,7 +88,7 @@ def sign_of(compiled: Any, case: Case, launches: Sequence[Sequence[int]], seed: 
         layer.check_workspace()
     except AssertionError as error:
         return f"workspace: {error}"
-    warnings = [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text]
+    warnings = [text for text in report.warnings if "tcgen05.ld of uninitialized TMEM" not in text]
     return f"warning: {warnings[0]}" if warnings else None
 
 

@@ -65,7 +65,7 @@ class Subject:
 SUBJECTS = {
     "rows": Subject(Run("faults-rows", (200,), 128, 192, {"n": 416, "k": 384}, {"num_sms": 2, "num_stages": 2})),
     "columns": Subject(Run("faults-columns", (40,), 24, 64, {"n": 208, "k": 384}, {"num_sms": 2, "num_stages": 2, "swap_ab": True})),
-    "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
+    "k_in_flight": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "k_in_flight": 2})),
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
     "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
     "unscaled": Subject(Run("faults-bf16", (200,), 128, 192, {"n": 416, "k": 256, **PLAIN}, {"num_sms": 2, "num_stages": 2})),
@@ -146,7 +146,7 @@ GATHER_FAULTS = (
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),
     *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
-    *((fault, "ahead") for fault in (*RING, *WGMMA)),
+    *((fault, "k_in_flight") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
     *((fault, "unscaled") for fault in (*RING, *ALONE, *ACCUMULATING)),

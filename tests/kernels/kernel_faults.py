@@ -1,7 +1,7 @@
-"""Faults for the kernel's PTX: every instruction that synchronises, one at a time taken out or weakened.
+"""Faults for the kernel's PTX: every instruction that synchronizes, one at a time taken out or weakened.
 
 A rule finds its sites by the text of an instruction and says what becomes of it; a fault is one rule at one site, named `rule n`, the sites
-numbered in PTX order.  What the watchdog executes before it traps is no synchronisation and is left alone.
+numbered in PTX order.  What the watchdog executes before it traps is no synchronization and is left alone.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ RULES = (
     Rule("acquire made relaxed", r"ld\.acquire\.\w+\.[^;]*;", swap(".acquire", ".relaxed"), together=True),
     Rule("acquire of a smaller scope", r"ld\.acquire\.\w+\.[^;]*;", lambda m: smaller_scope(m[0]), together=True),
     Rule("tcgen05 fence dropped", r"tcgen05\.fence::\w+;", gone),
-    Rule("mbarrier initialisation fence dropped", r"fence\.mbarrier_init[^;]*;", gone),
+    Rule("mbarrier initialization fence dropped", r"fence\.mbarrier_init[^;]*;", gone),
     # --- signalling
     Rule("signal dropped", r"\bred\.[\w.:]+ [^;]*;", gone),
     Rule("signal twice", r"\bred\.[\w.:]+add[\w.]* [^;]*;", twice),
@@ -104,7 +104,7 @@ RULES = (
     Rule("bytes too few", r"mbarrier\.arrive\.expect_tx[^;]*;", last_number_plus(-16)),
     Rule("arrival count too high", r"mbarrier\.init[^;]*;", last_number_plus(1)),
     Rule("arrival count too low", r"mbarrier\.init[^;]*(?<!\D1);", last_number_plus(-1)),
-    Rule("mbarrier not initialised", r"mbarrier\.init[^;]*;", gone),
+    Rule("mbarrier not initialized", r"mbarrier\.init[^;]*;", gone),
     Rule("tcgen05 commit dropped", r"tcgen05\.commit[^;]*;", gone),
     Rule("tcgen05 commit to one CTA", r"mov\.b16 m, 3;", swap("3", "1")),
     Rule("bulk group commit dropped", r"cp\.async\.bulk\.commit_group;", gone),

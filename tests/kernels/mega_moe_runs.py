@@ -80,7 +80,7 @@ class Layer:
         ranks, report = self.launch(case, seed)
         assert [str(finding) for finding in report.findings] == []
         assert [(one.rank, one.violations) for one in ranks] == [(rank, 0) for rank in range(len(ranks))]
-        unexpected = [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text]
+        unexpected = [text for text in report.warnings if "tcgen05.ld of uninitialized TMEM" not in text]
         assert unexpected == []
         self.check_workspace()
         return ranks
@@ -111,7 +111,7 @@ class Layer:
         for number, (part, out) in enumerate(zip(parts, outputs, strict=True)):
             if number:
                 for rank, y in enumerate(out):
-                    memory.add(y, name=f"y{number}", rank=rank, initialised=False)
+                    memory.add(y, name=f"y{number}", rank=rank, initialized=False)
             for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True)):
                 launches += self.moe.launches(rank, one.num_tokens, y)
             for rank, received_now in enumerate(received(part)):

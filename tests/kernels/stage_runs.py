@@ -35,7 +35,7 @@ def run(layer: Layer, case: Case, seed: int) -> list[torch.Tensor]:
     y, report = layer.moe(inputs(case))
     for rank, counts in enumerate(received(case)):
         layer.received[rank] = [a + b for a, b in zip(layer.received[rank], counts, strict=True)]
-    unexpected = [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text]
+    unexpected = [text for text in report.warnings if "tcgen05.ld of uninitialized TMEM" not in text]
     assert [str(finding) for finding in report.findings] == [] and unexpected == []
     layer.check_workspace()
     return y

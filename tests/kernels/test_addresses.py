@@ -30,6 +30,6 @@ def test_a_piece_of_y_beyond_two_gibibytes() -> None:
         kernel(y, out).launch(grid=(1, 1, 1), block=(32, 1, 1))
 
     memory, out = GlobalMemory(), torch.zeros(32, dtype=torch.int64)
-    memory.add(out, name="out", initialised=False)
+    memory.add(out, name="out", initialized=False)
     Simulator(ptx_of(launch, Int64(0), Int64(0)), memory).run([Launch((1, 1, 1), (32, 1, 1), (1, 1, 1), 0, (BASE, out.data_ptr()))])
     assert out.tolist() == [BASE + (lane << 17) * PIECE_BYTES for lane in range(32)]

@@ -56,7 +56,7 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
         given[: len(x)] = x
         memory = GlobalMemory()
         memory.add(given, name="x", read_only=True)
-        memory.add(out, name="out", initialised=False)
+        memory.add(out, name="out", initialized=False)
         grid, block = (padded // BLOCK, 1, 1), (BLOCK, 1, 1)
         Simulator(ptx, memory).run([Launch(grid, block, (1, 1, 1), 0, (given.data_ptr(), out.data_ptr()))])
         return out[: len(x)]

@@ -86,7 +86,7 @@ def choose(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("recipe", "seed"), [("fp8xfp8", 0), ("fp8xfp8", 1), ("bf16xbf16", 0)])
 def test_calls_in_a_stream_are_exact(recipe: str, seed: int) -> None:
     artifacts = compiled(recipe)
-    assert all(one.kernel.early for one in artifacts) and artifacts[FC2].config.weights_first
+    assert all(one.kernel.early for one in artifacts) and artifacts[FC2].config.prefetch_weights
     same, report = run(artifacts, seed)
     assert same == [True] * 3 and not report.findings
 

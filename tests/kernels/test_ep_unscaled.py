@@ -87,7 +87,7 @@ def test_fused_kernels_refuse_it(kind: type[Any]) -> None:
         kind.choose(unscaled(9), 9)
 
 
-def test_there_is_nothing_to_quantise() -> None:
+def test_there_is_nothing_to_quantize() -> None:
     with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be one whose tokens have scales"):
         PreDispatchConfig(unscaled(9), 2, "sm_90a")
 

@@ -78,7 +78,7 @@ def test_layers_of_models_have_configurations(hidden: int, intermediate: int, ex
     found = []
     for tokens in (1, 64, 4096, 16384):
         _, fc1, fc2, _ = layer.configs(Target.typical("sm_100a"), tokens)
-        assert type(fc1) is Sm100GemmConfig and type(fc2) is Sm100GemmConfig and fc2.dealt
+        assert type(fc1) is Sm100GemmConfig and type(fc2) is Sm100GemmConfig and fc2.dynamic_schedule
         assert fc1.num_stages >= 4 and fc2.num_stages >= 4
         found.append(fc2.block_m)
     assert found[0] == 32 and found == sorted(found)

@@ -1,4 +1,4 @@
-"""The layer of four launches on SM100, in the simulator: tokens quantised as torch does, and y to the bit of the reference."""
+"""The layer of four launches on SM100, in the simulator: tokens quantized as torch does, and y to the bit of the reference."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Dra
 def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     """Linear1's results of every expert, in columns as w1 has rows."""
     metadata = router_metadata(call.topk_idx, call.layer.num_experts)
-    x_q, x_sf = quantised(call)
+    x_q, x_sf = quantized(call)
     rows, each = metadata.sources.long().split(metadata.counts.tolist()), call.each_factor
     of_columns = each and factors_of_columns(call.layer.fc1, each.gate, each.up)
     return [
@@ -84,8 +84,8 @@ def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
     ]
 
 
-def quantised(call: ExpertCall) -> Drawn:
-    """Tokens, as torch quantises them."""
+def quantized(call: ExpertCall) -> Drawn:
+    """Tokens, as torch quantizes them."""
     if call.each_factor is not None:
         return quantize_nvfp4(call.x, call.each_factor.x[0])
     return MICRO_SCALING[call.layer.formats.activations.element].quantize(call.x.float())
@@ -122,10 +122,10 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
 
 
 @pytest.mark.parametrize("layer", [LAYER, PACKED, NVFP4])
-def test_tokens_are_quantised_as_torch_does(layer: ExpertLayer) -> None:
+def test_tokens_are_quantized_as_torch_does(layer: ExpertLayer) -> None:
     call, _ = drawn(layer, 20)
     assert not simulate_route(artifact(RouteConfig(layer.routing, 3, arch_name="sm_100a")), call).findings
-    x_q, x_sf = quantised(call)
+    x_q, x_sf = quantized(call)
     assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(as_integers(call.x_sf), as_integers(x_sf))
 
 

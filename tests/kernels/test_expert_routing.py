@@ -1,4 +1,4 @@
-"""Tokens routed and quantised, results summed, and the layer of four launches, in the simulator: the reference to the bit."""
+"""Tokens routed and quantized, results summed, and the layer of four launches, in the simulator: the reference to the bit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
 
 @sample("many experts-4", "two experts-1", "most experts-1", "more slots than threads-1")
 @pytest.mark.parametrize(("shape", "sorters"), [*((shape, 1) for shape in SHAPES), ("many experts", 4), ("more slots than threads", 3)])
-def test_slots_are_sorted_and_tokens_quantised(shape: str, sorters: int) -> None:
+def test_slots_are_sorted_and_tokens_quantized(shape: str, sorters: int) -> None:
     """By one CTA, by some of them, and by fewer than may."""
     tokens, hidden, experts, topk = SHAPES[shape]
     call = call_of(ExpertLayer(hidden, 128, experts, topk), tokens)
@@ -111,7 +111,7 @@ def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
 
 @sample("5")
 @pytest.mark.parametrize("tokens", [5, 200])
-def test_a_layer_in_bf16_quantises_nothing(tokens: int) -> None:
+def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
     """Numbers are normal, and every sum the tensor core's."""
     layer = replace(LAYER, recipe="bf16xbf16") if tokens < 100 else ExpertLayer(256, 128, 2, 1, recipe="bf16xbf16")
     call = call_of(layer, tokens)
@@ -160,7 +160,7 @@ def test_layers_of_models_have_configurations(name: str) -> None:
         (512, {"block_m": 16, "swap_ab": True}),
         (2048, {"block_m": 16, "swap_ab": True}),
         (8192, {"block_m": 48, "swap_ab": True}),
-        (32768, {"block_m": 128, "halves": True}),
+        (32768, {"block_m": 128, "half_tiles": True}),
     ],
 )
 def test_linear2_has_room_for_what_a_router_deals(rows: int, fields: dict[str, object]) -> None:

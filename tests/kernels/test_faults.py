@@ -1,4 +1,4 @@
-"""Every synchronising instruction of the kernel is needed and watched: taken out or weakened, one at a time, something must notice.
+"""Every synchronizing instruction of the kernel is needed and watched: taken out or weakened, one at a time, something must notice.
 
 `make test` runs a sample; all of them, a quarter of an hour on two cores, with
 
@@ -38,8 +38,8 @@ UNNOTICED = {
     "proxy fence of the other space 0": "the same fence",
     "tcgen05 fence dropped 0": "after acc_empty: the fence after full follows before any MMA",
     "tcgen05 fence dropped 1": "after full: the fence after acc_empty came before; `test_one_fence_of_the_mma_warp_must_stay`",
-    "mbarrier initialisation fence dropped 0": "the cluster barrier's arrive releases everything itself",
-    "election for all lanes 0": "every lane initialises the mbarriers alike",
+    "mbarrier initialization fence dropped 0": "the cluster barrier's arrive releases everything itself",
+    "election for all lanes 0": "every lane initializes the mbarriers alike",
     "election for all lanes 1": "every lane acquires and prefetches the same tensor maps",
     **{f"warp barrier skipped {n}": EXPLAINED[function] for function, numbers in EXPLAINED_BARRIERS.items() for n in numbers},
 }

@@ -33,10 +33,10 @@ TWINS = (
     *(f"gather-bf16-{one}" for one in ("gathered-packed", "packed-packed", "packed-blocked", "blocked-packed", "blocked-blocked")),
 )
 TWICE = ("gather-gathered-blocked", "gather-many-experts")
-ACTIVATING = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
+ACTIVATING = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dynamic_schedule=True)
 STORING = ACTIVATING.replace(problem=replace(ACTIVATING.problem, preactivations=True))
 ACTIVATING_BF16 = ACTIVATING.replace(problem=replace(ACTIVATING.problem, recipe="bf16xbf16", output="bf16", preactivations=True))
-WIDE = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
+WIDE = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dynamic_schedule=True)
 
 
 PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
@@ -65,7 +65,7 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
 
 @sample("gate-first-bursts", "up-first", "stored-interleaved")
 @pytest.mark.parametrize("name", [*ACTIVATED, *STORED])
-def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
+def test_gate_and_up_are_activated_and_quantized(name: str) -> None:
     """And stored, where they are asked for."""
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)

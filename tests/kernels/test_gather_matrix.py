@@ -46,9 +46,9 @@ def combination(arch: str, layout: tuple[str, str], gate_up: str, consumers: int
         problem |= {"n": 512, "gate_up": gate_up, "output": "e4m3", "activation": formula}
     name = "-".join((arch, *layout, gate_up or "plain", str(consumers)))
     if arch == "sm_100a":
-        return PairGatherRun(name, counts, 64, problem=problem, fields={"consumers": consumers, "dealt": True})
+        return PairGatherRun(name, counts, 64, problem=problem, fields={"consumers": consumers, "dynamic_schedule": True})
     tile = (64 * consumers, 256) if gate_up else (64, 128)
-    return GatherRun(name, counts, *tile, problem, {"warpgroups": consumers, "dealt": True})
+    return GatherRun(name, counts, *tile, problem, {"warpgroups": consumers, "dynamic_schedule": True})
 
 
 def of_recipe(recipe: str, layout: tuple[str, str], gate_up: str, consumers: int, pairs: int) -> PairGatherRun:
@@ -57,7 +57,7 @@ def of_recipe(recipe: str, layout: tuple[str, str], gate_up: str, consumers: int
     problem: dict[str, Any] = {"n": 1024, "k": 128, "source": layout[0], "result": layout[1], "recipe": recipe, "gate_up": gate_up}
     problem |= {"output": RECIPES[recipe].hidden.element, "activation": FORMULAS[turn % len(FORMULAS)], "preactivations": turn % 2 == 0}
     name = "-".join((recipe, *layout, gate_up, str(consumers), str(pairs)))
-    return PairGatherRun(name, SOME, 64, problem=problem, fields={"consumers": consumers, "pairs": pairs, "dealt": True})
+    return PairGatherRun(name, SOME, 64, problem=problem, fields={"consumers": consumers, "pairs": pairs, "dynamic_schedule": True})
 
 
 RECIPE_RUNS = {run.name: run for run in (of_recipe(*one) for one in product((NVFP4, PLAIN), LAYOUTS, GATE_UP[1:], CONSUMERS, (1, 2)))}

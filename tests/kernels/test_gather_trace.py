@@ -11,7 +11,7 @@ from gather_runs import GATHER_BY_NAME
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.inspect.spans import Span, spans_of, summarise, write_perfetto
+from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.kernel_cases.gemm import Compared
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.problem import ProblemError
@@ -71,7 +71,7 @@ def test_a_warps_time_has_no_gaps(traced: Traced, tmp_path: Path) -> None:
     for one in spans:
         assert one.start == ends.get((one.sm, one.warp), one.start) <= one.end
         ends[one.sm, one.warp] = one.end
-    assert {name.replace(" ", "_").upper() for name in summarise(spans)} == {role.name for role in WORK[RUNS[name].config.arch]}
+    assert {name.replace(" ", "_").upper() for name in summarize(spans)} == {role.name for role in WORK[RUNS[name].config.arch]}
     write_perfetto(tmp_path / "trace.json", spans)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"load Linear1", "wait tokens Linear1"} <= {one["name"] for one in events}

@@ -42,31 +42,31 @@ BAD_CONFIGS = {
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"swap_ab": True, "block_m": 8, "block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"swap_ab": True, "block_m": 72},
     "warpgroups = 1: must be one of [2] for this tile, or 0 for the last of them": {"warpgroups": 1},
-    "halves = True: must be False unless block_m is 128": {"block_m": 64, "halves": True},
+    "half_tiles = True: must be False unless block_m is 128": {"block_m": 64, "half_tiles": True},
     "cluster = 3: must be 1 or 2": {"cluster": 3},
     "cluster = 2: must be 1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile": {"block_n": 56, "cluster": 2},
     "num_sms = 131: must be a positive multiple of 2": {"cluster": 2, "num_sms": 131},
-    "ahead = 9: must be between 1 and 8": {"ahead": 9},
-    "ahead = 2: must be 1 where a warpgroup multiplies its columns in several parts": {"block_n": 256, "ahead": 2},
-    "ahead = 4: must be such that all sums fit 232 registers of a thread: they take 352": {"ahead": 4},
+    "k_in_flight = 9: must be between 1 and 8": {"k_in_flight": 9},
+    "k_in_flight = 2: must be 1 where a warpgroup multiplies its columns in several parts": {"block_n": 256, "k_in_flight": 2},
+    "k_in_flight = 4: must be such that all sums fit 232 registers of a thread: they take 352": {"k_in_flight": 4},
     "num_stages = 99: must be between 2 and 5, or 0 for the deepest": {"num_stages": 99},
-    "boxes = 3: must be 1 or 2": {"boxes": 3},
-    "dealt = 1: must be True or False": {"dealt": 1},
+    "epilogue_buffers = 3: must be 1 or 2": {"epilogue_buffers": 3},
+    "dealt = 1: must be True or False": {"dynamic_schedule": 1},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
-    "weights_first = True: must be False but for a packed problem whose B is loaded as it is": {"weights_first": True},
+    "prefetch_weights = True: must be False but for a packed problem whose B is loaded as it is": {"prefetch_weights": True},
     "group_m = 0: must be positive": {"group_m": 0},
     "burst = 3: must be one of [1, 2, 4]": {"burst": 3},
     "burst = 2: must be 1 in clusters, or where B is decoded": {"cluster": 2, "burst": 2},
     "burst = 4: must be 1, or at most 2: what 1 ahead leave of the stages": {"num_stages": 3, "burst": 4},
-    "burst = 2: must be 1, or at most 1: what 2 ahead leave of the stages": {"num_stages": 3, "ahead": 2, "burst": 2},
+    "burst = 2: must be 1, or at most 1: what 2 ahead leave of the stages": {"num_stages": 3, "k_in_flight": 2, "burst": 2},
 }
 
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 UNSCALED = GemmProblem(4096, 7168, recipe="bf16xbf16")
 BAD_DECODING = {
     "block_m, block_n = (16, 128): must be 128 x 256 or 256 x 128 with fp8xmxfp4 and without swap_ab": {"swap_ab": False},
-    "halves = True: must be False unless block_m is 128": {"swap_ab": False, "block_m": 256, "halves": True},
-    "ahead = 2: must be 1 with fp8xmxfp4, whose next block is decoded meanwhile": {"block_n": 64, "ahead": 2},
+    "half_tiles = True: must be False unless block_m is 128": {"swap_ab": False, "block_m": 256, "half_tiles": True},
+    "k_in_flight = 2: must be 1 with fp8xmxfp4, whose next block is decoded meanwhile": {"block_n": 64, "k_in_flight": 2},
     "cluster = 2: must be 1 with fp8xmxfp4, or 2 that have a half of K each": {"cluster": 2},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, with swap_ab": {"split_k": True},
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
@@ -74,7 +74,7 @@ BAD_DECODING = {
     "burst = 2: must be 1 in clusters, or where B is decoded": {"burst": 2},
 }
 BAD_UNSCALED = {
-    "ahead = 2: must be 1 with bf16xbf16, whose sums stay in the tensor core": {"ahead": 2},
+    "k_in_flight = 2: must be 1 with bf16xbf16, whose sums stay in the tensor core": {"k_in_flight": 2},
     "num_stages = 5: must be between 2 and 4, or 0 for the deepest": {"block_n": 256, "num_stages": 5},
 }
 
@@ -108,7 +108,7 @@ def test_sums_that_stay_in_the_tensor_core_have_no_others_beside_them(message: s
 
 
 def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part() -> None:
-    config = GemmConfig(UNSCALED, 128, 256, halves=True)
+    config = GemmConfig(UNSCALED, 128, 256, half_tiles=True)
     assert (UNSCALED.k_block, UNSCALED.k_blocks, replace(UNSCALED, recipe="fp8xfp8").k_blocks) == (64, 112, 56)
     assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.rows.scale_rows(config.tile) == 0
     assert GemmConfig(UNSCALED, 128, 224).tile.splits(False) == (224,)
@@ -139,7 +139,7 @@ def test_many_rows_share_what_is_decoded(kind: str, block_m: int) -> None:
     assert (config.block_m, config.weights.decode_warps, config.num_stages) == (block_m, 4, 3)
     if block_m == 128:
         with pytest.raises(ConfigError, match=r"block_m = 256: must be (a divisor of )?128"):
-            config.replace(block_m=256, block_n=128, halves=False)
+            config.replace(block_m=256, block_n=128, half_tiles=False)
 
 
 @pytest.mark.parametrize(("rows", "block_m"), [(128, 32), (256, 64), (384, 64)])
@@ -200,7 +200,7 @@ def test_a_few_rows_less_than_measured_have_the_same_configuration() -> None:
 def test_where_nothing_was_measured_groups_get_what_unequal_ones_bear(kind: str) -> None:
     for rows in (64, 128, 166, 250, 384, 1000):
         chosen = find_kernel("gemm").choose(GemmProblem(4096, 4096, kind, 32), Target(H200.arch, 132), 32 * rows // 128 * 128)
-        assert chosen.block_m <= 128 and chosen.dealt
+        assert chosen.block_m <= 128 and chosen.dynamic_schedule
 
 
 def test_points_with_unequal_groups_have_a_chosen_configuration() -> None:
@@ -224,7 +224,7 @@ def scale_rows(first: int, columns: int) -> list[int]:
 @given(st.sampled_from((64, 128, 192)), st.integers(1, 32), st.booleans(), st.integers(0, 500))
 def test_rows_of_scales_change_where_code_is_made_for_it(block_m: int, eighths: int, half: bool, n_block: int) -> None:
     """Of every warpgroup of every tile that a configuration takes."""
-    fields: dict[str, Any] = {"halves": True} if half and block_m == 128 else {}
+    fields: dict[str, Any] = {"half_tiles": True} if half and block_m == 128 else {}
     try:
         config = GemmConfig(PROBLEM, block_m, 8 * eighths, **fields)
     except ConfigError:

@@ -52,7 +52,7 @@ TWINS = {
     "one-row",
     "rows-64-every-split",
     "rows-128-four-splits",
-    "halves",
+    "half_tiles",
     "pairs-rows-192",
     "split-k-one-warpgroup",
     "deep",

@@ -22,27 +22,29 @@ FP4 = replace(DENSE, recipe="fp8xmxfp4")
 UNSCALED = replace(DENSE, recipe="bf16xbf16")
 CONFIGS = {
     "two parts of 128": GemmConfig(DENSE, 128, 256),
-    "one part of 192, pairs": GemmConfig(DENSE, 128, 192, cluster=2, dealt=True),
-    "halves of K": GemmConfig(DENSE, 128, 136, cluster=2, split_k=True, boxes=1),
+    "one part of 192, pairs": GemmConfig(DENSE, 128, 192, cluster=2, dynamic_schedule=True),
+    "halves of K": GemmConfig(DENSE, 128, 136, cluster=2, split_k=True, epilogue_buffers=1),
     "three warpgroups": GemmConfig(DENSE, 192, 128, cluster=2),
-    "two ahead": GemmConfig(DENSE, 128, 128, ahead=2),
-    "eight ahead": GemmConfig(DENSE, 64, 32, warpgroups=1, ahead=8),
-    "swapped": GemmConfig(PACKED, 32, 128, swap_ab=True, ahead=2),
-    "halves": GemmConfig(PACKED, 128, 256, halves=True, dealt=True),
+    "two ahead": GemmConfig(DENSE, 128, 128, k_in_flight=2),
+    "eight ahead": GemmConfig(DENSE, 64, 32, warpgroups=1, k_in_flight=8),
+    "swapped": GemmConfig(PACKED, 32, 128, swap_ab=True, k_in_flight=2),
+    "half_tiles": GemmConfig(PACKED, 128, 256, half_tiles=True, dynamic_schedule=True),
     "BF16": GemmConfig(UNSCALED, 128, 256, cluster=2),
-    "BF16, packed halves": GemmConfig(replace(PACKED, recipe="bf16xbf16"), 128, 256, halves=True, dealt=True),
+    "BF16, packed halves": GemmConfig(replace(PACKED, recipe="bf16xbf16"), 128, 256, half_tiles=True, dynamic_schedule=True),
     "BF16, swapped": GemmConfig(UNSCALED, 16, 256, swap_ab=True),
     "decoding, 64 rows": GemmConfig(FP4, 64, 256, swap_ab=True),
     "decoding, one block, halves of K": GemmConfig(FP4, 64, 128, swap_ab=True, cluster=2, split_k=True),
     "decoding, one warpgroup": GemmConfig(FP4, 8, 64, swap_ab=True),
-    "decoded, 128 rows": GemmConfig(FP4, 128, 256, boxes=1),
-    "decoded, packed halves": GemmConfig(replace(PACKED, recipe="fp8xmxfp4"), 128, 256, halves=True, dealt=True, boxes=1),
+    "decoded, 128 rows": GemmConfig(FP4, 128, 256, epilogue_buffers=1),
+    "decoded, packed halves": GemmConfig(
+        replace(PACKED, recipe="fp8xmxfp4"), 128, 256, half_tiles=True, dynamic_schedule=True, epilogue_buffers=1
+    ),
     "decoded, 256 rows": GemmConfig(FP4, 256, 128),
-    "decoding, packed rows": GemmConfig(replace(PACKED, recipe="fp8xmxfp4"), 64, 256, swap_ab=True, dealt=True),
+    "decoding, packed rows": GemmConfig(replace(PACKED, recipe="fp8xmxfp4"), 64, 256, swap_ab=True, dynamic_schedule=True),
 }
 SCALED = {
     "W4A8": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="fp8xfp4"), 192),
-    "W4A4, grouped": Sm100GemmConfig(GemmProblem(4096, 4096, "masked", 32, recipe="mxf4xmxf4"), 64, block_k=256, dealt=True),
+    "W4A4, grouped": Sm100GemmConfig(GemmProblem(4096, 4096, "masked", 32, recipe="mxf4xmxf4"), 64, block_k=256, dynamic_schedule=True),
     "W4A8, float32": Sm100GemmConfig(GemmProblem(2112, 7168, output="f32", accumulate=True, recipe="fp8xfp4"), 128),
     "W4A4, 128 of K": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="mxf4xmxf4"), 32, epilogue_warpgroups=1),
 }

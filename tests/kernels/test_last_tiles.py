@@ -1,7 +1,7 @@
 """Layers whose hidden and intermediate fill no whole tiles: the compiled kernels on two simulated ranks.
 
 What lies beyond a row's last channel is the next row, or has never been written: all of memory is NaN before a launch (`Layer.poison`), so
-that y equals the reference's bits only where nothing of it is read, and neighbours' results only where nothing is written there."""
+that y equals the reference's bits only where nothing of it is read, and neighbors' results only where nothing is written there."""
 
 from __future__ import annotations
 

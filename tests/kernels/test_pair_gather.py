@@ -53,7 +53,7 @@ SAMPLE = {
     "bf16xbf16-up_first",
     "bf16xbf16-interleaved",
 }
-WIDE = Sm100GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
+WIDE = Sm100GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dynamic_schedule=True)
 
 
 def run_within(run: PairGatherRun, *, exact: bool, launches: int = 1, seed: int = 0) -> None:
@@ -80,7 +80,7 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
 
 @sample("e2m1-gate-first", "two-pairs-gate-first", "stored-interleaved", "nvfp4-scaled-gate_first", "bf16xbf16-up_first")
 @pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
-def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
+def test_gate_and_up_are_activated_and_quantized(name: str) -> None:
     """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
     case = run.case(exact=True)
@@ -174,7 +174,7 @@ def test_without_scales_tensor_memory_holds_sums_alone(block_m: int, consumers: 
 @pytest.mark.parametrize(("block_m", "consumers", "pairs"), [rarely(*one) for one in product((32, 64, 128, 192, 256), (1, 2), (1, 2))])
 def test_every_tile_without_scales_is_exact(block_m: int, consumers: int, pairs: int) -> None:
     """Rows of experts of no tile, of one and of more."""
-    tile = {"consumers": consumers, "pairs": pairs, "dealt": True}
+    tile = {"consumers": consumers, "pairs": pairs, "dynamic_schedule": True}
     run_within(
         pair_gather("plain-tile", (block_m + 9, 0, 1, 40), block_m, {"recipe": PLAIN, "n": 528, "k": 192}, **tile), exact=True, launches=2
     )
@@ -209,7 +209,7 @@ def test_many_rows_of_an_expert_are_shared(recipe: str, rows: int, tile: tuple[i
     output = "bf16" if recipe == PLAIN else "e4m3"
     problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output=output)
     config = Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
-    assert (config.block_m, config.consumers, config.pairs) == tile and config.dealt == (config.pairs == 2)
+    assert (config.block_m, config.consumers, config.pairs) == tile and config.dynamic_schedule == (config.pairs == 2)
     odd = Sm100GemmConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)
     assert odd.pairs == 1  # 146 CTAs make no clusters of four
     assert Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
@@ -288,8 +288,8 @@ def test_factors_come_with_the_formats_that_have_them() -> None:
     with pytest.raises(ProblemError, match=r"a_sf\.dtype = torch\.uint8: must be torch\.float8_e4m3fn"):
         replace(t, a_sf=t.a_sf.view(torch.uint8)).check(problem)
     activated = GatherGemmProblem(512, 256, num_groups=2, recipe="nvfp4xnvfp4", gate_up="gate_first", output="e2m1")
-    quantised = gather_case(activated, (3, 0)).tensors
-    quantised.check(activated)
+    quantized = gather_case(activated, (3, 0)).tensors
+    quantized.check(activated)
     for name, value, message in (
         ("hidden_factors", None, "hidden_factors = None: must be a float32 tensor"),
         ("hidden_factors", torch.ones(2).double(), "hidden_factors.dtype = torch.float64: must be torch.float32"),
@@ -297,7 +297,7 @@ def test_factors_come_with_the_formats_that_have_them() -> None:
         ("d_sf", torch.zeros(3, 16, dtype=torch.uint8), r"out_sf.dtype = torch.uint8: must be torch.float8_e4m3fn"),
     ):
         with pytest.raises(ProblemError, match=message):
-            replace(quantised, **{name: value}).check(activated)  # type: ignore[arg-type]
+            replace(quantized, **{name: value}).check(activated)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="hidden_factors = 'a tensor': must be None with nvfp4xnvfp4 and output = bf16"):
         replace(t, hidden_factors=torch.ones(2)).check(problem)
     other = GatherGemmProblem(256, 256, num_groups=2, recipe="fp8xfp4")

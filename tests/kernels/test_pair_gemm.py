@@ -38,7 +38,7 @@ SAMPLE = {
     "packed-few-bf16xbf16",
     "masked-bf16xbf16",
 }
-PADDING = "tcgen05.ld of uninitialised TMEM"  # rows that no MMA covers, which are not stored
+PADDING = "tcgen05.ld of uninitialized TMEM"  # rows that no MMA covers, which are not stored
 
 
 def sampled(sample: set[str]) -> list[object]:
@@ -135,7 +135,7 @@ BAD = {
     "num_sms = 147: must be a positive multiple of 2": {"num_sms": 147},
     "epilogue_warpgroups = 3: must be 1 or 2": {"epilogue_warpgroups": 3},
     "group_m = 0: must be positive": {"group_m": 0},
-    "dealt = 1: must be True or False": {"dealt": 1},
+    "dealt = 1: must be True or False": {"dynamic_schedule": 1},
     "num_stages = 99: must be between 2 and 8, or 0 for the deepest": {"num_stages": 99},
 }
 

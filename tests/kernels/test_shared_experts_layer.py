@@ -23,7 +23,7 @@ from sweep import rarely, sample
 from violations import violations
 
 TOKENS = (5, 3)
-QUANTISE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
+QUANTIZE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
 
 
 @sample("sm_100a-2")
@@ -42,7 +42,7 @@ def test_y_is_that_of_the_reference_with_their_slots(arch: str, count: int) -> N
     y, report = layer([Bf16Inputs(*one) for one in zip(x, routed.topk_idx, routed.topk_weights, strict=True)])
     assert [str(finding) for finding in report.findings] == []
     routing = [with_shared(shared, rank, *one) for rank, one in enumerate(zip(routed.topk_idx, routed.topk_weights, strict=True))]
-    values, scales = zip(*map(QUANTISE[arch], x), strict=True)
+    values, scales = zip(*map(QUANTIZE[arch], x), strict=True)
     want = replace(case, x=list(values), x_sf=list(scales), topk_idx=[one for one, _ in routing], topk_weights=[one for _, one in routing])
     assert [one.tolist() for one in violations(y, want.reference().y, want.bound())] == [[], []]
     without = replace(want, topk_weights=[weights * (weights != 1) for weights in want.topk_weights])

@@ -1,4 +1,4 @@
-"""Two kernels on every simulated rank's stream: BF16 tokens are quantised, then the fused kernel runs on what that wrote."""
+"""Two kernels on every simulated rank's stream: BF16 tokens are quantized, then the fused kernel runs on what that wrote."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from simulated_layer import SimulatedLayer
 from sweep import sample
 
 TOKENS = [5, 0]
-QUANTISE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
+QUANTIZE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
 
 
-@pytest.fixture(scope="module", params=QUANTISE)
+@pytest.fixture(scope="module", params=QUANTIZE)
 def case(request: pytest.FixtureRequest) -> Case:
     return random_case(problem(8, recipe=request.param), TOKENS, 0, exact=False)
 
@@ -39,17 +39,17 @@ def moe_of(case: Case, arch: str) -> SimulatedMoE:
 
 
 @sample("mxf4xmxf4", "fp8xfp8")
-def test_bits_are_those_of_inputs_quantised_on_the_host(case: Case, arch: str) -> None:
+def test_bits_are_those_of_inputs_quantized_on_the_host(case: Case, arch: str) -> None:
     values = [torch.randn(n, case.problem.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
     pre_dispatch = artifact(PreDispatchConfig(case.problem, 2, arch))
     layer = SimulatedLayer(moe_of(case, arch), pre_dispatch)
     given = [Bf16Inputs(*one) for one in zip(values, case.topk_idx, case.topk_weights, strict=True)]
     y, report = layer(given)
     assert [str(finding) for finding in report.findings] == []
-    quantised = [
-        Inputs(*QUANTISE[case.problem.recipe](x), idx, w) for x, idx, w in zip(values, case.topk_idx, case.topk_weights, strict=True)
+    quantized = [
+        Inputs(*QUANTIZE[case.problem.recipe](x), idx, w) for x, idx, w in zip(values, case.topk_idx, case.topk_weights, strict=True)
     ]
-    want, _ = moe_of(case, arch)(quantised)
+    want, _ = moe_of(case, arch)(quantized)
     assert all(torch.equal(one, other) for one, other in zip(y, want, strict=True)) and y[0].any()
     again, report = layer(given)
     assert torch.equal(again[0], y[0]) and not report.findings

@@ -34,7 +34,7 @@ def sequence(kernel: Sm90Config, counts: list[int]) -> Iterator[int]:
         yield 2 * (block.pool_block * 256 + block.n_block) + block.phase
 
 
-def dealt(layer: Layer, case: HopperCase) -> list[list[list[int]]]:
+def dynamic_schedule(layer: Layer, case: HopperCase) -> list[list[list[int]]]:
     """Block numbers that each SM of each rank worked on; all roles of the SM agree, and together the SMs have each block once."""
     ranks = []
     for buffers, counts in zip(layer.moe.ranks, received(case), strict=True):
@@ -58,7 +58,7 @@ def launch(kernel: Sm90Config, case: HopperCase, seed: int) -> list[list[list[in
     """One checked launch; what it dealt."""
     layer = Layer.of(kernel, case)
     assert [one.unequal for one in layer.check(case, seed)] == [0, 0]
-    return dealt(layer, case)
+    return dynamic_schedule(layer, case)
 
 
 def test_the_deal_follows_the_schedule_and_the_result_does_not(subject: tuple[Sm90Config, HopperCase]) -> None:

@@ -12,7 +12,7 @@ from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.bench.report import trace_row
 from megamoe_dsl.cases import Case
-from megamoe_dsl.inspect.spans import Span, spans_of, summarise, write_perfetto
+from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
 from megamoe_dsl.schedule import FusedMoeOrder
@@ -37,7 +37,7 @@ def test_roles_stamp_the_tiles_dealt_to_their_sm(traced: tuple[Layer, Case]) -> 
         blocks = [b for sm in range(kernel.num_sms) for b in FusedMoeOrder.blocks(kernel, counts[rank], sm)]
         tiles = Counter(2 * (b.pool_block * 256 + b.n_block) + b.phase for b in blocks)
         for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.WAIT_STORE, Activity.EPILOGUE, Activity.LOAD):
-            dealt: Counter[int] = Counter()
+            dynamic_schedule: Counter[int] = Counter()
             for sm in range(kernel.num_sms):
                 warps: dict[int, list[int]] = {}
                 for span in spans:
@@ -45,8 +45,8 @@ def test_roles_stamp_the_tiles_dealt_to_their_sm(traced: tuple[Layer, Case]) -> 
                         warps.setdefault(span.warp, []).append(span.detail)
                 first, *others = warps.values()
                 assert len(warps) == (2 if activity == Activity.LOAD else 8) and all(details == first for details in others)
-                dealt.update(first)
-            assert dealt == tiles
+                dynamic_schedule.update(first)
+            assert dynamic_schedule == tiles
 
 
 def case_counts(case: Case) -> list[list[int]]:
@@ -88,7 +88,7 @@ def test_summary_and_perfetto_file(tmp_path: Path) -> None:
     )
     spans = list(spans_of(stamps))
     assert [(one.name, one.start, one.end) for one in spans if one.sm == 1] == [("multiply Linear1", 1.0, 3.0)]
-    math = summarise(spans)["math"]
+    math = summarize(spans)["math"]
     assert math["multiply Linear1"] == {"us": 2.0, "spans": 1.0, "first": 0.0, "last": 3.0}
     assert math["multiply Linear2"] == {"us": 2.0, "spans": 0.5, "first": 2.5, "last": 6.5}
     write_perfetto(tmp_path / "trace.json", spans)

@@ -32,7 +32,7 @@ MUTANTS = {
         lambda tile, warp, lane, tokens: result_tile.write_address(tile, warp, lane, 16),
         lambda: checks.test_fc2_values_reach_their_place_in_the_tile(32),
     ),
-    "Linear2 read by rows of the neighbour": (
+    "Linear2 read by rows of the neighbor": (
         "read_row",
         lambda warp, lane: warp * 2 + (lane >> 4 ^ 1),
         None,
@@ -90,6 +90,6 @@ def test_caught(monkeypatch, mutant):
 
 def test_a_harmless_mutant_is_let_through(monkeypatch):
     """Two half warps that exchange their tokens still read every row once."""
-    name, broken, _ = MUTANTS["Linear2 read by rows of the neighbour"]
+    name, broken, _ = MUTANTS["Linear2 read by rows of the neighbor"]
     monkeypatch.setattr(checks, name, broken)
     checks.test_fc2_reads_whole_rows(16)

@@ -105,7 +105,7 @@ DECODING_MUTANTS = (
     mutant(
         "nobody writes the table of decoded values",
         "missing order",
-        "initialise",
+        "initialize",
         'if warp == SCHEDULER_WARP: store_table(ctx.shared("decoded"))',
         "if warp == SCHEDULER_WARP: pass",
         "fp4-quarter",

@@ -166,7 +166,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant("a row more than a group has is stored", "off by one", "store_box_rows", "row < rows", "row <= rows"),
     mutant("a box is stored before its warp has written it", "missing order", "store_whole_box", "fence_async_shared(); sync_warp()", ""),
-    mutant("a box is filled while TMA reads it", "stale buffer", "pending_of_last_tile", "0 if odd else config.boxes - 1", "config.boxes"),
+    mutant(
+        "a box is filled while TMA reads it",
+        "stale buffer",
+        "pending_of_last_tile",
+        "0 if odd else config.epilogue_buffers - 1",
+        "config.epilogue_buffers",
+    ),
     mutant(
         "the counter of tiles is not set back",
         "missing clean-up",

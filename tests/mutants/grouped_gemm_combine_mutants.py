@@ -72,11 +72,11 @@ MUTANTS = (
     ),
     of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
     of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
-    of_pairs("tensor memory is not given back", "missing clean-up", "finalise", "tensor_memory.free(gemm)", ""),
+    of_pairs("tensor memory is not given back", "missing clean-up", "finalize", "tensor_memory.free(gemm)", ""),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")
-ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes", *OF_PAIRS))
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "epilogue_buffers", *OF_PAIRS))
 
 
 def short_simulation(arch: str) -> str | None:

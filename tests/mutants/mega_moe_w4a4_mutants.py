@@ -17,7 +17,7 @@ def mutant(name: str, kind: str, where: str, old: str, new: str, *nearest: str) 
 W4A4_MUTANTS = (
     # --- outputs of Linear1
     mutant(
-        "neighbouring channels change their nibbles",
+        "neighboring channels change their nibbles",
         "wrong base",
         "gather_rows",
         "(even_row & Uint32(LOW)) | ((odd_row << 4) & Uint32(HIGH))",

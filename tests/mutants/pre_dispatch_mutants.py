@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "lane & 1",
         BYTES,
     ),
-    Mutant("CTAs quantise each other's chunks too", "wrong base", "pre_dispatch_kernel", "config.num_sms * WARPS", "WARPS", LARGE),
+    Mutant("CTAs quantize each other's chunks too", "wrong base", "pre_dispatch_kernel", "config.num_sms * WARPS", "WARPS", LARGE),
     Mutant(
         "slots beyond the first of every thread are left out",
         "off by one",
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("the last four channels of a lane are the first four's", "stale buffer", "quantize_chunk", "scaled[4:]", "scaled[:4]", BYTES),
     Mutant("packed tokens are stored as far apart as bytes", "wrong base", "quantize_chunk", "channel // 2", "channel", PACKED, ()),
     Mutant(
-        "packed tokens that are quantised already are copied from where bytes would be",
+        "packed tokens that are quantized already are copied from where bytes would be",
         "wrong base",
         "copy_chunk",
         "args.x + channel // 2",
@@ -111,7 +111,7 @@ def short_simulation(arch: str) -> str | None:
     from megamoe_dsl.sim import SimError
 
     try:
-        check_bytes("fp8xfp8" if arch == "sm_90a" else "fp8xfp4", SMALL, 5, 7, quantised=False)
+        check_bytes("fp8xfp8" if arch == "sm_90a" else "fp8xfp4", SMALL, 5, 7, quantized=False)
     except SimError as error:
         return f"simulator error: {error}"
     except AssertionError as error:

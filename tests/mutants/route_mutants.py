@@ -6,8 +6,8 @@ from functools import partial
 
 from mutant import Mutant
 
-NVFP4_TOKENS = ("tests/kernels/test_expert_layer_sm100.py::test_tokens_are_quantised_as_torch_does",)
-SORTED = ("tests/kernels/test_expert_routing.py::test_slots_are_sorted_and_tokens_quantised",)
+NVFP4_TOKENS = ("tests/kernels/test_expert_layer_sm100.py::test_tokens_are_quantized_as_torch_does",)
+SORTED = ("tests/kernels/test_expert_routing.py::test_slots_are_sorted_and_tokens_quantized",)
 mutant = partial(Mutant, nearest=SORTED, archs=())
 of_nvfp4 = partial(Mutant, nearest=NVFP4_TOKENS, archs=())
 
@@ -82,15 +82,15 @@ MUTANTS = (
     of_nvfp4(
         "NVFP4: values are multiplied by a rounded reciprocal",
         "wrong number",
-        "quantise_ue4m3",
+        "quantize_ue4m3",
         "divided(value, divisor)",
         "value * divided(Float32(1.0), divisor)",
     ),
     of_nvfp4(
         "NVFP4: a scale is shared by four lanes",
         "wrong number",
-        "quantise_tokens",
-        "quantise_ue4m3(words, form.channels // PER_LANE, factor)",
-        "quantise_ue4m3(words, 4, factor)",
+        "quantize_tokens",
+        "quantize_ue4m3(words, form.channels // PER_LANE, factor)",
+        "quantize_ue4m3(words, 4, factor)",
     ),
 )

@@ -114,9 +114,9 @@ def test_linear2_waits_for_all_of_linear1() -> None:
 def test_tiles_handed_out_go_to_who_is_free() -> None:
     """With a place in its queue a worker has its next tile as soon as it begins with one: that waits behind a slow one."""
     slow = [10.0, *[1.0] * 5]
-    dealt = launch(6, machine(workers=2, handed_out=False), multiply=slow, epilogue=0.0)
+    dynamic_schedule = launch(6, machine(workers=2, handed_out=False), multiply=slow, epilogue=0.0)
     free, one_ahead = (launch(6, machine(workers=2, places=places), multiply=slow, epilogue=0.0) for places in (0, 1))
-    assert dealt.worker.tolist() == [0, 1, 0, 1, 0, 1] and dealt.end == pytest.approx(START + 12 * K_BLOCKS)
+    assert dynamic_schedule.worker.tolist() == [0, 1, 0, 1, 0, 1] and dynamic_schedule.end == pytest.approx(START + 12 * K_BLOCKS)
     assert free.worker.tolist() == [0, 1, 1, 1, 1, 1] and free.end == pytest.approx(START + 10 * K_BLOCKS)
     assert one_ahead.worker.tolist() == [0, 1, 0, 1, 1, 1] and one_ahead.end == pytest.approx(START + 11 * K_BLOCKS)
 

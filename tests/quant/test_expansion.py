@@ -16,7 +16,7 @@ def weights(codes: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("low", [0, 1, 100, 240])
-def test_fifteen_neighbouring_scales_are_exact(low: int) -> None:
+def test_fifteen_neighboring_scales_are_exact(low: int) -> None:
     packed, sf = weights()
     sf = torch.randint(low, low + 15, sf.shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     found, scales = expand_e2m1(packed, sf)
@@ -53,7 +53,7 @@ def test_scales_of_zeros_do_not_count() -> None:
 
 
 def test_the_smallest_scales() -> None:
-    """2^-127 and its neighbours: the scale of the block stays a normal FP32 number."""
+    """2^-127 and its neighbors: the scale of the block stays a normal FP32 number."""
     codes = torch.full((1, 128, 128), 2, dtype=torch.uint8)
     packed, sf = weights(codes)
     sf.fill_(0)

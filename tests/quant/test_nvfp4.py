@@ -1,4 +1,4 @@
-"""NVFP4: bits of scales and codes, and how far values are from what was quantised."""
+"""NVFP4: bits of scales and codes, and how far values are from what was quantized."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_fp32_scales_step_by_step():
 
 @given(st.integers(0, 2**32 - 1), st.integers(-30, 30))
 @settings(max_examples=60)
-def test_both_row_quantisers_are_half_a_step_off_at_most(seed, exponent):
+def test_both_row_quantizers_are_half_a_step_off_at_most(seed, exponent):
     x = draw(2, 256, seed=seed) * 2.0**exponent
     for codes, sf in (quant.quantize_e4m3_f32(x), quant.quantize_e4m3_pow2(x)):
         error = (quant.dequantize_e4m3_f32(codes, sf) - x.double()).abs()

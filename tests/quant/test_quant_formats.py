@@ -126,7 +126,7 @@ def test_quantize_e2m1_error_is_half_a_step(values):
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=50)
-def test_quantisation_is_idempotent(seed):
+def test_quantization_is_idempotent(seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(3, 96, generator=generator) * 2.0 ** float(torch.randint(-20, 20, (1,), generator=generator))
     q, sf = quant.quantize_e4m3(x)

@@ -33,7 +33,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def nearest_float32(value: Fraction) -> np.float32:
-    """Correct rounding: the float64 is within half an ulp, ties go to the even neighbour."""
+    """Correct rounding: the float64 is within half an ulp, ties go to the even neighbor."""
     guess = np.float32(float(value))
     near = [guess, np.nextafter(guess, np.float32(-np.inf)), np.nextafter(guess, np.float32(np.inf))]
     return min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1))
@@ -250,7 +250,7 @@ FAULTS = {
     "gate and up rows swapped": lambda c: change_weights(c, fc1=lambda w: roll_bytes(w, w.shape[1] // 2, 1)),
     "weight scales of the next block": lambda c: change_weights(c, fc2_sf=lambda s: s.roll(1, 2)),
     "Linear2 in another K order": lambda c: change_weights(c, fc2=lambda w: roll_bytes(w, 8, 2)),
-    "neighbouring channels swapped": lambda c: change_weights(c, fc2=lambda w: roll_bytes(w, 1, 2)),
+    "neighboring channels swapped": lambda c: change_weights(c, fc2=lambda w: roll_bytes(w, 1, 2)),
 }
 
 
@@ -271,7 +271,7 @@ def test_transformed_weights_describe_the_same_layer():
     assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
 
 
-def test_requantisation_is_a_power_of_two_per_128_channels():
+def test_requantization_is_a_power_of_two_per_128_channels():
     codes, sf = reference.requantize(torch.cat([torch.ones(1, 128), torch.full((1, 128), 1000.0)], dim=1), "fp8xfp8")
     assert sf.tolist() == [[2.0**-8, 4.0]] and codes.double().unique().tolist() == [256.0]
 

@@ -24,7 +24,7 @@ def test_exact_data_has_the_same_sums_in_any_precision():
 
 
 def test_half_a_step_is_what_the_table_says():
-    """Between neighbours, and next to zero, for both elements."""
+    """Between neighbors, and next to zero, for both elements."""
     for element, grid in (("e4m3", torch.linspace(2.0**-9, 400, 40001)), ("e2m1", torch.linspace(0.01, 6, 40001))):
         form = MICRO_SCALING[element]
         error = (form.rounded(grid) - grid.double()).abs()
@@ -45,7 +45,7 @@ def test_bound_holds_for_moved_sums_and_not_for_a_wrong_code(rigorous):
     assert len(places[0]) > 100 and set(places[0][:, 0].tolist()) == {3} and len(places[1]) == 0
 
 
-def test_requantised_values_are_within_half_a_step():
+def test_requantized_values_are_within_half_a_step():
     values = torch.randn(8, 256, generator=torch.Generator().manual_seed(0)) * 3
     codes, sf = requantize(values, "mxf4xmxf4")
     assert codes.shape == (8, 128) and sf.shape == (8, 8)

@@ -1,4 +1,4 @@
-"""Quantisation of rows as `EpMoE` does it: a graph may hold it, and it is the checked one's where values are finite."""
+"""Quantization of rows as `EpMoE` does it: a graph may hold it, and it is the checked one's where values are finite."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def signs(rows: torch.Tensor) -> torch.Tensor:
 
 
 def expected(case: Case, activation: Activation = swiglu, accumulate: Accumulate = "hopper") -> list[torch.Tensor]:
-    """y of every rank: Linear1 rounded as a tensor core's sums are, the activation in torch, its quantised result through Linear2."""
+    """y of every rank: Linear1 rounded as a tensor core's sums are, the activation in torch, its quantized result through Linear2."""
     acts, routing = [], route(case.problem, case.topk_idx)
     for rank in range(case.problem.num_ranks):
         rows = torch.zeros(pool_rows(case.problem), 2 * case.problem.intermediate, dtype=torch.bfloat16)
@@ -105,7 +105,7 @@ def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monk
 
 @pytest.mark.sweep
 def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> None:
-    """Tokens and activations as they are: nothing is quantised, and there are no scales; y to the bit."""
+    """Tokens and activations as they are: nothing is quantized, and there are no scales; y to the bit."""
     moe = problem(1, "bf16xbf16")
     symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
     case = random_case(moe, (7,), 1, mask=0.2)

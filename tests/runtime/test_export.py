@@ -138,7 +138,7 @@ def test_a_damaged_manifest_is_refused(field: str, exported: Export, tmp_path: P
     place, _, name = field.rpartition(".")
     values = manifest[place] if place else manifest
     path = tmp_path / "kernel.json"
-    for damaged in ({}, {name: None}, {name: 5}, {name: {"colour": 1}}):
+    for damaged in ({}, {name: None}, {name: 5}, {name: {"color": 1}}):
         kept = {one: value for one, value in values.items() if one != name} | damaged
         path.write_text(json.dumps([] if field == "all" else {**manifest, place: kept} if place else kept))
         with pytest.raises(ArtifactError, match=r"kernel\.json: "):

@@ -41,7 +41,7 @@ def checkpoint(path: Path) -> tuple[torch.Tensor, ...]:
 def gpt_oss(
     x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor, w2: torch.Tensor, b2: torch.Tensor
 ):
-    """y as the model computes it, nothing quantised: gate and up of alternate rows, the top-k weight on results."""
+    """y as the model computes it, nothing quantized: gate and up of alternate rows, the top-k weight on results."""
     y = torch.zeros(len(x), HIDDEN)
     for token, slot in (idx >= 0).nonzero().tolist():
         e = idx[token, slot]

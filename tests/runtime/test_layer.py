@@ -46,7 +46,7 @@ def arguments(case: Case) -> dict[str, torch.Tensor]:
     return {"x": case.x[0], "x_sf": case.x_sf[0], "topk_idx": case.topk_idx[0], "topk_weights": case.topk_weights[0]}
 
 
-def test_quantised_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+def test_quantized_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     y = torch.full((TOKENS, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
     gpu.tensors = visible(moe, y=y, **arguments(case))
     moe.stats.zero_()
@@ -69,7 +69,7 @@ def test_results_may_travel_in_eight_bits(case: Case, gpu: type[SimulatedKernel]
     assert torch.equal(y, want) and not torch.equal(y, case.reference().y[0])
 
 
-def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+def test_bf16_inputs_are_quantized_on_the_way(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     values = (case.x[0].float().view(TOKENS, -1, 128) * case.x_sf[0].unsqueeze(-1)).view(TOKENS, -1).bfloat16()
     y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
     idx, weights = case.topk_idx[0], case.topk_weights[0]
@@ -80,12 +80,12 @@ def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: typ
 
 
 @sample("True")
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 def test_indices_may_be_int32(
-    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool, monkeypatch: pytest.MonkeyPatch
+    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantized: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, to_int64 = arguments(case), torch.Tensor.long
-    if not quantised:
+    if not quantized:
         given |= {"x": torch.ones(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16), "x_sf": None}
 
     def run(idx: torch.Tensor) -> torch.Tensor:
@@ -102,10 +102,10 @@ def test_indices_may_be_int32(
     assert torch.equal(run(given["topk_idx"].int()), want) and want.any()
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool) -> None:
+@pytest.mark.parametrize("quantized", [False, True])
+def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantized: bool) -> None:
     given, rows = arguments(case), TOKENS + 2
-    if not quantised:
+    if not quantized:
         values = given["x"].float().view(TOKENS, -1, 128) * given.pop("x_sf").unsqueeze(-1)
         given["x"] = values.view(TOKENS, -1).bfloat16()
     gpu.tensors = visible(moe, y=torch.empty(0), **given)
@@ -114,7 +114,7 @@ def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedK
     gpu.tensors["y"] = y
     moe(**given, num_tokens_bound=8, padded_tokens=rows, out=y)
     assert y[:TOKENS].isfinite().all() and y[:TOKENS].any() and not y[TOKENS:].any()
-    if quantised:
+    if quantized:
         assert torch.equal(y[:TOKENS], case.reference().y[0])
 
 
@@ -125,14 +125,14 @@ def leave_tokens(moe: MegaMoE) -> None:
     moe.memory.view("topk_idx").copy_(torch.arange(2).expand(PROBLEM.max_tokens_per_rank, 2))
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-def test_nothing_but_padding_is_zero(moe: MegaMoE, gpu: type[SimulatedKernel], quantised: bool) -> None:
+@pytest.mark.parametrize("quantized", [False, True])
+def test_nothing_but_padding_is_zero(moe: MegaMoE, gpu: type[SimulatedKernel], quantized: bool) -> None:
     leave_tokens(moe)
-    none = torch.empty(0, PROBLEM.hidden, dtype=torch.float8_e4m3fn if quantised else torch.bfloat16)
+    none = torch.empty(0, PROBLEM.hidden, dtype=torch.float8_e4m3fn if quantized else torch.bfloat16)
     y = torch.full((3, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
     # No addresses of tensors without elements: the kernel of BF16 inputs must not read them.
     gpu.tensors = visible(moe, y=y)
-    scales = torch.empty(0, PROBLEM.hidden // 128) if quantised else None
+    scales = torch.empty(0, PROBLEM.hidden // 128) if quantized else None
     moe(none, torch.empty(0, 2, dtype=torch.int64), torch.empty(0, 2), x_sf=scales, num_tokens_bound=8, padded_tokens=3, out=y)
     assert not y.any()
 

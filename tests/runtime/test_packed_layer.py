@@ -45,7 +45,7 @@ def test_every_kernel_gives_the_references_bits(moe: MegaMoE, case: Case, gpu: t
 
 
 def test_bf16_inputs_and_padding(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
-    """Quantised on the way, as for a captured batch that is not full."""
+    """Quantized on the way, as for a captured batch that is not full."""
     x = torch.randn(TOKENS, PROBLEM.hidden, generator=torch.Generator().manual_seed(0)).bfloat16()
     idx, weights = case.topk_idx[0], case.topk_weights[0]
     y = torch.full((TOKENS + 2, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)

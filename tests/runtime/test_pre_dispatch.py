@@ -20,10 +20,10 @@ SMALL = (512, 3, 7)
 
 
 @lru_cache
-def artifact(recipe: str, shape: tuple[int, int, int] = SMALL, quantised: bool = False) -> Artifact:
+def artifact(recipe: str, shape: tuple[int, int, int] = SMALL, quantized: bool = False) -> Artifact:
     hidden, topk, capacity = shape
     problem = Problem(hidden, 256, 8, topk, max_tokens_per_rank=capacity, recipe=recipe)
-    return compile_kernel(PreDispatchConfig(problem, 2, "sm_90a" if recipe == "fp8xfp8" else "sm_100a", quantised))
+    return compile_kernel(PreDispatchConfig(problem, 2, "sm_90a" if recipe == "fp8xfp8" else "sm_100a", quantized))
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -71,11 +71,11 @@ def run(
     return {name: region.view(sym, name) for name in ("x", "x_sf", "topk_idx", "topk_weights", "fc1_acts")}
 
 
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("recipe", QUANTIZE)
 @pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
-def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantised: bool) -> None:
-    check_bytes(recipe, SMALL, count, padded, quantised)
+def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantized: bool) -> None:
+    check_bytes(recipe, SMALL, count, padded, quantized)
 
 
 @pytest.mark.parametrize("recipe", QUANTIZE)
@@ -87,22 +87,22 @@ def test_more_chunks_and_slots_than_the_grid_has_warps_and_threads(recipe: str) 
     check_bytes(recipe, (256, topk, count), count - 1, count, False)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("recipe", QUANTIZE)
-def test_hidden_that_is_no_multiple_of_256(recipe: str, quantised: bool) -> None:
+def test_hidden_that_is_no_multiple_of_256(recipe: str, quantized: bool) -> None:
     """A last chunk of 96 channels, with a scale of 96 channels or three of a word."""
-    check_bytes(recipe, (608, 2, 5), 5, 5, quantised)
+    check_bytes(recipe, (608, 2, 5), 5, 5, quantized)
 
 
-def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: int, quantised: bool) -> None:
+def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: int, quantized: bool) -> None:
     """One launch on `count` tokens: codes, scales and routing are those of `quant`, and nothing else is written."""
     hidden, topk, _ = shape
     x = tokens(count, hidden, seed=count)
     idx = torch.arange(count * topk).reshape(count, topk) % 9 - 1
     weights = torch.rand(count, topk)
     codes, sf = QUANTIZE[recipe](x)
-    given = (codes, idx, weights, padded, sf.contiguous()) if quantised else (x, idx, weights, padded, None)
-    fields = run(artifact(recipe, shape, quantised), *given)
+    given = (codes, idx, weights, padded, sf.contiguous()) if quantized else (x, idx, weights, padded, None)
+    fields = run(artifact(recipe, shape, quantized), *given)
     raw = {name: field.view(torch.uint8) for name, field in fields.items()}
     assert torch.equal(raw["x"][:count], codes.view(torch.uint8))
     scales = sf.contiguous().view(torch.uint8)
@@ -116,8 +116,8 @@ def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: in
         assert (raw[name][row:] == 0x5A).all(), name
 
 
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("recipe", QUANTIZE)
-def test_nothing_spills(recipe: str, quantised: bool) -> None:
-    use = artifact(recipe, quantised=quantised).resources
+def test_nothing_spills(recipe: str, quantized: bool) -> None:
+    use = artifact(recipe, quantized=quantized).resources
     assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"

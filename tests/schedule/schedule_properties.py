@@ -166,7 +166,7 @@ def check_fetches(lists: Sequence[Sequence[Block]], config: Config) -> None:
             assert 1 in (len({b.m_block for b in taken}), len({b.n_block for b in taken}))
 
 
-def check_neighbours(sequence: Sequence[Block], config: Config) -> None:
+def check_neighbors(sequence: Sequence[Block], config: Config) -> None:
     """Two blocks of a phase that follow one another in a group have one token block or one weight block."""
     by_phase = [block for phase in (0, 1) for block in sequence if block.phase == phase]
     for a, b in pairwise(by_phase):
@@ -184,6 +184,6 @@ def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> Non
     check_balance(lists, config.blocks_per_fetch)
     check_fetches(lists, config)
     sequence = interleaved(lists, config.blocks_per_fetch)
-    check_neighbours(sequence, config)
+    check_neighbors(sequence, config)
     check_mixture(sequence, config)
     assert sequence == oracle(config, counts)

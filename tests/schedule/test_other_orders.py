@@ -1,4 +1,4 @@
-"""The orders of dense and grouped GEMMs on the host: every block once, bands of rows, neighbours that share a row or a column."""
+"""The orders of dense and grouped GEMMs on the host: every block once, bands of rows, neighbors that share a row or a column."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_dense_order_equals_nested_loops(plan: GemmPlan, rows: int, clusters: in
 
 @settings(max_examples=80)
 @given(PLANS, st.integers(1, 4000))
-def test_dense_blocks_cover_the_result_once_and_neighbours_share_an_operand(plan: GemmPlan, rows: int) -> None:
+def test_dense_blocks_cover_the_result_once_and_neighbors_share_an_operand(plan: GemmPlan, rows: int) -> None:
     blocks = list(Scheduler.blocks(DenseOrder(plan, rows)))
     m_blocks = -(-rows // plan.block_m)
     assert Counter((b.m_block, b.n_block) for b in blocks) == Counter((m, n) for m in range(m_blocks) for n in range(plan.n_blocks))

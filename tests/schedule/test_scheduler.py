@@ -13,7 +13,7 @@ from schedule_properties import (
     check_dependencies,
     check_fetches,
     check_mixture,
-    check_neighbours,
+    check_neighbors,
     check_order,
     check_places,
     check_schedule,
@@ -333,9 +333,9 @@ def test_a_walk_that_never_turns_back_is_caught():
     check_fetches(by_cluster(FusedMoeOrder.blocks, config, counts), config)
     with pytest.raises(AssertionError):
         check_fetches(lists, config)
-    check_neighbours(oracle(config, counts), config)
+    check_neighbors(oracle(config, counts), config)
     with pytest.raises(AssertionError):
-        check_neighbours(interleaved(lists, 2), config)
+        check_neighbors(interleaved(lists, 2), config)
     with pytest.raises(AssertionError):
         check_schedule(NeverTurnsBack.blocks, config, counts)
 

@@ -41,7 +41,7 @@ def run(
     shared: str = "",
     declarations: str = "",
     dynamic_smem: int = 0,
-    initialised: bool = True,
+    initialized: bool = True,
     seed: int = 0,
     race: bool = True,
     extra: tuple[int, ...] = (),
@@ -52,7 +52,7 @@ def run(
     The parameters are loaded into %rd50, %rd51, ..., and tid.x into %r50.
     """
     memory = GlobalMemory()
-    addresses = [memory.add(b, f"a{i}", initialised=initialised) for i, b in enumerate(buffers)]
+    addresses = [memory.add(b, f"a{i}", initialized=initialized) for i, b in enumerate(buffers)]
     parameters = [f".param .u64 a{i}" for i in range(len(buffers) + len(extra))]
     loads = "".join(f"ld.param.b64 %rd{50 + i}, [a{i}];\n" for i in range(len(parameters)))
     text = module(loads + "mov.u32 %r50, %tid.x;\n" + body, parameters, shared, declarations)

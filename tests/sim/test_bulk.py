@@ -66,9 +66,9 @@ def test_load(space, seed):
     assert (report.findings, dict(report.warnings)) == ([], {})
 
 
-def test_reading_without_waiting_is_a_race_or_uninitialised():
+def test_reading_without_waiting_is_a_race_or_uninitialized():
     source, out = words(128), np.zeros(128, np.uint32)
-    with pytest.raises(SimError, match="uninitialised shared memory"):
+    with pytest.raises(SimError, match="uninitialized shared memory"):
         run(SETUP + LOAD.format(size=512, space="cta") + COPY_OUT, [source, out], shared=SHARED)
     zeroed = "@%p1 st.bulk.weak.shared::cta [%r2], 512, 0;\n@%p1 fence.proxy.async;\n"
     report = run(SETUP + zeroed + LOAD.format(size=512, space="cta") + COPY_OUT + WAIT, [source, out], shared=SHARED)
@@ -91,8 +91,8 @@ def test_store_without_proxy_fence_is_found():
     assert {finding.kind for finding in report.findings} == {"missing fence.proxy.async before async-proxy read"}
 
 
-def test_store_of_uninitialised_memory_is_an_error():
-    with pytest.raises(SimError, match="bulk store reads uninitialised shared memory"):
+def test_store_of_uninitialized_memory_is_an_error():
+    with pytest.raises(SimError, match="bulk store reads uninitialized shared memory"):
         run(SETUP + STORE.format(fence="", opcode=COPY, read=""), [words(32), words(32)], shared=SHARED)
 
 
@@ -323,5 +323,5 @@ def test_st_async_of_vectors(kind, count):
     ],
 )
 def test_what_is_not_modelled_is_refused_at_load(instruction):
-    with pytest.raises(SimError, match="modelled"):
+    with pytest.raises(SimError, match="modeled"):
         run(SETUP + instruction, [words(4)], shared=SHARED)

@@ -127,8 +127,8 @@ def test_atomics_on_shared_memory():
         ("ld.global.b32 %r1, [%rd50+4096];", "out of bounds"),
         ("ld.global.b32 %r1, [%rd50+2];", "misaligned"),
         ("st.global.v2.b32 [%rd50+4], {%r1, %r2};", "misaligned"),
-        ("ld.global.b32 %r1, [%rd50];", "uninitialised global memory: a0@rank0\\+0"),
-        ("mov.b32 %r1, buf; ld.shared.b32 %r2, [%r1+8];", "uninitialised shared memory.*smem\\+8"),
+        ("ld.global.b32 %r1, [%rd50];", "uninitialized global memory: a0@rank0\\+0"),
+        ("mov.b32 %r1, buf; ld.shared.b32 %r2, [%r1+8];", "uninitialized shared memory.*smem\\+8"),
         ("mov.b32 %r1, buf; st.shared.b32 [%r1+4096], 0;", "shared access out of bounds"),
         ("mov.b32 %r1, buf; mapa.shared::cluster.u32 %r2, %r1, 3; st.shared::cluster.b32 [%r2], 0;", "no such CTA"),
         ("trap;", "trap"),
@@ -137,7 +137,7 @@ def test_atomics_on_shared_memory():
 )
 def test_errors_name_the_line_and_the_warp(text, message):
     with pytest.raises(SimError, match=message) as error:
-        run(text, [np.zeros(64, np.uint32)], shared=SHARED, initialised=False)
+        run(text, [np.zeros(64, np.uint32)], shared=SHARED, initialized=False)
     assert "rank 0 CTA (0,0,0) warp 0" in str(error.value)
     assert "PTX line" in str(error.value)
 
@@ -180,12 +180,12 @@ def test_parameters_of_several_sizes_and_aggregates():
     assert out.tolist() == [200, 12, 0xFFFFFFFF, 11]
 
 
-def test_uninitialised_shared_memory_may_be_loaded_when_told():
+def test_uninitialized_shared_memory_may_be_loaded_when_told():
     """It gives NaNs and a warning; global memory stays an error."""
     out = np.zeros(32, np.float32)
     body = "mov.b32 %r1, buf; ld.shared.b32 %r2, [%r1+8]; mad.wide.u32 %rd1, %r50, 4, %rd50; st.global.b32 [%rd1], %r2;"
-    report = run(body, [out], shared=SHARED, assumptions=Assumptions(load_uninitialised=True))
+    report = run(body, [out], shared=SHARED, assumptions=Assumptions(load_uninitialized=True))
     assert np.isnan(out).all()
-    assert [text.split(": ")[1] for text in report.warnings] == ["load of uninitialised shared memory"]
-    with pytest.raises(SimError, match="uninitialised global memory"):
-        run("ld.global.b32 %r2, [%rd50];", [out], initialised=False, assumptions=Assumptions(load_uninitialised=True))
+    assert [text.split(": ")[1] for text in report.warnings] == ["load of uninitialized shared memory"]
+    with pytest.raises(SimError, match="uninitialized global memory"):
+        run("ld.global.b32 %r2, [%rd50];", [out], initialized=False, assumptions=Assumptions(load_uninitialized=True))

@@ -106,7 +106,7 @@ def test_broken_patterns_are_races(write, wait, after):
 def test_scope_must_include_both_sides():
     release = "st.release.{}.global.b32 [%rd51], 1;"
     found = handoff(release.format("cta"), ACQUIRE)
-    assert "insufficient scope for synchronisation across CTAs" in found and "RAW race" in found
+    assert "insufficient scope for synchronization across CTAs" in found and "RAW race" in found
     assert handoff(release.format("cluster"), ACQUIRE, cluster=2) == set()
     assert "RAW race" in handoff(release.format("cluster"), ACQUIRE, cluster=1)
 
@@ -127,7 +127,7 @@ def cross_rank(scope: str) -> set[str]:
 
 def test_ranks_need_system_scope():
     assert cross_rank("sys") == set()
-    assert "insufficient scope for synchronisation across ranks" in cross_rank("gpu")
+    assert "insufficient scope for synchronization across ranks" in cross_rank("gpu")
 
 
 def test_a_relaxed_cluster_arrive_orders_nothing():

@@ -52,7 +52,7 @@ def test_lanes_need_no_barrier_for_their_own_bytes_or_for_what_all_wrote_alike()
 
 
 def test_a_barrier_of_a_part_orders_that_part() -> None:
-    """Lanes 0 to 15 meet; each half reads its neighbours' words."""
+    """Lanes 0 to 15 meet; each half reads its neighbors' words."""
     text = SWAP.format(between="setp.lt.u32 %p1, %r50, 16; @%p1 bar.warp.sync 0xffff;") + STORE
     assert findings(text) == {("RAW race", "warp 0 lane 17", "warp 0 lane 16")}
 

@@ -149,10 +149,10 @@ def test_remote_arrive_scope(qualifier, kinds):
     ("body", "message"),
     [
         (INIT.format(count=16) + "mbarrier.arrive.shared::cta.b64 _, [%r1];", "more arrivals than expected"),
-        (INIT.format(count=32) + "mbarrier.arrive.shared::cta.b64 _, [%r1+8];", "no initialised mbarrier"),
+        (INIT.format(count=32) + "mbarrier.arrive.shared::cta.b64 _, [%r1+8];", "no initialized mbarrier"),
         (INIT.format(count=0), "count 0"),
         ("mov.u32 %r1, smem; mbarrier.init.shared::cta.b64 [%r1+4], 1;", "8-byte aligned"),
-        (INIT.format(count=1) + "@%p1 mbarrier.inval.shared::cta.b64 [%r1]; @%p1 mbarrier.inval.shared::cta.b64 [%r1];", "no initialised"),
+        (INIT.format(count=1) + "@%p1 mbarrier.inval.shared::cta.b64 [%r1]; @%p1 mbarrier.inval.shared::cta.b64 [%r1];", "no initialized"),
         (INIT.format(count=1) + "@%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 1048576;", "out of range"),
     ],
 )

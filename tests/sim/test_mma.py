@@ -96,5 +96,5 @@ OTHERS = ["mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "mma.sp.sync.aligne
 
 @pytest.mark.parametrize("opcode", OTHERS)
 def test_others_are_refused(opcode):
-    with pytest.raises(SimError, match="is not modelled"):
+    with pytest.raises(SimError, match="is not modeled"):
         run(opcode + " {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};", [np.zeros(1)])

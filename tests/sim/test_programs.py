@@ -44,7 +44,7 @@ RECEIVE = program("receive", ACQUIRE + "ld.global.b32 %r3, [%rd3]; add.u32 %r3, 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_different_kernels_on_two_ranks_synchronise(seed):
+def test_different_kernels_on_two_ranks_synchronize(seed):
     memory, (data, _), addresses = buffers(32, 1)
     report = Simulator(None, memory, seed=seed).run([launch(RECEIVE, *addresses, rank=1), launch(SEND, *addresses)])
     assert data.tolist() == [6] * 32

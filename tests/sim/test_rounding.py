@@ -31,7 +31,7 @@ def rounded(mode: str, exact: Fraction) -> np.float32:
 
 @pytest.mark.parametrize("mode", ["rm", "rp", "rz"])
 @pytest.mark.parametrize("base", list(EXACT))
-def test_every_result_is_the_neighbour_of_the_exact_one(base, mode):
+def test_every_result_is_the_neighbor_of_the_exact_one(base, mode):
     sources = SOURCES[: 3 if base == "fma" else 2]
     operands = ", ".join(f"%f{10 + i}" for i in range(len(sources)))
     moves = "".join(f"mov.b32 %f{10 + i}, %r{i + 1};" for i in range(len(sources)))

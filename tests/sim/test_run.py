@@ -136,7 +136,7 @@ def test_memory_that_was_not_named_is_out_of_bounds():
 
 def test_reading_an_output_is_an_error():
     a = np.zeros(32, np.int32)
-    with pytest.raises(SimError, match="uninitialised global memory: argument 0"):
+    with pytest.raises(SimError, match="uninitialized global memory: argument 0"):
         run(ADD, a, 5, geometry=ONE_WARP, outputs=[a])
 
 

@@ -37,7 +37,7 @@ def test_kinds_and_layouts(kind, m, n, group):
     result = result.view(np.int32) if kind == "i8" else result
     np.testing.assert_array_equal(result, case.expected.astype(result.dtype))
     assert report.findings == []
-    assert all("tcgen05.ld of uninitialised" in text for text in report.warnings)
+    assert all("tcgen05.ld of uninitialized" in text for text in report.warnings)
 
 
 A_DESCRIPTOR = f"mov.b64 %rd11, {SWIZZLE_128 + (BASE + A_AT) // 16}"
@@ -80,8 +80,8 @@ def test_m64_uses_16_lanes_of_every_quarter():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda t: t.replace("setp.eq.u32 %p6, 0, 1;", "setp.eq.u32 %p6, 1, 1;"), "accumulates into uninitialised TMEM"),
-        (lambda t: re.sub(r"@%p5 tcgen05.cp[^;]*;", "", t, count=1), "MMA scale factors reads uninitialised TMEM"),
+        (lambda t: t.replace("setp.eq.u32 %p6, 0, 1;", "setp.eq.u32 %p6, 1, 1;"), "accumulates into uninitialized TMEM"),
+        (lambda t: re.sub(r"@%p5 tcgen05.cp[^;]*;", "", t, count=1), "MMA scale factors reads uninitialized TMEM"),
         (lambda t: t.replace("[%r3], %rd11", "[%r3+480], %rd11"), "outside the allocation"),
         (lambda t: t.replace(A_DESCRIPTOR, f"mov.b64 %rd11, {SWIZZLE_128}"), "shared access out of bounds"),
         (lambda t: t.replace(A_DESCRIPTOR, "mov.b64 %rd11, 5"), "version field is 0"),

@@ -68,10 +68,10 @@ def test_ld_and_st_shapes(shape, packed):
                 assert dumped[lane, column] == value
 
 
-def test_loading_uninitialised_columns_is_a_warning():
+def test_loading_uninitialized_columns_is_a_warning():
     body = "mov.u32 %r1, smem; mov.u32 %r6, 0;" + ALLOC.format(group=1) + DUMP + FREE.format(group=1)
     report = run(body, [np.zeros(4, np.uint32), np.zeros(128 * 256, np.uint32)], block=128, shared=SHARED)
-    assert [re.sub(r"line \d+", "line N", text) for text in report.warnings] == ["PTX line N: tcgen05.ld of uninitialised TMEM"]
+    assert [re.sub(r"line \d+", "line N", text) for text in report.warnings] == ["PTX line N: tcgen05.ld of uninitialized TMEM"]
 
 
 @pytest.mark.parametrize(

@@ -270,12 +270,12 @@ def test_generic_global_write_needs_a_proxy_fence_before_a_load():
     assert list(kinds.values()) == [missing, set(), set(), missing]
 
 
-def test_store_of_uninitialised_memory_is_an_error():
+def test_store_of_uninitialized_memory_is_an_error():
     tensor = Tensor((20, 96), (4, 32))
-    with pytest.raises(SimError, match="TMA store reads uninitialised shared memory"):
+    with pytest.raises(SimError, match="TMA store reads uninitialized shared memory"):
         launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32))
-    report = launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32), assumptions=Assumptions(store_uninitialised=True))
-    assert [text.split(":")[0] for text in report.warnings] == ["TMA store reads uninitialised shared memory"]
+    report = launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32), assumptions=Assumptions(store_uninitialized=True))
+    assert [text.split(":")[0] for text in report.warnings] == ["TMA store reads uninitialized shared memory"]
 
 
 def test_store_issued_by_all_lanes_is_a_warning():

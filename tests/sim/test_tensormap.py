@@ -124,5 +124,5 @@ def test_only_the_fields_of_a_map_need_to_be_written():
     """Kernels copy the first 64 bytes; fewer are an error."""
     copied = COPY_IN.replace("st.shared.b32 [%r4], %r3;", "setp.lt.u32 %p6, %r50, {0}; @%p6 st.shared.b32 [%r4], %r3;")
     assert launch(copied.replace("{0}", "16") + PUBLISH + ACQUIRE + LOAD) == ([*range(10, 18)] + [0] * 8, set())
-    with pytest.raises(SimError, match=r"uninitialised shared memory.*smem\+60"):
+    with pytest.raises(SimError, match=r"uninitialized shared memory.*smem\+60"):
         launch(copied.replace("{0}", "15") + PUBLISH + ACQUIRE + LOAD)

@@ -38,7 +38,7 @@ def run(artifact: Artifact, x: torch.Tensor, y: torch.Tensor) -> None:
     """One launch on a simulated rank, without a finding."""
     memory = GlobalMemory()
     memory.add(x, name="x", rank=0, read_only=True)
-    memory.add(y, name="y", rank=0, initialised=False)
+    memory.add(y, name="y", rank=0, initialized=False)
     arguments = artifact.kernel.arguments(artifact.config).pack(y=y.data_ptr(), x=x.data_ptr(), count=COUNT)
     launch = Launch(grid=(artifact.config.num_sms, 1, 1), block=(artifact.config.num_threads, 1, 1), args=arguments)
     assert Simulator(artifact.ptx, memory).run([launch]).findings == []

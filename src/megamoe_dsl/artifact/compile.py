@@ -21,18 +21,18 @@ from ..target import Target
 from .artifact import Artifact, CompileError
 
 ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
+COLORS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
 
 @contextmanager
 def naming_the_compiler() -> Iterator[None]:
-    """Turns an error that the DSL reports into `CompileError`: its own words, without colours; the DSL's error is the cause."""
+    """Turns an error that the DSL reports into `CompileError`: its own words, without colors; the DSL's error is the cause."""
     from cutlass.base_dsl.common import DSLBaseError
 
     try:
         yield
     except DSLBaseError as error:
-        raise CompileError(f"the DSL: {COLOURS.sub('', str(error))}") from error
+        raise CompileError(f"the DSL: {COLORS.sub('', str(error))}") from error
 
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:

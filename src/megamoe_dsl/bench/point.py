@@ -239,7 +239,7 @@ def measure_point(
         entry["graph_us"] = asdict(graph_times[name]) if graphs else None
     for kernel in kernels.values():
         kernel.synchronize()
-    summarise(record, point)
+    summarize(record, point)
     if baseline is not None:
         baseline.free()
     candidates.clear()
@@ -278,7 +278,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
     return found
 
 
-def summarise(record: dict[str, Any], point: Point) -> None:
+def summarize(record: dict[str, Any], point: Point) -> None:
     """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
     work = bound_of(point.problem, point.load, torch.cuda.get_device_name())
     checks = {name: entry["check"] for name, entry in record["variants"].items() if name.startswith("block_m")}  # of the point's recipe

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
-from ..inspect.spans import spans_of, summarise, write_perfetto
+from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE
@@ -29,7 +29,7 @@ def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
     """What a record says of a launch's stamps; writes the file for Perfetto."""
     spans = list(spans_of(stamps))
     write_perfetto(out / f"trace-{name.replace(' ', '-').replace('=', '')}.json", spans)
-    return {"trace": summarise(spans), "launch_us": max((one.end for one in spans), default=0.0)}
+    return {"trace": summarize(spans), "launch_us": max((one.end for one in spans), default=0.0)}
 
 
 def trace_point(

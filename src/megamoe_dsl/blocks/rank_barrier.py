@@ -11,7 +11,7 @@ A kernel's context (`RankContext`) has the addresses.  Its symmetric buffer has 
 | grid_arrivals | u32 [barriers]: CTAs of this rank that have arrived, over all launches |
 | rank_signal   | u32 [barriers]: ranks that have arrived, over all launches |
 
-A group of warps takes part together.  `threads` synchronises it before thread 0 arrives and after thread 0 has seen the signal, so what
+A group of warps takes part together.  `threads` synchronizes it before thread 0 arrives and after thread 0 has seen the signal, so what
 any thread of a group wrote before the barrier is visible to all threads of all groups after it.
 """
 

@@ -194,8 +194,8 @@ def random_inputs(
         rank, seed, device: as `random_weights`.
         num_tokens: 0 to max_tokens_per_rank.
         mask, skew: see `random_routing`.
-        exact: as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantise a few
-            activations in 10^5 to the neighbouring code, which `error_bound(sums_exact=True)` allows for.
+        exact: as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantize a few
+            activations in 10^5 to the neighboring code, which `error_bound(sums_exact=True)` allows for.
         remote: about this fraction of the slots goes to experts of other ranks, 7/8 as on eight ranks; None: (R - 1) / R of R ranks.
 
     Returns:

@@ -25,7 +25,7 @@ from megamoe_dsl.quant import (
 from megamoe_dsl.reference.moe import ExpertInputs
 
 _MAX_INTEGER = 15  # the largest run of integers that E4M3 holds
-_SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
+_SCALE_STEPS = 4  # neighboring scales within an exact operand: a factor of 8
 _L2_ENTRIES = 32  # nonzero weights per Linear2 row to start from
 
 

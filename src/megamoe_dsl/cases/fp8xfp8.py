@@ -29,7 +29,7 @@ from megamoe_dsl.reference.moe import ExpertInputs
 
 _BLOCK = FP32_SCALE_BLOCK
 _MAX_INTEGER = 4
-_SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
+_SCALE_STEPS = 4  # neighboring scales within an exact operand: a factor of 8
 _L2_VALUES = (64.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0)
 
 

@@ -33,7 +33,7 @@ __all__ = ["check_linear1", "exact_weights", "exact_x", "normal_weights", "norma
 
 _BLOCK = FP32_SCALE_BLOCK
 _WIDEST = 13  # binades between the scales of normal weights
-_STEPS = 4  # neighbouring scales of blocks of 128: a factor of 8
+_STEPS = 4  # neighboring scales of blocks of 128: a factor of 8
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:

@@ -291,7 +291,7 @@ class LayerSummary:
     files: tuple[str, ...]
 
 
-def summarise(checkpoint: Checkpoint) -> list[LayerSummary]:
+def summarize(checkpoint: Checkpoint) -> list[LayerSummary]:
     """Every layer with experts, after a look at every one of their tensors' headers.
 
     Raises `CheckpointError` for the first that is missing or of another dtype or shape, and for a file that is missing or damaged.

@@ -30,9 +30,9 @@ def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="
     """Say which layers have experts, and in which published layout; every tensor's header is checked, no weight is read."""
     with one_line_errors():
         from ..checkpoints import Checkpoint, CheckpointError
-        from ..checkpoints.experts import summarise
+        from ..checkpoints.experts import summarize
 
-        found = summarise(Checkpoint(path))
+        found = summarize(Checkpoint(path))
         if not found:
             raise CheckpointError("has no experts in a published layout", file=path)
         if as_json:

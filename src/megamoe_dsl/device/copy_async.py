@@ -17,7 +17,7 @@ def copy_vector(destination: Any, source: Any, num_bytes: Any) -> None:
 
 
 def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> None:
-    """4 bytes, or 2 or 4 words at once, aligned, through the L1 cache, where their neighbours stay; all of them or, with `num_bytes` of 0,
+    """4 bytes, or 2 or 4 words at once, aligned, through the L1 cache, where their neighbors stay; all of them or, with `num_bytes` of 0,
     zero."""
     emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
 

@@ -18,7 +18,7 @@ def init(barrier: Any, arrivals: int) -> None:
 
 
 def fence_init() -> None:
-    """Makes initialised barriers visible to the cluster, together with a cluster barrier."""
+    """Makes initialized barriers visible to the cluster, together with a cluster barrier."""
     emit("fence.mbarrier_init.release.cluster;")
 
 

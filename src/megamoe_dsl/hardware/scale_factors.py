@@ -1,6 +1,6 @@
 """Orders of UE8M0 scale factors (SM100_FACTS, UTCCP; PTX ISA tcgen05.cp and the scale-factor layouts of tcgen05.mma).
 
-K-major: one byte per 32 channels, row by row, as quantisation writes them.
+K-major: one byte per 32 channels, row by row, as quantization writes them.
 M-major: one 32-bit word per row and 128 channels (byte b scales channels 32b to 32b + 31), words of all rows adjacent.
 UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m in lane m % 32, column m / 32.
 """

@@ -192,7 +192,7 @@ class TensorMap:
         """Read a descriptor made by :meth:`encode`, by the DSL or by the driver.
 
         Raises:
-            ValueError: too few bytes, an unknown type code, or fields outside the limits (an uninitialised descriptor).
+            ValueError: too few bytes, an unknown type code, or fields outside the limits (an uninitialized descriptor).
         """
         if len(descriptor) < FIELD_BYTES:
             raise ValueError(f"tensor map: got {len(descriptor)} bytes, need {DESCRIPTOR_BYTES}")
@@ -200,7 +200,7 @@ class TensorMap:
         code = (words[2] >> 7) & 15 | words[2] & _TF32_BIT
         dtype = next((d for d in TensorMapDtype if d.hardware_code == code), None)
         if dtype is None:
-            raise ValueError(f"tensor map: unknown element type code {code:#x} (is the descriptor initialised?)")
+            raise ValueError(f"tensor map: unknown element type code {code:#x} (is the descriptor initialized?)")
         rank = ((words[2] >> 4) & 7) + 1
         extents = (words[13] >> 24, *struct.pack("<I", words[14]))
         return cls(

@@ -50,7 +50,7 @@ def spans_of(stamps: torch.Tensor) -> Iterator[Span]:
             last = time
 
 
-def summarise(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
+def summarize(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
     """By role and activity: `us` per warp on average, `spans` per warp, and when the first began and the last ended over all warps."""
     found: dict[tuple[Role, str], list[Span]] = {}
     warps: dict[Role, set[tuple[int, int]]] = {}

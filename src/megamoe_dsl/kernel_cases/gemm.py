@@ -1,4 +1,4 @@
-"""Data of a GEMM with its reference: exact, where every sum is, or normal numbers quantised."""
+"""Data of a GEMM with its reference: exact, where every sum is, or normal numbers quantized."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def draw_exact(problem: GemmProblem, rows: int, generator: torch.Generator) -> t
 
 
 def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantised."""
+    """The same of normal numbers, quantized."""
     p = problem
     a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
     b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
@@ -237,7 +237,7 @@ def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator
 
 
 def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantised; every 32 of K of B have a magnitude of their own."""
+    """The same of normal numbers, quantized; every 32 of K of B have a magnitude of their own."""
     p = problem
     drawn = torch.randn(p.num_groups, p.n, p.k // SCALE_CHANNELS, SCALE_CHANNELS, generator=generator)
     drawn = drawn * torch.exp2(torch.randint(-4, 5, (*drawn.shape[:-1], 1), generator=generator))
@@ -258,7 +258,7 @@ def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator
 
 
 def draw_normal_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantised."""
+    """The same of normal numbers, quantized."""
     found: list[torch.Tensor] = []
     for form, shape in (
         (problem.formats.activations, (rows, problem.k)),

@@ -1,4 +1,4 @@
-"""Matrices B of a point: normal numbers, quantised or not; those of every group differ in size."""
+"""Matrices B of a point: normal numbers, quantized or not; those of every group differ in size."""
 
 from __future__ import annotations
 

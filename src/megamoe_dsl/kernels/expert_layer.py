@@ -1,4 +1,4 @@
-"""A MoE layer on one GPU as four launches: tokens routed, and quantised unless they stay BF16, two GEMMs over the rows of experts, and the
+"""A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and the
 sum of each token's."""
 
 from __future__ import annotations

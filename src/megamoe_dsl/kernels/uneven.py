@@ -27,9 +27,9 @@ LONG_K = 8
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
-        return Sm100GemmConfig.choose(problem, target, rows, dealt=True, **uneven_pair_tile(problem, rows))
+        return Sm100GemmConfig.choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
     # Linear1 is a launch of blocks/gemm/gather, and where rows lie is said by the one before it.
-    own: dict[str, Any] = {"num_sms": target.num_sms, "dealt": True, "weights_first": True}
+    own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
     return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
 
 
@@ -50,10 +50,10 @@ def uneven_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
     mean = rows / problem.num_groups
     block_m = max(align(int(room(problem, rows)), 8), FEWEST_ROWS)
     if block_m <= MOST_SWAPPED_ROWS:
-        few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2, "burst": burst_of(problem)}
+        few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2, "burst": burst_of(problem)}
         return few if problem.formats.scaled else unscaled(few)
     if not problem.formats.scaled:
         return {"block_m": 128, "block_n": 256}
     if problem.k_blocks >= LONG_K:
-        return {"block_m": 128, "block_n": 256, "halves": True, "boxes": 1}
+        return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1}
     return {"block_m": 192, "block_n": 128} if mean > ROW_BLOCK else {"block_m": 128, "block_n": 256}

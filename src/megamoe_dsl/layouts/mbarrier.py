@@ -11,7 +11,7 @@ class MBarrier:
     CTAs.
 
     `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted, `waits` who
-    waits.  Initialisation, SMEM size, documentation and checks come from the rows.
+    waits.  Initialization, SMEM size, documentation and checks come from the rows.
     """
 
     name: str

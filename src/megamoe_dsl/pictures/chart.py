@@ -43,7 +43,7 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell of a grid shows, and the kind that gives it its colour."""
+    """What a cell of a grid shows, and the kind that gives it its color."""
 
     text: str
     kind: str

@@ -40,7 +40,7 @@ def draw_swizzle(config: MegaMoeConfig, tokens: int) -> Picture:
     return Picture(
         "Swizzles and banks",
         "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. A column of the tile, "
-        "which stmatrix writes and the tensor core reads, is one chunk of all rows: one colour, which should meet every bank group once.",
+        "which stmatrix writes and the tensor core reads, is one chunk of all rows: one color, which should meet every bank group once.",
         tuple(_swizzle_grid(span) for span in (128, 64)),
     )
 

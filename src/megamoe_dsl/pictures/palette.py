@@ -1,6 +1,6 @@
 """What a kind of thing looks like, in the terminal and in SVG.
 
-A kind's name is the word that a legend shows.  Colour is never alone: kinds that share a bar chart differ in hatching (SVG) and in the
+A kind's name is the word that a legend shows.  Color is never alone: kinds that share a bar chart differ in hatching (SVG) and in the
 character that fills a bar (terminal), or are lanes with names.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TERMINAL_LUMINANCE = 0.24
-"""Of every colour in the terminal: 3.6 times the contrast of a light background, 5.8 times that of a dark one, so that both will do."""
+"""Of every color in the terminal: 3.6 times the contrast of a light background, 5.8 times that of a dark one, so that both will do."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Colours of what is no bar, or a bar of nothing, on light pages and on dark ones."""
+    """Colors of what is no bar, or a bar of nothing, on light pages and on dark ones."""
 
     light: str
     dark: str
@@ -33,12 +33,12 @@ INK_ON_KIND = "#111111"
 
 @dataclass(frozen=True)
 class Style:
-    """`colour` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.
+    """`color` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.
 
     What is `quiet` is nothing to look at: on dark pages it is dark.
     """
 
-    colour: str
+    color: str
     hatch: str = ""
     fill: str = "█"
     quiet: bool = False
@@ -73,28 +73,28 @@ def style(kind: str) -> Style:
     return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else STYLES[kind]
 
 
-def terminal_colour(kind: str) -> str:
-    """The kind's colour, darkened to `TERMINAL_LUMINANCE`."""
-    channels = linear(style(kind).colour)
-    scale = TERMINAL_LUMINANCE / luminance(style(kind).colour)
+def terminal_color(kind: str) -> str:
+    """The kind's color, darkened to `TERMINAL_LUMINANCE`."""
+    channels = linear(style(kind).color)
+    scale = TERMINAL_LUMINANCE / luminance(style(kind).color)
     return "#" + "".join(f"{round(255 * _encoded(channel * scale)):02x}" for channel in channels)
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
-    red, green, blue = linear(colour)
+    red, green, blue = linear(color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:
-    """Ratio of two colours, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
+    """Ratio of two colors, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def linear(colour: str) -> tuple[float, float, float]:
-    """Channels of an sRGB colour, without its gamma."""
-    red, green, blue = (_decoded(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+def linear(color: str) -> tuple[float, float, float]:
+    """Channels of an sRGB color, without its gamma."""
+    red, green, blue = (_decoded(int(color[i : i + 2], 16) / 255) for i in (1, 3, 5))
     return red, green, blue
 
 

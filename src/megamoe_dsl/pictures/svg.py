@@ -1,4 +1,4 @@
-"""A picture as SVG, drawn with drawsvg: on a page of its own colour, light or dark as the reader's system is."""
+"""A picture as SVG, drawn with drawsvg: on a page of its own color, light or dark as the reader's system is."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ class _Sheet:
         self.content.append(self.drawsvg.Rectangle(*corner, round(width, 1), 13, opacity=0.8, **_ground(kind)))
 
     def fill(self, kind: str) -> str:
-        """The kind's colour, or a pattern of lines over it."""
+        """The kind's color, or a pattern of lines over it."""
         look = style(kind)
         if not look.hatch:
-            return look.colour
+            return look.color
         name = "hatch-" + kind.replace(" ", "-")
         if name not in self.patterns:
             pattern = self.drawsvg.Pattern(6, 6, id=name, patternUnits="userSpaceOnUse")
@@ -118,8 +118,8 @@ class _Sheet:
 
 
 def _ground(kind: str) -> dict[str, str]:
-    """Attributes of an area in the kind's colour."""
-    return {"fill": style(kind).colour} | ({"class_": "quiet"} if style(kind).quiet else {})
+    """Attributes of an area in the kind's color."""
+    return {"fill": style(kind).color} | ({"class_": "quiet"} if style(kind).quiet else {})
 
 
 def _bars(sheet: _Sheet, chart: BarChart) -> None:

@@ -1,4 +1,4 @@
-"""A picture as rich renderables: in colours that dark and light terminals can show, and readable without."""
+"""A picture as rich renderables: in colors that dark and light terminals can show, and readable without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .chart import Bar, BarChart, CellGrid, Lane, Picture
-from .palette import style, terminal_colour
+from .palette import style, terminal_color
 
 NARROWEST, WIDEST = 16, 96  # characters of an axis
 EIGHTHS = "▁▂▃▄▅▆▇"
@@ -29,7 +29,7 @@ def render(picture: Picture, width: int = 80) -> Group:
 def _legend(chart: BarChart) -> Text:
     """A line that breaks between kinds only."""
     pairs = (
-        (Text(style(kind).fill * 2, style=terminal_colour(kind)), Text(f"{HARD_SPACE}{kind.replace(' ', HARD_SPACE)}  "))
+        (Text(style(kind).fill * 2, style=terminal_color(kind)), Text(f"{HARD_SPACE}{kind.replace(' ', HARD_SPACE)}  "))
         for kind in chart.kinds
     )
     return Text.assemble(*(part for pair in pairs for part in pair))
@@ -66,18 +66,18 @@ def _strip(lane: Lane, extent: float, width: int) -> Text:
 
 
 def _cells(bar: Bar, width: int) -> list[Text]:
-    """At least one character; the last of several is narrower, so that neighbours stay apart; a label only where it fits."""
-    fill, colour = style(bar.kind).fill, terminal_colour(bar.kind)
+    """At least one character; the last of several is narrower, so that neighbors stay apart; a label only where it fits."""
+    fill, color = style(bar.kind).fill, terminal_color(bar.kind)
     if bar.share < 1:
         fill = EIGHTHS[min(int(bar.share * 8), len(EIGHTHS) - 1)]
     characters = [fill] * width
     if width > 1 and fill == "█":
         characters[-1] = "▊"
-    cells = [Text(character, style=colour) for character in characters]
+    cells = [Text(character, style=color) for character in characters]
     start = (width - len(bar.label)) // 2
     if len(bar.label) < width:
         for i, character in enumerate(bar.label, start):
-            cells[i] = Text(character, style=f"#000000 on {colour}")
+            cells[i] = Text(character, style=f"#000000 on {color}")
     return cells
 
 
@@ -90,6 +90,6 @@ def _grid(grid: CellGrid) -> RenderableType:
     for label, row in zip(grid.labels, grid.rows, strict=True):
         cells = zip(row, widths, strict=True)
         table.add_row(
-            label + " ", *(Text(cell.text.center(width), style=f"#000000 on {terminal_colour(cell.kind)}") for cell, width in cells)
+            label + " ", *(Text(cell.text.center(width), style=f"#000000 on {terminal_color(cell.kind)}") for cell, width in cells)
         )
     return Group(table, Text(grid.caption, style="dim")) if grid.caption else table

@@ -10,7 +10,7 @@ from .trace_file import DrawnActivity, TracedSpan, TraceRecord, find_record, rea
 
 KINDS = {"wait": "wait", "count": "dispatch", "pull": "pull", "combine": "combine"}
 SMS = 2  # of a file of spans
-SLIVER = 1 / 600  # of the launch: neighbours of one kind that are shorter are drawn as one
+SLIVER = 1 / 600  # of the launch: neighbors of one kind that are shorter are drawn as one
 
 
 def draw_trace(path: Path, *, preset: str | None = None, tokens: int | None = None, ranks: int | None = None) -> Picture:
@@ -72,7 +72,7 @@ def _draw_spans(spans: list[TracedSpan], source: str) -> Picture:
             lanes.append(Lane(role, tuple(_merged(mine, extent * SLIVER)), group=f"SM {sm}"))
     note = (
         f"Measured: the stamps of one launch of {extent:.0f} µs, on the first {min(SMS, len(sms))} of the {len(sms)} SMs in {source}, of "
-        "each role the first warp. Neighbours of one kind are drawn as one where they are too short to see."
+        "each role the first warp. Neighbors of one kind are drawn as one where they are too short to see."
     )
     return Picture("Timeline of one launch", note, (BarChart(tuple(lanes), extent, "µs"),))
 

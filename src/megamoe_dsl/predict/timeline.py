@@ -71,7 +71,7 @@ def draw(launched: Launched, subject: str) -> Picture:
     )
     note = (
         f"Predicted, not measured: {subject}, {launched.us:.0f} µs at {launched.clock:.2f} GHz. A worker is what takes a tile: a CTA, a "
-        f"cluster or a pair of CTAs. {DRAWN} of {launched.run.workers} are drawn; a bar of an epilogue has the colour of its phase."
+        f"cluster or a pair of CTAs. {DRAWN} of {launched.run.workers} are drawn; a bar of an epilogue has the color of its phase."
     )
     return Picture("Timeline of one launch", note, (BarChart(lanes, launched.us, "µs"),))
 

@@ -1,7 +1,7 @@
 """FP8 with FP32 scales: E4M3 activations per token and 128 channels, E4M3 weights per 128 x 128 (the DeepSeek-V3 recipe, for SM90).
 
 Two kinds of scale, both float32. Inputs and weights use amax / 448, as DeepGEMM's `per_token_cast_to_fp8` and `per_block_cast_to_fp8`:
-they are made once, by the framework. Between the two linears the kernel itself quantises, and there the scale is a power of two: E4M3 is
+they are made once, by the framework. Between the two linears the kernel itself quantizes, and there the scale is a power of two: E4M3 is
 a floating-point format, so a power of two moves exponents and keeps every mantissa bit; what is lost are at most one binade at the top
 (codes then reach 224 to 448) and the same one at the subnormal end. In return scaling is exact, the scale needs no division, and
 products with it do not round.
@@ -43,7 +43,7 @@ def _spread(sf: torch.Tensor, block: int, values: int) -> torch.Tensor:
 
 
 def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
+    """Quantize to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
 
     Each step rounds once in FP32: the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating.
 
@@ -64,7 +64,7 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: 
 
 
 def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one power of two per `block` values of the last dimension: what the Linear1 epilogue does.
+    """Quantize to E4M3 with one power of two per `block` values of the last dimension: what the Linear1 epilogue does.
 
     The exponent byte e is `e4m3_scale_byte` of the block's amax; the scale is the float32 with bits e << 23, which is 2^(e - 127), and 0
     for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23.
@@ -101,7 +101,7 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one FP32 scale per 128 x 128, fewer at the ends; rounding as `quantize_e4m3_f32`.
+    """Quantize to E4M3 with one FP32 scale per 128 x 128, fewer at the ends; rounding as `quantize_e4m3_f32`.
 
     Args:
         w: floating point [..., rows, K], finite.

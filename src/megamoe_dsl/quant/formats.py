@@ -1,7 +1,7 @@
 """Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights and activations.
 
 One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0). A byte b means 2^(b - 127); 255 is NaN and is
-never produced here. The E4M3 quantiser repeats the bit manipulation of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`,
+never produced here. The E4M3 quantizer repeats the bit manipulation of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`,
 `get_e4m3_sf_and_sf_inv`), so its bytes can be compared with the kernel's one by one.
 """
 
@@ -197,7 +197,7 @@ def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check
 
 
 def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one UE8M0 scale per `block` values of the last dimension.
+    """Quantize to E4M3 with one UE8M0 scale per `block` values of the last dimension.
 
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. Source: DeepGEMM `math.cuh` and the
     cast of the Linear1 epilogue; article section 4.5.4.
@@ -268,7 +268,7 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
 
 
 def _nearest_code(x: torch.Tensor) -> torch.Tensor:
-    # How many middles between neighbours a magnitude is beyond, the sign in bit 3.  A tie goes to the even code: it is not beyond the
+    # How many middles between neighbors a magnitude is beyond, the sign in bit 3.  A tie goes to the even code: it is not beyond the
     # middle above an even one, and beyond that above an odd one.
     magnitude = x.abs()
     code = torch.signbit(x).to(torch.uint8) << 3
@@ -316,7 +316,7 @@ def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to packed E2M1 with one UE8M0 scale (`e2m1_scale_byte`) per `block` values: weights, and the activations of mxf4xmxf4.
+    """Quantize to packed E2M1 with one UE8M0 scale (`e2m1_scale_byte`) per `block` values: weights, and the activations of mxf4xmxf4.
 
     Args:
         w: floating point [..., K], finite; cast to float32 first.

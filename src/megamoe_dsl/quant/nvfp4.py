@@ -30,7 +30,7 @@ def nvfp4_factor(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to packed E2M1 with one E4M3 scale per 16 values of the last dimension.
+    """Quantize to packed E2M1 with one E4M3 scale per 16 values of the last dimension.
 
     A scale is amax / (6 * factor), to the nearest E4M3; codes are x / (scale * factor), to the nearest E2M1; both saturate, each operation
     is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.

@@ -1,4 +1,4 @@
-"""What Linear1's sums become before they are quantised: gate and up, activated, times the top-k weight."""
+"""What Linear1's sums become before they are quantized: gate and up, activated, times the top-k weight."""
 
 import torch
 

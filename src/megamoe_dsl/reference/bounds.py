@@ -13,7 +13,7 @@ ends round alike and the width disappears. The steps, for K summed products p:
 5. Combine: errors of the slots added, FP32 roundings, BF16.
 
 When `rigorous`, no kernel that follows the definition can leave the bound, but code flips of thousands of channels are assumed to
-conspire. Otherwise code errors add in quadrature times 8: they are independent and centred, so Hoeffding's inequality gives a probability
+conspire. Otherwise code errors add in quadrature times 8: they are independent and centered, so Hoeffding's inequality gives a probability
 below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-norm, |sum|):
 
 fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8
@@ -24,7 +24,7 @@ fp8xfp8 and fp8xmxfp4
          to 14 significant bits (`hopper_dot`): less than a unit of 2^-13 * M each, M the largest magnitude that took part. 128
          products, 3 accumulators and 4 results make 135 units per partial sum; M <= max(2-norm, prefix sums at each 32), raised by the
          135 units themselves: 138 units of M, times the block's scale, summed over the blocks. That is the rigorous E. But a cut toward
-         zero opposes its addend, so for mixed signs it is centred, and products whose 8 bits all lie above the cut lose nothing: on an
+         zero opposes its addend, so for mixed signs it is centered, and products whose 8 bits all lie above the cut lose nothing: on an
          H200 (128-sums, normal, log-normal, SwiGLU and outlier data) the root mean square was 0.8 to 1.9 units of norm2 with a mean of
          0.2, and for products of one sign the mean was 5.1 and the maximum 15.5. E is 16 units of norm2 of the whole sum: 8 deviations of
          the worst of them, since errors of blocks add in quadrature as their norms do, or all of the one-sided loss. FP32 promotion adds
@@ -150,15 +150,15 @@ class _Sums:
 
 def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, high: float | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The BF16 value of `total` and the farthest that BF16 and clamp move it within +-error."""
-    centre, ends = _bf16(total), [_bf16(total - error), _bf16(total + error)]
+    center, ends = _bf16(total), [_bf16(total - error), _bf16(total + error)]
     if high is not None:
         limits = {"min": None if low is None else _bf16(torch.tensor(low)).item(), "max": _bf16(torch.tensor(high)).item()}
-        centre, ends = centre.clamp(**limits), [end.clamp(**limits) for end in ends]
-    return centre, torch.maximum((ends[0] - centre).abs(), (ends[1] - centre).abs())
+        center, ends = center.clamp(**limits), [end.clamp(**limits) for end in ends]
+    return center, torch.maximum((ends[0] - center).abs(), (ends[1] - center).abs())
 
 
 def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
-    """Distance between the dequantised reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
+    """Distance between the dequantized reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
 
     def spread(x: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(block, dim=1)[:, : values.shape[1]]

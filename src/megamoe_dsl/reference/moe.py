@@ -19,7 +19,7 @@ class MoeResult:
 
     Attributes:
         y: bfloat16 [T_r, H].
-        acts: float8_e4m3fn [T_r, topk, I], the requantised Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2].
+        acts: float8_e4m3fn [T_r, topk, I], the requantized Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2].
         acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
         outputs: bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3.
         routing: which rows each expert received.

@@ -133,7 +133,7 @@ def linear2(
 ) -> torch.Tensor:
     """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16.
 
-    The top-k weight is not applied to sums here: it went into the activations before they were quantised.  A bias is multiplied with it.
+    The top-k weight is not applied to sums here: it went into the activations before they were quantized.  A bias is multiplied with it.
 
     Args:
         x, x_sf: activations, K = I, as in `scaled_matmul`.

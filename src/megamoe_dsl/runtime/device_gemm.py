@@ -27,7 +27,7 @@ class LoadedGemm:
 
     def __init__(self, config: BaseGemmConfig, store: ArtifactStore, device: torch.device) -> None:
         self.config, self._kernel = config, CudaKernel(store.get(config))
-        self._counters: TileCounters | None = tile_counters(device) if config.dealt else None
+        self._counters: TileCounters | None = tile_counters(device) if config.dynamic_schedule else None
         self._prepare = lru_cache(PREPARED)(self._parameters)
 
     def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> bytes:
@@ -48,7 +48,7 @@ class LoadedGemm:
         addresses by the names of arguments, of which no tensor map is made."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
-        early = self._counters if self.config.weights_first else None
+        early = self._counters if self.config.prefetch_weights else None
         arguments.values.counter = early.early(counter) if early else counter
         for name, address in moved.items():
             setattr(arguments.values, name, address)

@@ -140,7 +140,7 @@ class ExpertCall:
 
     @cached_property
     def x_q(self) -> torch.Tensor:
-        """Tokens, quantised; none where they stay as they are."""
+        """Tokens, quantized; none where they stay as they are."""
         return self._view("x_q")
 
     @cached_property

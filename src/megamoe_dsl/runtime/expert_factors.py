@@ -37,7 +37,7 @@ class ExpertFactors(NamedTuple):
 def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
     """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [5, E], on the device of w1.
 
-    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantised once
+    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantized once
     w1      float32 [E], or [E, 2], of gate and of up: weight_scale_2
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2

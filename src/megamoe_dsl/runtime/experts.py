@@ -3,7 +3,7 @@
     y = moe(x, w1, w1_sf, w2, w2_sf, topk_idx, topk_weights)
     y = moe(x, w1, w1_sf, w2, w2_sf, router_logits=logits, topk=8)
 
-A call launches four kernels on torch's current stream, one more before them for logits, and does not synchronise.  The first call with a
+A call launches four kernels on torch's current stream, one more before them for logits, and does not synchronize.  The first call with a
 shape compiles them or loads them from the cache: before a graph is captured.  Up to 64 MiB of what lies between the launches is kept for
 the next call on the stream (scratch.py).
 """
@@ -56,7 +56,7 @@ def moe(
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
 
-    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32, unless weights are BF16
+    x              bfloat16 [T, H], H a multiple of 128; quantized to E4M3 per token and 128, on Blackwell 32, unless weights are BF16
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
     w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
                    bfloat16 weights have no scales: w1_sf and w2_sf are None

@@ -4,7 +4,7 @@
     d = gemm(a, None, b, None)                                                   of bfloat16
     d = grouped_gemm(a, a_sf, b, b_sf, ends, kind="packed")                      rows sorted by group, `ends` of each group's rows
 
-A call launches on torch's current stream and neither synchronises nor, with `out` and scales of A as `scales_by_column` leaves them,
+A call launches on torch's current stream and neither synchronizes nor, with `out` and scales of A as `scales_by_column` leaves them,
 allocates.  The first call of a shape compiles its kernel or loads it from the cache: before a graph is captured.
 """
 

@@ -32,8 +32,8 @@ class InputsStage:
         self.problem = shared.routed
         self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
         self._copy = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, True, shared.count)))
-        self._quantise = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, False, shared.count))) if bf16 else None
-        for kernel in (self._copy, self._quantise):
+        self._quantize = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, False, shared.count))) if bf16 else None
+        for kernel in (self._copy, self._quantize):
             if kernel is not None:
                 kernel.arguments.values.sym = memory.sym.data_ptr()
                 if shared.count:
@@ -45,7 +45,7 @@ class InputsStage:
             Inputs(x, x_sf, topk_idx, topk_weights).check_layout(self.problem)
             check_aligned("x", x, TOKEN_ALIGNMENT)
             check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
-        elif self._quantise is None:
+        elif self._quantize is None:
             raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
         else:
             Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
@@ -58,7 +58,7 @@ class InputsStage:
             topk_idx = topk_idx.long()  # lives until the kernel has it: memory is reused in the stream's order
         at, scales, idx, weights = x.data_ptr(), 0, topk_idx.data_ptr(), topk_weights.data_ptr()
         if x_sf is None:
-            kernel = self._quantise
+            kernel = self._quantize
             assert kernel is not None
             values = kernel.arguments.values
         else:

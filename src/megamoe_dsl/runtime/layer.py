@@ -5,7 +5,7 @@
     y = layer(x, topk_idx, topk_weights, x_sf=x_sf)                         x and x_sf as `quant` makes them
     y = mega_moe(layer, x, topk_idx, topk_weights)                          the same as a function
 
-A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given, and for int32 indices
+A call launches on torch's current stream and neither synchronizes nor allocates (but for y when `out` is not given, and for int32 indices
 beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
 one after another: on one stream, or ordered by events.
 """
@@ -48,8 +48,8 @@ class MegaMoE(torch.nn.Module):
     store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
     symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
-    bf16_inputs   prepare the kernel that quantises BF16 tokens
-    reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantising BF16 tokens; an even number of
+    bf16_inputs   prepare the kernel that quantizes BF16 tokens
+    reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
     fused         False: every stage of the layer in a launch of its own (docs/moe_stages.md), with the same y to the bit, slower and with
@@ -176,7 +176,7 @@ class MegaMoE(torch.nn.Module):
         return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows)
 
     def input_buffers(self) -> Inputs:
-        """Where a call's quantised tokens and routing go, each with a row per token of the capacity.
+        """Where a call's quantized tokens and routing go, each with a row per token of the capacity.
 
         A call whose x, x_sf, topk_idx and topk_weights are the first T rows of these launches the layer alone: nothing is copied.  What
         they hold is the next call's, of any layer on the buffer.

@@ -20,7 +20,7 @@ WATCHDOG_NS = 60 * 10**9
 
 
 class RankKernel:
-    """Launches on torch's current stream, without synchronisation or allocation; may be captured into a CUDA graph.
+    """Launches on torch's current stream, without synchronization or allocation; may be captured into a CUDA graph.
 
     symmetric    the group's buffer; kernels on one buffer run one after another
     weights      the local experts' weights, in checkpoint or kernel order, or buffers of the same layer whose weights and statistics are

@@ -31,7 +31,7 @@ class Selection:
         self.bounds = sorted({*given, most})
 
     def configs(self, target: Target) -> dict[int, MegaMoeConfig]:
-        """Configuration of every bound; neighbours may share one."""
+        """Configuration of every bound; neighbors may share one."""
         return {bound: find_kernel("mega_moe").choose(self.problem, target, bound) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:

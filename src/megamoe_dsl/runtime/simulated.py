@@ -109,7 +109,7 @@ class SimulatedMoE:
                 memory.add(rank.trace, name="trace", rank=index)
             for name in weight_names(self.problem):
                 memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
-            memory.add(out, name="y", rank=index, initialised=False)
+            memory.add(out, name="y", rank=index, initialized=False)
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
@@ -167,7 +167,7 @@ class SimulatedStages(SimulatedMoE):
             for rank, buffers in enumerate(ranks):
                 memory.add(buffers.maps, name=f"maps of {stage.kernel.name}", rank=rank, read_only=True)
         for rank, buffers in enumerate(self.ranks):
-            memory.add(buffers.results, name="results", rank=rank, initialised=False)
+            memory.add(buffers.results, name="results", rank=rank, initialized=False)
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:

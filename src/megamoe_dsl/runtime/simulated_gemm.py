@@ -37,7 +37,7 @@ def simulate_gemm(
     memory = memory_of(tensors.operands(scales), {**tensors.results(), "counters": counters})
     stream = []
     for number in range(launches):
-        turn = number % 2 if config.weights_first else 0  # one that begins to deal tiles early has another than the one before
+        turn = number % 2 if config.prefetch_weights else 0  # one that begins to deal tiles early has another than the one before
         stream.append(launch_of(artifact, tensors.arguments(scales, counters[turn:].data_ptr())))
     report = Simulator(None, memory, seed=seed, race=race, progress=progress).run(stream)
     assert not counters.any()

@@ -1,4 +1,4 @@
-"""Counters from which tiles are dealt at run time: one for each stream of a device, so that no two launches at once share one."""
+"""Counters from which tiles are scheduled at run time: one for each stream of a device, so that no two launches at once share one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TileCounters:
         key = (stream, int(capture))
         if key not in self._slots:
             if len(self._slots) == COUNTERS:
-                raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles dealt at run time")
+                raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles scheduled at run time")
             self._slots[key] = len(self._slots)
         return self._first + EACH * BYTES * self._slots[key]
 

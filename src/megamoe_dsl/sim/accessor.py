@@ -13,7 +13,7 @@ from .sync import Place
 
 
 class Thread(Protocol):
-    """A warp: an accessor that also synchronises."""
+    """A warp: an accessor that also synchronizes."""
 
     agent: int
     line: int

@@ -21,8 +21,8 @@ class Assumptions:
 
     tensor_fences        `tcgen05.fence` need not stand around tcgen05 operations
     tensor_waits         results of `tcgen05.ld` are there before `tcgen05.wait::ld`
-    load_uninitialised   loads of shared memory that nobody wrote are a warning and give NaNs: rows of padding
-    store_uninitialised  TMA stores of such memory are a warning
+    load_uninitialized   loads of shared memory that nobody wrote are a warning and give NaNs: rows of padding
+    store_uninitialized  TMA stores of such memory are a warning
 
     Raises SimError when `leader` is no lane.
     """
@@ -32,8 +32,8 @@ class Assumptions:
     late_loads: bool = False
     tensor_fences: bool = False
     tensor_waits: bool = False
-    load_uninitialised: bool = False
-    store_uninitialised: bool = False
+    load_uninitialized: bool = False
+    store_uninitialized: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.leader < 32:

@@ -46,7 +46,7 @@ class Chunks:
 class GlobalRows:
     """Rows of `width` bytes at the addresses `starts`, and what follows from them.
 
-    `low` to `end` covers all of them, and `steps` says where in that each begins. `pitch` is the distance between neighbours, 0 when it
+    `low` to `end` covers all of them, and `steps` says where in that each begins. `pitch` is the distance between neighbors, 0 when it
     varies or when they overlap.
     """
 

@@ -1,6 +1,6 @@
 """Vector clocks of the race detector.
 
-One clock per strand of a warp and per synchronisation object; `clock_rows` says what it knows of every agent.
+One clock per strand of a warp and per synchronization object; `clock_rows` says what it knows of every agent.
 
 Most clocks are copies of others that never change, so that a copy shares the entries of the original until one of them does.
 """

@@ -78,10 +78,10 @@ class InstructionDescriptor:
         """
         formats = _FORMATS.get(kind)
         if formats is None:
-            raise SimError(f"tcgen05.mma kind::{kind} is not modelled ({', '.join(_FORMATS)} are)")
+            raise SimError(f"tcgen05.mma kind::{kind} is not modeled ({', '.join(_FORMATS)} are)")
         scaled = kind in BLOCK_SCALED_KINDS
         if (word >> 2) & 1:
-            raise SimError(f"instruction descriptor {word:#010x}: sparsity is not modelled")
+            raise SimError(f"instruction descriptor {word:#010x}: sparsity is not modeled")
         accumulators, code = _ACCUMULATORS.get(kind, {1: "f32"}), 1 if scaled else (word >> 4) & 3
         if code not in accumulators:
             allowed = ", ".join(f"{number} {name}" for number, name in accumulators.items())

@@ -248,7 +248,7 @@ class LaneOrder:
     # ---- what lanes learn
 
     def learn(self, clock: Clock, bits: int | None = None) -> None:
-        """Lanes (default: those that execute) have synchronised with who tells this."""
+        """Lanes (default: those that execute) have synchronized with who tells this."""
         strands = list(self._focus(self.lanes() if bits is None else bits))
         for strand in strands:
             strand.clock.join(clock)

@@ -36,7 +36,7 @@ static PyObject *py_uniform(PyObject *self, PyObject *given) {
     if (!values) return NULL;
     npy_intp count = PyArray_DIM(values, 0), size = count ? PyArray_NBYTES(values) / count : 0;
     const char *data = PyArray_DATA(values);
-    int same = count < 2 || !memcmp(data, data + size, (count - 1) * size); /* each is its neighbour */
+    int same = count < 2 || !memcmp(data, data + size, (count - 1) * size); /* each is its neighbor */
     Py_DECREF(values);
     return PyBool_FromLong(same);
 }

@@ -24,7 +24,7 @@ class Mbarrier:
         transactions: bytes expected minus bytes that arrived.
         phase: number of completed phases.
         point, done: what arrivals of the current phase, and of completed phases, released (race detector).
-        checked: warps and lanes whose access was checked against the initialisation.
+        checked: warps and lanes whose access was checked against the initialization.
     """
 
     __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
@@ -89,7 +89,7 @@ def mbarrier_at(cta: CtaLike, offset: int) -> Mbarrier:
     """The barrier at a byte offset in the shared memory of `cta`; an error when there is none."""
     barrier = cta.mbarriers.get(offset)
     if barrier is None:
-        raise SimError(f"no initialised mbarrier at {cta} smem+{offset - SMEM_RESERVED}")
+        raise SimError(f"no initialized mbarrier at {cta} smem+{offset - SMEM_RESERVED}")
     return barrier  # type: ignore[no-any-return]
 
 

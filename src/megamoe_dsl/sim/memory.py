@@ -27,7 +27,7 @@ WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
 
 Bytes = NDArray[np.uint8]
 POISON_BYTE = 0xFF
-"""What uninitialised shared memory holds: a NaN in every floating-point format that has one."""
+"""What uninitialized shared memory holds: a NaN in every floating-point format that has one."""
 POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
 POISON: dict[Any, Any] = {dtype: np.full(32, POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
 """What registers hold while an asynchronous operation is to write them."""
@@ -64,11 +64,11 @@ class ByteStore:
         return view
 
     def mark(self, index: NDArray[np.int64], size: int) -> None:
-        """Elements `index` of `size` bytes are now initialised."""
+        """Elements `index` of `size` bytes are now initialized."""
         if self.valid is not None:
             self._flags(size)[index] = 0x0101010101010101 & ((1 << 8 * min(size, 8)) - 1)
 
-    def first_uninitialised(self, index: NDArray[np.int64], size: int) -> int | None:
+    def first_uninitialized(self, index: NDArray[np.int64], size: int) -> int | None:
         """The byte offset of an element of `index` that was never written, or None."""
         if self.valid is None:
             return None
@@ -82,8 +82,8 @@ class ByteStore:
 class Allocation(ByteStore):
     """A global buffer of one rank; `owner` keeps its memory alive."""
 
-    def __init__(self, name: str, rank: int, base: int, data: Bytes, initialised: bool, read_only: bool, owner: object) -> None:
-        super().__init__(data, None if initialised else np.zeros(len(data), np.bool_))
+    def __init__(self, name: str, rank: int, base: int, data: Bytes, initialized: bool, read_only: bool, owner: object) -> None:
+        super().__init__(data, None if initialized else np.zeros(len(data), np.bool_))
         self.name, self.rank, self.base, self.read_only, self.owner = name, rank, base, read_only, owner
         self.end = base + len(data)
         self.shadow: Shadow | None = None
@@ -99,10 +99,10 @@ class GlobalMemory:
         self.bases: list[int] = []
         self.allocations: list[Allocation] = []
 
-    def add(self, buffer: Any, name: str, rank: int = 0, initialised: bool = True, read_only: bool = False) -> int:
+    def add(self, buffer: Any, name: str, rank: int = 0, initialized: bool = True, read_only: bool = False) -> int:
         """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).
 
-        The bytes are shared, not copied, and a reference is kept. With `initialised=False` reading a byte that nothing wrote is an
+        The bytes are shared, not copied, and a reference is kept. With `initialized=False` reading a byte that nothing wrote is an
         error. With `read_only=True` a write is an error, and the race detector skips the buffer.
         """
         if hasattr(buffer, "data_ptr"):
@@ -120,7 +120,7 @@ class GlobalMemory:
             raise SimError(f"buffer {name} overlaps one already registered")
         data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
         self.bases.insert(at, base)
-        self.allocations.insert(at, Allocation(name, rank, base, data, initialised, read_only, buffer))
+        self.allocations.insert(at, Allocation(name, rank, base, data, initialized, read_only, buffer))
         return int(base)
 
     def remove(self, buffer: Any) -> None:
@@ -139,11 +139,11 @@ class GlobalMemory:
         return self.allocations[at], address - self.bases[at]
 
     def read(self, address: int, size: int) -> Bytes:
-        """`size` bytes (a view) for an engine; uninitialised bytes are an error."""
+        """`size` bytes (a view) for an engine; uninitialized bytes are an error."""
         allocation, offset = self.find(address, size)
         if allocation.valid is not None and not allocation.valid[offset : offset + size].all():
             bad = offset + int(np.argmin(allocation.valid[offset : offset + size]))
-            raise SimError(f"read of uninitialised global memory {allocation}+{bad}")
+            raise SimError(f"read of uninitialized global memory {allocation}+{bad}")
         return allocation.data[offset : offset + size]
 
     def write(self, address: int, values: Bytes) -> None:
@@ -167,7 +167,7 @@ class SharedMemory(ByteStore):
     def __init__(self, size: int, label: str) -> None:
         super().__init__(np.full(SMEM_BYTES, POISON_BYTE, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
         self.limit, self.label = SMEM_RESERVED + size, label
-        self.initialised: set[object] = set()  # chunks that were found, or made, initialised: they stay so
+        self.initialized: set[object] = set()  # chunks that were found, or made, initialized: they stay so
         self.shadow: Shadow | None = None
 
     def holds(self, low: int, end: int) -> bool:
@@ -182,13 +182,13 @@ class SharedMemory(ByteStore):
                 f"size {self.limit - SMEM_RESERVED}"
             )
 
-    def read(self, offset: int, size: int, uninitialised_ok: bool = False) -> Bytes:
+    def read(self, offset: int, size: int, uninitialized_ok: bool = False) -> Bytes:
         """`size` bytes (a view) for an engine."""
         self.check(offset, offset + size)
         assert self.valid is not None
-        if not uninitialised_ok and not self.valid[offset : offset + size].all():
+        if not uninitialized_ok and not self.valid[offset : offset + size].all():
             bad = offset + int(np.argmin(self.valid[offset : offset + size]))
-            raise SimError(f"read of uninitialised shared memory: {self.label} smem+{bad - SMEM_RESERVED}")
+            raise SimError(f"read of uninitialized shared memory: {self.label} smem+{bad - SMEM_RESERVED}")
         return self.data[offset : offset + size]
 
     def write(self, offset: int, values: Bytes) -> None:

@@ -64,7 +64,7 @@ static inline int knows(const Known *known, int row, npy_int64 record) {
     return AGENT(record) < known->width && CLOCK(record) <= known->rows[row * known->width + AGENT(record)];
 }
 
-/* Neighbours were mostly touched by one instruction: what was just found to be known is not looked up again. */
+/* Neighbors were mostly touched by one instruction: what was just found to be known is not looked up again. */
 static int all_known(const npy_int64 *records, const Places *places, const Known *known, int row, npy_int64 besides) {
     npy_int64 last = 0;
     for (npy_intp i = 0; i < places->count; i++) {

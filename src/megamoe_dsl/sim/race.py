@@ -340,7 +340,7 @@ class Race:
             order.seen[(key, scope, lanes)] = point.version
             if (missed := point.acquire(order, warp.cta, scope, lanes)) is not None:
                 across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
-                kind = f"insufficient scope for synchronisation across {across}"
+                kind = f"insufficient scope for synchronization across {across}"
                 self.report(kind, missed, *self._flag(key), 0, warp)
             return
         for (released, place), clock in point.released.items():

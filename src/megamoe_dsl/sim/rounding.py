@@ -49,7 +49,7 @@ def directed(base: str, mode: str) -> Callable[..., Any]:
 
 
 def _round(exact: Any, error: Any, mode: str) -> Any:
-    """exact + error as float32; their difference from the nearest one decides whether to go to its neighbour."""
+    """exact + error as float32; their difference from the nearest one decides whether to go to its neighbor."""
     nearest = exact.astype(np.float32)
     rest = (exact - nearest) + error
     down = (rest < 0) & ((mode == "rm") | ((mode == "rz") & (nearest > 0)))

@@ -1,7 +1,7 @@
 """Shadow memory of the race detector: per location, who wrote last and who has read since.
 
 Reads that are ordered one after the other overwrite each other; `readers` has those that are concurrent. This is FastTrack (Flanagan and
-Freund, 2009), vectorised.
+Freund, 2009), vectorized.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SmemDescriptor:
             raise SimError(f"SMEM descriptor {word:#018x}: version field is {version}, sm_100 needs 1")
         layout = word >> 61
         if layout not in _SM100_SPANS:
-            raise SimError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modelled (0, 2, 4, 6 are)")
+            raise SimError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modeled (0, 2, 4, 6 are)")
         absolute, span = bool((word >> 52) & 1), _SM100_SPANS[layout]
         if absolute and span != 128:
             raise SimError(f"SMEM descriptor {word:#018x}: an absolute leading dimension needs the 128-byte swizzle")
@@ -61,7 +61,7 @@ class SmemDescriptor:
     def _decode(cls, word: int, span: int) -> SmemDescriptor:
         base_offset = (word >> 49) & 7
         if base_offset:
-            raise SimError(f"SMEM descriptor {word:#018x}: base offset {base_offset} is not modelled, align the tile to its swizzle")
+            raise SimError(f"SMEM descriptor {word:#018x}: base offset {base_offset} is not modeled, align the tile to its swizzle")
         return cls((word & 0x3FFF) << 4, ((word >> 16) & 0x3FFF) << 4, ((word >> 32) & 0x3FFF) << 4, span)
 
 

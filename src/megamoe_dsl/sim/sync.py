@@ -45,7 +45,7 @@ class Learner(Protocol):
     """Lanes of a warp, as they learn."""
 
     def learn(self, clock: Clock, bits: int | None = None) -> None:
-        """Lanes have synchronised with who tells this."""
+        """Lanes have synchronized with who tells this."""
         ...
 
     def known(self, bits: int | None = None) -> Clock: ...

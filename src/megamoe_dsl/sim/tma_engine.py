@@ -99,7 +99,7 @@ def read_global_rows(cta: CtaLike, rows: GlobalRows, actor: Actor | None) -> Byt
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
-        raise SimError(f"read of uninitialised global memory {allocation}+{offset + int(rows.steps[row]) + column}")
+        raise SimError(f"read of uninitialized global memory {allocation}+{offset + int(rows.steps[row]) + column}")
     if actor is not None and world.race and not allocation.read_only:
         world.race.read_global(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
@@ -121,7 +121,7 @@ def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Red
         shadow = world.race.global_shadow(allocation)
         world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)
     if allocation.valid is not None and not rows.of(allocation.valid, offset).all():
-        raise SimError(f"reduction into uninitialised global memory {allocation}")
+        raise SimError(f"reduction into uninitialized global memory {allocation}")
     old = np.ascontiguousarray(rows.of(allocation.data, offset))
     rows.store(allocation.data, offset, reduce(old, np.ascontiguousarray(values)))
 
@@ -130,12 +130,12 @@ def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | N
     """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error, of a store a warning where the run says so."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
-    if chunks not in shared.initialised:
-        if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is None:
-            shared.initialised.add(chunks)
+    if chunks not in shared.initialized:
+        if (bad := shared.first_uninitialized(chunks.numbers, CHUNK)) is None:
+            shared.initialized.add(chunks)
         else:
-            text = f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
-            if what != TMA_STORE or not cta.world.assumptions.store_uninitialised:
+            text = f"{what} reads uninitialized shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
+            if what != TMA_STORE or not cta.world.assumptions.store_uninitialized:
                 raise SimError(text)
             cta.world.warnings[text] += 1
     if actor is not None and cta.world.race:
@@ -150,23 +150,23 @@ def write_shared_chunks(cta: CtaLike, chunks: Chunks, values: Bytes, actor: Acto
     if actor is not None and cta.world.race:
         cta.world.race.write_shared(cta, chunks, CHUNK, actor)
     shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
-    if chunks not in shared.initialised:
+    if chunks not in shared.initialized:
         shared.mark(chunks.numbers, CHUNK)
-        shared.initialised.add(chunks)
+        shared.initialized.add(chunks)
 
 
 class Reduction:
     """`old op new` on raw bytes for a reduction such as ``add`` of ``bf16``.
 
     Raises:
-        SimError: an operation or type that is not modelled.
+        SimError: an operation or type that is not modeled.
     """
 
     def __init__(self, operation: str, element: str) -> None:
         if operation not in _OPERATIONS:
-            raise SimError(f"bulk reduction .{operation} is not modelled ({', '.join(_OPERATIONS)} are)")
+            raise SimError(f"bulk reduction .{operation} is not modeled ({', '.join(_OPERATIONS)} are)")
         if element != "bf16" and element not in _TYPES:
-            raise SimError(f"bulk reduction of .{element} is not modelled (bf16, {', '.join(_TYPES)} are)")
+            raise SimError(f"bulk reduction of .{element} is not modeled (bf16, {', '.join(_TYPES)} are)")
         self.operation, self.element = _OPERATIONS[operation], element
 
     def __call__(self, old: Bytes, new: Bytes) -> Bytes:

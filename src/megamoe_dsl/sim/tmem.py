@@ -124,4 +124,4 @@ def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
     if shape == "16x256b":
         register = np.arange(4 * repeat)[:, None]
         return thread // 4 + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * (thread % 4) + register % 2, 8 * repeat
-    raise SimError(f"tcgen05.ld/st shape {shape} is not modelled (32x32b, 16x64b, 16x128b, 16x256b are)")
+    raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")

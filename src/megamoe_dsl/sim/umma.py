@@ -3,7 +3,7 @@
 One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
 E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
 the tensor core in a way that NVIDIA does not document; for wgmma with FP32 sums that was measured, see `aligned_sum`, elsewhere it is
-not modelled.
+not modeled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
         return formats.bf16_to_f32(np.ascontiguousarray(raw).view(np.uint16)).astype(np.float64)
     if name == "tf32":  # the low 13 mantissa bits are ignored
         return (np.ascontiguousarray(raw).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    raise ValueError(f"operand format {name!r} is not modelled")
+    raise ValueError(f"operand format {name!r} is not modeled")
 
 
 def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"cluster": 2},
-    {"cluster": 2, "dealt": True},
+    {"cluster": 2, "dynamic_schedule": True},
     {"cluster": 2, "split_k": True},
     {"group_m": 4},
     {"cluster": 2, "group_m": 16},
@@ -63,7 +63,7 @@ def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
     """Candidates for weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
     expected = point.rows / point.problem.num_groups
     return [
-        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dealt": dealt})
+        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": dynamic_schedule})
         for tile in decoding_tiles(point.problem, expected)
-        for dealt in ((False, True) if point.problem.has_groups else (False,))
+        for dynamic_schedule in ((False, True) if point.problem.has_groups else (False,))
     ]

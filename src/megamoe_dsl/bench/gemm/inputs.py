@@ -40,7 +40,7 @@ class PointInputs:
 
     @classmethod
     def draw(cls, point: GemmPoint, device: str = "cuda") -> PointInputs:
-        """Normal numbers, quantised; weights of every group differ in size."""
+        """Normal numbers, quantized; weights of every group differ in size."""
         p = point.problem
         torch.manual_seed(SEED)
         capacity = max(max(point.counts), 4)

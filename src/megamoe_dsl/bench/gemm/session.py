@@ -37,11 +37,10 @@ class Others:
 
 def variant(config: GemmConfig) -> str:
     """Tile and choices of a configuration, short."""
-    text = (
-        f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m} a{config.ahead}"
-    )
+    text = f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m}"
+    text += f" k{config.k_in_flight}"
     text += f" b{config.burst}" if config.burst > 1 else ""
-    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt", "split_k") if getattr(config, name))
+    return text + "".join(f" {name}" for name in ("swap_ab", "half_tiles", "dynamic_schedule", "split_k") if getattr(config, name))
 
 
 def loaded(configs: Sequence[GemmConfig], store: ArtifactStore, tensors: GemmTensors) -> Launches:

@@ -21,7 +21,7 @@ class GemmArguments:
     d         bf16 or f32 [m, n]
     groups    where rows belong (i32): contiguous [m / 128], the group or -1; packed [num_groups], where each group's rows end; masked
               [num_groups], rows of each group; 0 for a dense problem
-    counter   u32, 0 before the first launch and after each, where tiles are dealt at run time; no two launches at once; else 0
+    counter   u32, 0 before the first launch and after each, where tiles are scheduled at run time; no two launches at once; else 0
     m         rows
     a_sf_ld   a multiple of 4, of UE8M0 of 128, at least m
     """

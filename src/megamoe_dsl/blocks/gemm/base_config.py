@@ -22,7 +22,7 @@ class BaseGemmConfig(ABC):
     num_sms: int
     group_m: int
     num_stages: int
-    dealt: bool
+    dynamic_schedule: bool
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class BaseGemmConfig(ABC):
         """Column blocks of D."""
 
     @property
-    def weights_first(self) -> bool:
+    def prefetch_weights(self) -> bool:
         """Whether rows of B are on their way before the launch before this one has ended."""
         return False
 

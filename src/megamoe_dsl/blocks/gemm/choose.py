@@ -26,19 +26,19 @@ MANY_ROWS = 1024  # from so many of a group on, and up to four times as many as 
 
 Choice = dict[str, Any]
 NARROW: tuple[Choice, ...] = (
-    {"block_m": 64, "block_n": 16, "warpgroups": 1, "ahead": 8},
-    {"block_m": 64, "block_n": 32, "warpgroups": 1, "ahead": 8},
-    {"block_m": 64, "block_n": 56, "warpgroups": 1, "ahead": 4},
-    {"block_m": 64, "block_n": 64, "warpgroups": 1, "ahead": 4},
-    {"block_m": 64, "block_n": 128, "warpgroups": 2, "ahead": 2},
-    {"block_m": 64, "block_n": 192, "warpgroups": 2, "ahead": 2},
+    {"block_m": 64, "block_n": 16, "warpgroups": 1, "k_in_flight": 8},
+    {"block_m": 64, "block_n": 32, "warpgroups": 1, "k_in_flight": 8},
+    {"block_m": 64, "block_n": 56, "warpgroups": 1, "k_in_flight": 4},
+    {"block_m": 64, "block_n": 64, "warpgroups": 1, "k_in_flight": 4},
+    {"block_m": 64, "block_n": 128, "warpgroups": 2, "k_in_flight": 2},
+    {"block_m": 64, "block_n": 192, "warpgroups": 2, "k_in_flight": 2},
     {"block_m": 64, "block_n": 256, "warpgroups": 2},
 )
 WIDE: tuple[Choice, ...] = (
-    {"block_m": 128, "block_n": 56, "ahead": 4},
-    {"block_m": 128, "block_n": 64, "ahead": 2, "boxes": 1},
-    {"block_m": 128, "block_n": 96, "ahead": 2},
-    {"block_m": 128, "block_n": 128, "ahead": 2},
+    {"block_m": 128, "block_n": 56, "k_in_flight": 4},
+    {"block_m": 128, "block_n": 64, "k_in_flight": 2, "epilogue_buffers": 1},
+    {"block_m": 128, "block_n": 96, "k_in_flight": 2},
+    {"block_m": 128, "block_n": 128, "k_in_flight": 2},
     {"block_m": 128, "block_n": 192},
     {"block_m": 128, "block_n": 256},
     {"block_m": 192, "block_n": 128},
@@ -53,7 +53,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
     if problem.gate_up:
         warpgroups = 1 if expected <= GROUP_ROWS else 2
         tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}
-        return {**tile, "dealt": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
+        return {**tile, "dynamic_schedule": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
     measured = target.gpu is not None and not problem.of_experts
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
     if entry is not None:
@@ -62,7 +62,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
         return choose_decoding_fields(problem, expected, target.num_sms)
     if problem.has_groups and expected <= FEW_ROWS:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
-        few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+        few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2}
         return few if problem.formats.scaled else unscaled(few)
     tiles = (*NARROW, *WIDE) if problem.formats.scaled else tuple(unscaled(one) for one in (*NARROW, *WIDE))
     fitting: list[Choice] = [one for one in tiles if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
@@ -71,12 +71,12 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
     best = fitting[estimates.index(min(estimates))]
     # How many rows each group has is known on the device alone.  Tiles of 192 rows are the fastest where every group has 129 to 192 or 257
     # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/gemm.md).
-    return {**best, "dealt": True} if problem.has_groups else dict(best)
+    return {**best, "dynamic_schedule": True} if problem.has_groups else dict(best)
 
 
 def unscaled(choice: Choice) -> Choice:
     """The same tile where sums stay in the tensor core, two K blocks at a time without being asked to."""
-    return {name: value for name, value in choice.items() if name != "ahead"}
+    return {name: value for name, value in choice.items() if name != "k_in_flight"}
 
 
 def burst_of(problem: GemmProblem) -> int:
@@ -100,7 +100,7 @@ def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) 
     fetch = (block_m + block_n) * ROW_BYTES / FETCH_RATE
     multiply = block_m * block_n * ROW_BYTES / MULTIPLY_RATE
     epilogue = EPILOGUE + block_m * block_n / STORE_RATE
-    per_block = max(multiply, fetch, LATENCY / choice.get("ahead", 1))
+    per_block = max(multiply, fetch, LATENCY / choice.get("k_in_flight", 1))
     parts = 2 if choice.get("split_k") else 1
     exchange = block_m * block_n / 2 / EXCHANGE_RATE if parts > 1 else 0
     return -(-parts * tiles // num_sms) * (-(-problem.k_blocks // parts) * per_block + exchange + epilogue)

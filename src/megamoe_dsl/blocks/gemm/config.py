@@ -60,27 +60,27 @@ class GemmConfig(BaseGemmConfig):
     block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64; 128 or 256 where B is decoded, by 256 or 128 of B
     block_n     rows of B of a tile: a multiple of 8 up to 256 whose scales are of at most two rows; with swap_ab 64, 128 or 256
     warpgroups  that multiply a tile: one for each 64 rows; of 64 rows, or with swap_ab, 1 or 2, which share its rows of B
-    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2
     group_m     row blocks that the order of tiles takes together
     swap_ab     rows of A are the wgmma's columns
-    halves      a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
-    ahead       K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
-    dealt       tiles are dealt at run time, not in turn
+    half_tiles  a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
+    k_in_flight  K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
+    dynamic_schedule  tiles are scheduled at run time, not in turn
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    epilogue_buffers  of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
-    weights_first  tiles are dealt, and rows of B on their way, before the launch before this one has ended.  That one lets it begin when
-                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 of blocks/gemm/gather, or one like this), writes
-                neither B nor `groups`, and has another `counter`
+    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
+                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes neither
+                B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/activity.py), over the rows of experts; for profiles
     most_columns  of a wgmma
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    loads_weights_first: ClassVar[bool] = True
+    prefetches_weights: ClassVar[bool] = True
     """Whether its kernel can."""
 
     problem: GemmProblem
@@ -91,14 +91,14 @@ class GemmConfig(BaseGemmConfig):
     cluster: int = 1
     group_m: int = 8
     swap_ab: bool = False
-    halves: bool = False
-    ahead: int = 1
-    dealt: bool = False
+    half_tiles: bool = False
+    k_in_flight: int = 1
+    dynamic_schedule: bool = False
     num_stages: int = 0
-    boxes: int = 2
+    epilogue_buffers: int = 2
     split_k: bool = False
     burst: int = 1
-    weights_first: bool = False
+    prefetch_weights: bool = False
     trace: bool = False
     most_columns: int = MOST_COLUMNS
 
@@ -106,8 +106,20 @@ class GemmConfig(BaseGemmConfig):
         self.check_problem()
         plain = not (self.problem.of_experts and self.problem.decodes)
         require(plain, "problem.recipe", self.problem.recipe, "one whose B is loaded as it is, over the rows of experts")
-        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes", "burst")
-        for field in ("swap_ab", "halves", "dealt", "split_k", "weights_first", "trace"):
+        require_integers(
+            self,
+            "block_m",
+            "block_n",
+            "num_sms",
+            "warpgroups",
+            "cluster",
+            "group_m",
+            "k_in_flight",
+            "num_stages",
+            "epilogue_buffers",
+            "burst",
+        )
+        for field in ("swap_ab", "half_tiles", "dynamic_schedule", "split_k", "prefetch_weights", "trace"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -116,11 +128,11 @@ class GemmConfig(BaseGemmConfig):
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         own = self.problem.of_experts
-        early = self.loads_weights_first and self.problem.kind == PACKED and not (self.problem.decodes or own)
+        early = self.prefetches_weights and self.problem.kind == PACKED and not (self.problem.decodes or own)
         allowed = "False but for a packed problem whose B is loaded as it is"
-        require(early or not self.weights_first, "weights_first", self.weights_first, allowed)
+        require(early or not self.prefetch_weights, "prefetch_weights", self.prefetch_weights, allowed)
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
-        require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
+        require(self.epilogue_buffers in (1, 2), "epilogue_buffers", self.epilogue_buffers, "1 or 2")
         require(own or not self.trace, "trace", self.trace, "False but over the rows of experts")
         self.epilogue.check(self)
         require(self.cluster == 1 or not own, "cluster", self.cluster, "1: a CTA gathers its own rows")
@@ -145,15 +157,15 @@ class GemmConfig(BaseGemmConfig):
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
         require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
-        require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
+        require(1 <= self.k_in_flight <= MOST_AHEAD, "k_in_flight", self.k_in_flight, f"between 1 and {MOST_AHEAD}")
         stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
-        require(self.tile.scaled or self.ahead == 1, "ahead", self.ahead, f"1 {stay}")
-        can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
-        require(can_halve, "halves", self.halves, "False unless block_m is 128")
+        require(self.tile.scaled or self.k_in_flight == 1, "k_in_flight", self.k_in_flight, f"1 {stay}")
+        can_halve = not self.half_tiles or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
+        require(can_halve, "half_tiles", self.half_tiles, "False unless block_m is 128")
         if self.problem.kind == CONTIGUOUS:
             fits = ROW_BLOCK % self.block_m == 0
             require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
-        for half in {False, self.halves}:
+        for half in {False, self.half_tiles}:
             self._check_columns(half)
 
     def _check_decoding(self) -> None:
@@ -163,12 +175,12 @@ class GemmConfig(BaseGemmConfig):
         require(tiles, "block_m, block_n", (self.block_m, self.block_n), f"{allowed} {decodes} and without swap_ab")
         aligned = not (self.is_tall and self.problem.any_row)
         require(aligned, "block_m", self.block_m, f"128 or less for a {self.problem.kind} problem {decodes}: TMA fetches up to 256 scales")
-        require(self.ahead == 1, "ahead", self.ahead, f"1 {decodes}, whose next block is decoded meanwhile")
+        require(self.k_in_flight == 1, "k_in_flight", self.k_in_flight, f"1 {decodes}, whose next block is decoded meanwhile")
         alone = self.cluster == 1 or self.split_k
         require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
-        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.half_tiles and self.swap_ab == self.problem.decodes
         without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
         allowed = f"False but for clusters of two and at most two warpgroups, {without}"
         require(can_split or not self.split_k, "split_k", self.split_k, allowed)
@@ -182,9 +194,9 @@ class GemmConfig(BaseGemmConfig):
         require(alone or self.burst == 1, "burst", self.burst, "1 in clusters, or where B is decoded")
         whole = self.problem.k_blocks % self.burst == 0
         require(whole, "burst", self.burst, f"a divisor of the {self.problem.k_blocks} K blocks")
-        # Math warps hold up to `ahead` stages while they wait for the next, which comes with a whole burst.
-        left = self.num_stages - self.ahead
-        allowed = f"1, or at most {left}: what {self.ahead} ahead leave of the stages"
+        # Math warps hold up to `k_in_flight` stages while they wait for the next, which comes with a whole burst.
+        left = self.num_stages - self.k_in_flight
+        allowed = f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages"
         require(self.burst == 1 or self.burst <= left, "burst", self.burst, allowed)
 
     def _check_columns(self, half: bool) -> None:
@@ -192,16 +204,16 @@ class GemmConfig(BaseGemmConfig):
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
         fits = whole and tile.columns(half) % (8 * tile.chunks(half)) == 0
         require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts")
-        one_part = self.ahead == 1 or tile.chunks(half) == 1
-        require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
+        one_part = self.k_in_flight == 1 or tile.chunks(half) == 1
+        require(one_part, "k_in_flight", self.k_in_flight, "1 where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
-        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.ahead if tile.scaled else 0
+        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
         needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
         most = self.registers.math
         require(
             needed <= most or self.weights.decode_warps > 0,
-            "ahead",
-            self.ahead,
+            "k_in_flight",
+            self.k_in_flight,
             f"such that all sums fit {most} registers of a thread: they take {needed}",
         )
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
@@ -221,7 +233,7 @@ class GemmConfig(BaseGemmConfig):
     def tile(self) -> TileShape:
         """Shape, and how warpgroups share it."""
         scaled = self.problem.formats.scaled
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves, scaled, self.most_columns)
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
 
     @property
     def n_blocks(self) -> int:
@@ -270,7 +282,7 @@ class GemmConfig(BaseGemmConfig):
         """What becomes of sums."""
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
-        return Store(self.boxes if self.problem.output == BF16 else 0)
+        return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)
 
     @property
     def map_names(self) -> tuple[str, ...]:
@@ -301,7 +313,7 @@ class GemmConfig(BaseGemmConfig):
 
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        who = (self.rows, self.weights, self.epilogue.boxes)
+        who = (self.rows, self.weights, self.epilogue.buffers)
         traced = self.num_threads // 32 if self.trace else 0
         ring = (self.tile, num_stages, self.cluster, self.fetchers, self.table_entries)
         return GemmSmemPlan(*ring, *who, self.split_k, self.problem.places_rows, traced)
@@ -320,7 +332,7 @@ class GemmConfig(BaseGemmConfig):
         side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
         shape: Facts = [
             ("tile", f"{tile.m} x {tile.n} x {self.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
-            ("K blocks in the tensor core", self.ahead if tile.scaled else "2, whose sums stay there"),
+            ("K blocks in the tensor core", self.k_in_flight if tile.scaled else "2, whose sums stay there"),
             *((("K", split),) if self.split_k else ()),
         ]
         budgets = ", ".join(f"{group} {count}" for group, count in self.registers._asdict().items() if count)

@@ -145,7 +145,7 @@ class GemmContext:
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""
-        return tile.valid_m <= self.config.block_m // 2 if self.config.halves else False
+        return tile.valid_m <= self.config.block_m // 2 if self.config.half_tiles else False
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""

@@ -15,9 +15,9 @@ GATE_UP_ROWS = 256
 
 @dataclass(frozen=True)
 class Store:
-    """Sums go to D.  boxes: of D that a warp has in SMEM; 0 where FP32 goes from registers to memory."""
+    """Sums go to D.  buffers: staging buffers that a warp has in SMEM; 0 where FP32 goes from registers to memory."""
 
-    boxes: int
+    buffers: int
 
     idles: ClassVar[bool] = False
     """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
@@ -39,13 +39,13 @@ class ActivateGateUp:
 
     idles: bool
 
-    boxes: ClassVar[int] = 1
+    buffers: ClassVar[int] = 1
     """TMA does not read it."""
 
     def check(self, config: Any) -> None:
         """Gate and up of a row lie in one thread: a warpgroup has all columns of a tile of 128 channels.  Raises `ConfigError`."""
         require(config.block_n == GATE_UP_ROWS, "block_n", config.block_n, f"{GATE_UP_ROWS} for gate and up")
-        whole = not config.swap_ab and not config.halves and config.block_m == GROUP_ROWS * config.warpgroups
+        whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
         require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for gate and up")
 
     def finish(self, config: Any) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedShare,
     """A warp's part of a tile to D."""
     for block in cutlass.range_constexpr(me.blocks):
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
-        if cutlass.const_expr(ctx.config.epilogue.boxes):
+        if cutlass.const_expr(ctx.config.epilogue.buffers):
             staging = empty_box(ctx, tile, me, 0, block)
             stage_box(ctx.config, staging, me, sums[block])
             store_box(ctx, tile, me, staging, column, cutlass.Int32(0))

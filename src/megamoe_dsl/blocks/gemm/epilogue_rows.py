@@ -21,7 +21,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile to D."""
     columns = ctx.config.tile.store_columns
     first = me.first_chunk * (me.chunks * me.chunk_rows)
-    if cutlass.const_expr(ctx.config.epilogue.boxes):
+    if cutlass.const_expr(ctx.config.epilogue.buffers):
         for box in cutlass.range_constexpr(ctx.config.tile.boxes(me.half)):
             staging = empty_box(ctx, tile, me, me.warp_token, box)
             stage_box(ctx.config, staging, me, sums, box)

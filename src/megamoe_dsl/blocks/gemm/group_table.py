@@ -39,7 +39,7 @@ def fill_table(ctx: GemmContext):
     """The scheduler warp: lane l for groups l, l + 32, ...  What a bad table would say is cut to the rows that are there."""
     config, lane = ctx.config, cute.arch.lane_idx()
     # Before it waits a launch may run where an older launch of the same kernels has left an older table in L1.
-    load = load_relaxed_u32 if config.weights_first else load_u32
+    load = load_relaxed_u32 if config.prefetch_weights else load_u32
     count = config.problem.num_groups
     room = div(ctx.args.m, count)  # of a group of a masked problem
     for base in cutlass.range_constexpr(0, count + 1, 32):

@@ -44,7 +44,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
     stage = ctx.first_read_stage
     while tile.valid():
         stage = ctx.of_tile(stage, tile)
-        if cutlass.const_expr(ctx.config.halves):
+        if cutlass.const_expr(ctx.config.half_tiles):
             if ctx.is_half(tile):
                 stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)
             else:
@@ -143,8 +143,8 @@ def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scal
     """All K blocks of a tile that this CTA has."""
     if cutlass.const_expr(not ctx.config.tile.scaled):
         return accumulate_tile(stage, me, ctx.k_blocks, ctx.config.problem.formats.activations.element)
-    if cutlass.const_expr(ctx.config.ahead > 1):
-        return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
+    if cutlass.const_expr(ctx.config.k_in_flight > 1):
+        return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.k_in_flight)
     stage.wait_full()
     ctx.stamp(Activity.WAIT_STAGE, tile)
     return me.multiply_tile(stage, scales, ctx.k_blocks)
@@ -181,7 +181,7 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
-    rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
+    rows = max(config.tile.scale_rows(half) for half in {False, config.half_tiles})
     return tuple(matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(rows))
 
 
@@ -191,4 +191,4 @@ def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:
     n_block = cutlass.max(tile.n_block, Int32(0))
     inside = replace(tile, n_block=n_block)
     whole = first_column(config, inside, me, False)
-    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.halves else whole
+    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.half_tiles else whole

@@ -23,7 +23,7 @@ class GemmSmemPlan:
     groups    entries of the table of groups; 0 without one
     rows      who brings rows of A (rows.py)
     weights   who brings rows of B (weights.py)
-    boxes     of D that a warp has in SMEM; none where D does not pass through it
+    epilogue_buffers  of D that a warp has in SMEM; none where D does not pass through it
     split_k   whether CTAs of a cluster have a half of K each
     places_rows  whether rows begin elsewhere in A than in D
     trace_warps  warps that leave stamps
@@ -36,7 +36,7 @@ class GemmSmemPlan:
     groups: int
     rows: RowSource
     weights: WeightSource
-    boxes: int
+    epilogue_buffers: int
     split_k: bool
     places_rows: bool
     trace_warps: int
@@ -80,13 +80,13 @@ class GemmSmemPlan:
     def region(self) -> Region:
         """The TMA ring, boxes of D, tables and mbarriers."""
         stages, tile = self.num_stages, self.tile
-        boxes = (WARPS_PER_GROUP * self.finishing_groups, self.boxes, self.box_bytes)
+        boxes = (WARPS_PER_GROUP * self.finishing_groups, self.epilogue_buffers, self.box_bytes)
         return Region.stack(
             "smem",
             Field("weights", (stages, self.weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
             *self.weights.operands(tile.n, stages),
-            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
+            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.epilogue_buffers else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             self.rows.scales(tile, stages),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),

@@ -21,7 +21,7 @@ class TileShape:
     """`m` rows of A by `n` rows of B on `warpgroups` warpgroups.
 
     swap_ab  rows of A are the wgmma's columns
-    halves   a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
+    half_tiles  a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
     scaled   operands have scales, so that partial sums leave the tensor core; else sums stay there
     most_columns   of a wgmma whose sums stay
     """
@@ -30,7 +30,7 @@ class TileShape:
     n: int
     warpgroups: int
     swap_ab: bool
-    halves: bool
+    half_tiles: bool
     scaled: bool
     most_columns: int = MOST_COLUMNS
 
@@ -74,7 +74,7 @@ class TileShape:
         """Columns of D in a box that a warp stores as BF16: of those that it has, as many as a swizzle spans."""
         if self.swap_ab:
             return SWAPPED_COLUMNS
-        row = 2 * gcd(self.columns(False), self.columns(self.halves))
+        row = 2 * gcd(self.columns(False), self.columns(self.half_tiles))
         return next((span for span in STORE_SPANS if row % span == 0), row) // 2
 
     @property

@@ -70,7 +70,7 @@ def walk_tiles(ctx: GemmContext):
     queue = ctx.first_tile
     while blocks.valid():
         queue = publish_tiles(ctx, blocks, queue)
-        if cutlass.const_expr(config.dealt):
+        if cutlass.const_expr(config.dynamic_schedule):
             # Numbers beyond the first of each cluster.
             fetched = fetch_numbers(ctx.args.counter, config.blocks_per_fetch) + config.first_fetch
             blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched

@@ -136,7 +136,7 @@ class SymmBuffer:
         return kernels[config]
 
     def pre_dispatch(self) -> rank_kernel.CudaKernel:
-        """The kernel that quantises BF16 tokens; errors as `kernel`."""
+        """The kernel that quantizes BF16 tokens; errors as `kernel`."""
         if self._pre_dispatch is None:
             _require_no_capture()
             self._pre_dispatch = rank_kernel.CudaKernel(self.store.get(PreDispatchConfig.choose(self.problem, self.target)))

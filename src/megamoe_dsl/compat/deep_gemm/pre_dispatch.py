@@ -1,4 +1,4 @@
-"""BF16 tokens into a symmetric buffer, quantised on the way, under DeepGEMM's names."""
+"""BF16 tokens into a symmetric buffer, quantized on the way, under DeepGEMM's names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What goes before and after the GEMMs over the rows of experts: tokens quantised and routed, and the sum of each token's results."""
+"""What goes before and after the GEMMs over the rows of experts: tokens quantized and routed, and the sum of each token's results."""

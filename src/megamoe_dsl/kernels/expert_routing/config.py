@@ -74,7 +74,7 @@ class TokensConfig:
 
 @dataclass(frozen=True)
 class RouteConfig(TokensConfig):
-    """The first CTAs sort, the others quantise, if tokens are to be quantised.
+    """The first CTAs sort, the others quantize, if tokens are to be quantized.
 
     sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
     slots_per_sorter  slots that one sorts before another helps

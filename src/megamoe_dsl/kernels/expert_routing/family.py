@@ -55,7 +55,7 @@ class TopExpertsKernel(RoutingKernel):
 
 
 class RouteKernel(RoutingKernel):
-    """Tokens, BF16, quantised, and their slots sorted by expert: counts, offsets, and where each row comes from."""
+    """Tokens, BF16, quantized, and their slots sorted by expert: counts, offsets, and where each row comes from."""
 
     name = "route"
     resident = True

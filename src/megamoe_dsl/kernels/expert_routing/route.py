@@ -1,6 +1,6 @@
-"""Tokens quantised, if their format has scales, and their slots sorted by expert, in one launch.
+"""Tokens quantized, if their format has scales, and their slots sorted by expert, in one launch.
 
-The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`, on SM100
+The first CTAs sort, as many as there are slots for; the others quantize: byte-equal to `quant.quantize_e4m3_f32`, on SM100
 to `quant.quantize_e4m3`, `quant.quantize_e2m1` and `quant.quantize_nvfp4`.  Sorting is stable, so
 that a token's rows lie where they did in every launch: each warp has slots that follow one another, counts them by expert, and after the
 counts of all warps are added up gives each its row.  CTAs that sort leave one another their counts in a table and meet once at a counter,
@@ -21,7 +21,7 @@ from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.gemm.problem import SCALE_BLOCK
-from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue4m3, quantise_ue8m0
+from ...blocks.quantize import PER_LANE, quantize_f32, quantize_ue4m3, quantize_ue8m0
 from ...blocks.setup import begin, shared_memory
 from ...device.memory import (
     atomic_add_u32,
@@ -47,7 +47,7 @@ AT_A_TIME = 8
 
 
 @cute.jit
-def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, warp: Int32, warps: Int32, lane: Int32):
+def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, warp: Int32, warps: Int32, lane: Int32):
     """All tokens, 256 channels a warp: numbers of chunks from `warp` on, of which each of `warps` has its own."""
     channels = Int64(args.num_tokens) * config.problem.hidden
     chunks = Int32((channels + (CHUNK - 1)) // CHUNK)
@@ -58,15 +58,15 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
         words = load_once_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
         form = config.problem.formats.activations
         if cutlass.const_expr(form.scale == UE8M0):
-            packed, scale = quantise_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
+            packed, scale = quantize_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
             if there:
                 store_micro_scaled(form, args, channel, packed, scale)
         elif cutlass.const_expr(form.scale == UE4M3):
-            word, scale = quantise_ue4m3(words, form.channels // PER_LANE, factor)
+            word, scale = quantize_ue4m3(words, form.channels // PER_LANE, factor)
             if there:
                 store_micro_scaled(form, args, channel, [word], scale)
         else:
-            low, high, scale = quantise_f32(words)
+            low, high, scale = quantize_f32(words)
             if there:
                 store_v2(args.x_q + channel, low, high)
                 if channel % SCALE_BLOCK == 0:
@@ -194,4 +194,4 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
         sort_slots(config, args, smem, thread, cta, ctas)
     elif cutlass.const_expr(config.problem.formats.scaled):
         warp, warps = (cta - ctas) * WARPS + thread // LANES, (config.num_sms - ctas) * WARPS
-        quantise_tokens(config, args, warp, warps, thread % LANES)
+        quantize_tokens(config, args, warp, warps, thread % LANES)

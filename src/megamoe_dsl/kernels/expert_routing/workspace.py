@@ -29,7 +29,7 @@ def chosen_experts(tokens: int, topk: int) -> Region:
 def workspace(layer: ExpertLayer, tokens: int) -> Region:
     """Of a call of so many tokens.
 
-    x_q, x_sf   tokens, quantised, and their scales; none where they stay as they are
+    x_q, x_sf   tokens, quantized, and their scales; none where they stay as they are
     ends        where each expert's rows end
     sources     the token of each row
     positions   the row of each slot
@@ -39,13 +39,13 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
     """
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
-    sf, channels, quantised = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
+    sf, channels, quantized = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
     # Lines of scales by channels where partial sums are promoted, by rows where the tensor core applies them.
     h_sf = (channels, align(rows, SCALE_STEP)) if layer.formats.promoted else (rows, channels)
     return Region.stack(
         "workspace",
-        Field("x_q", (quantised, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
-        Field("x_sf", (quantised, x.scales_of(layer.hidden)), sf, ALIGNMENT),
+        Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
+        Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
         Field("ends", (layer.num_experts,), I32, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),
         Field("positions", (tokens, layer.topk), I32, ALIGNMENT),

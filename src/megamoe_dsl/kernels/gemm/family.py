@@ -74,8 +74,8 @@ class GemmKernel(Kernel):
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
         """Tile, who multiplies it, order, grid, ring and registers."""
-        dealt = "dealt at run time" if config.dealt else "in turn"
-        order = ("order", f"{dealt}, {config.group_m} row blocks together")
+        schedule = "scheduled at run time" if config.dynamic_schedule else "in turn"
+        order = ("order", f"{schedule}, {config.group_m} row blocks together")
         shape, more = config.facts()
         return [*shape, order, *super().facts(config), ("stages", config.num_stages), *more]
 

@@ -36,7 +36,7 @@ TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WAR
 
 
 @cute.jit
-def initialise(ctx: GemmContext, warp: Any):
+def initialize(ctx: GemmContext, warp: Any):
     """mbarriers and the table of decoded values, visible to the cluster and to TMA."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
@@ -48,7 +48,7 @@ def initialise(ctx: GemmContext, warp: Any):
     set_up_together(ctx)
     if cutlass.const_expr(ctx.config.problem.of_experts):
         begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
-    elif cutlass.const_expr(ctx.config.weights_first):
+    elif cutlass.const_expr(ctx.config.prefetch_weights):
         begin_with_weights(warp)
     else:
         begin()
@@ -100,7 +100,7 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
 @cute.jit
 def run(ctx: GemmContext, warp: Any):
     """One CTA, from set-up to tear-down."""
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
     end_together(ctx)
 

@@ -27,7 +27,7 @@ def measure_row_loader(find: Measurer) -> list[Measure]:
 def has_loop(find: Measurer) -> bool:
     """Whether K blocks of a tile are multiplied in a loop; where sums stay in the tensor core, the first is before it."""
     config = find.config
-    return bool(config.most_k_blocks > (config.ahead if config.tile.scaled else 2))
+    return bool(config.most_k_blocks > (config.k_in_flight if config.tile.scaled else 2))
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:
@@ -40,10 +40,10 @@ def measure_math(find: Measurer) -> list[Measure]:
     """A K block of a whole tile, one of the places where a row of scales can begin, and a tile without any."""
     config = find.config
     parts = config.tile.chunks(False) * (TOKEN_CHUNKS if config.is_tall else 1)
-    loop = find.inner("", **{WGMMA: STEPS * parts * config.ahead})
+    loop = find.inner("", **{WGMMA: STEPS * parts * config.k_in_flight})
     tile = find.around(loop)
     inside = [one for one in find.flow.loops if one.body < tile.body]
     return [
-        find.measure("math_k_block", "math", "K block", loop, config.ahead),
+        find.measure("math_k_block", "math", "K block", loop, config.k_in_flight),
         find.measure("math_tile", "math", "tile", tile, 1, inside),
     ]

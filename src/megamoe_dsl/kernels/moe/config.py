@@ -190,7 +190,7 @@ class MegaMoeConfig(ABC):
     @property
     @abstractmethod
     def cluster(self) -> int:
-        """CTAs that work on neighbouring tiles."""
+        """CTAs that work on neighboring tiles."""
 
     @property
     @abstractmethod

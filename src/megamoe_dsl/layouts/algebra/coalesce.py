@@ -8,7 +8,7 @@ from .layout import Layout, join
 
 def coalesce(layout: Layout, profile: IntTuple | None = None) -> Layout:
     """Post-conditions: result(i) == layout(i) for 0 <= i < size; same size; flat; no leaf of extent 1 unless it is the only one; no two
-    neighbours (s0:d0, s1:d1) with d1 == s0 * d0.
+    neighbors (s0:d0, s1:d1) with d1 == s0 * d0.
 
     With a tuple as `profile` every mode is coalesced for itself, to the depth of the profile; modes past its end stay as they are.
     Source: CuTe layout algebra, "Coalesce".  Raises `AlgebraError` when the profile has more modes than the layout.

@@ -28,7 +28,7 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class RowActivations:
-    """What the caller's activation gives Linear2, quantised, by the rows of Linear1's result.
+    """What the caller's activation gives Linear2, quantized, by the rows of Linear1's result.
 
     values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte; bf16 as the activation gives them
     scales  float32 [intermediate / 128, pool rows]; of UE8M0 int32, the four of a row and 128 channels in a word, in the order of UTCCP;
@@ -46,7 +46,7 @@ class RowActivations:
 
     @classmethod
     def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
-        """With scales in rows, as quantisation leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
+        """With scales in rows, as quantization leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
         intermediate / 32], or `no_scales`."""
         return cls(values, scale_words(scales) if scales.dtype == torch.uint8 and scales.shape[-1] else scales.T.contiguous())
 

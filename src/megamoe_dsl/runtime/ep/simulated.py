@@ -71,7 +71,7 @@ class SimulatedEp:
         outs = [rank.new_rows() for rank in self.ranks]
         memory = self.visible()
         for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
-            memory.add(out, name="out", rank=rank, initialised=False)
+            memory.add(out, name="out", rank=rank, initialized=False)
             for name, tensor in {"fc1": buffers.weights.fc1, "fc1_sf": buffers.weight_scales["fc1_sf"]}.items():
                 memory.add(tensor, name=name, rank=rank, read_only=True)
         kernel, config = self.dispatch_kernel, self.dispatch_kernel.config
@@ -94,7 +94,7 @@ class SimulatedEp:
         memory, launched = self.visible(), []
         for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
             if len(y):
-                memory.add(y, name="y", rank=rank, initialised=False)
+                memory.add(y, name="y", rank=rank, initialized=False)
             for name, tensor in {
                 "acts": one.values,
                 "acts_sf": one.scales,

@@ -165,7 +165,7 @@ def encode_tiled(
     """The tensor map that a call asks for; enums as integers, arrays as addresses of uint64 (dims, strides) and uint32.
 
     Raises:
-        SimError: a type, swizzle, interleave, fill or element stride that is not modelled.
+        SimError: a type, swizzle, interleave, fill or element stride that is not modeled.
         ValueError: a field breaks a limit of the hardware.
     """
     dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
@@ -178,7 +178,7 @@ def encode_tiled(
         ("oobFill", oob_fill, oob_fill == 0),
     ):
         if not allowed:
-            raise SimError(f"cuTensorMapEncodeTiled: {field} = {value} is not modelled")
+            raise SimError(f"cuTensorMapEncodeTiled: {field} = {value} is not modeled")
     assert dtype is not None
     return TensorMap(
         address=address or 0,

@@ -29,7 +29,7 @@ def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any
             raise SimError(f"{span.name}: must be an argument or one of buffers, and share no memory with another")
     memory = GlobalMemory()
     for span, rank in _merged(spans):
-        memory.add(bytes_of(span), span.name, rank, initialised=all(one.start != span.start for one in written))
+        memory.add(bytes_of(span), span.name, rank, initialized=all(one.start != span.start for one in written))
     return memory
 
 

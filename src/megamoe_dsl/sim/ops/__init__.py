@@ -4,7 +4,7 @@ A family module decorates builders with `register("cp.async.bulk.tensor", ...)`.
 dot-separated parts) of an opcode gets `(instruction, binder)` once, when the kernel is loaded, and returns one of
 
 - a handler `(warp, mask) -> None | BLOCK | YIELD | EXIT`: run each time lanes reach the instruction; `mask` is None for all 32 lanes,
-- `Straight(handler)`: the same, but it always returns None, so it can be fused with its neighbours,
+- `Straight(handler)`: the same, but it always returns None, so it can be fused with its neighbors,
 - `Inline([(destination, expression, dtype), ...])`: pure arithmetic as Python source over `R` (registers) and `w`. Lanes do not matter to
   one another, and expressions without `w` take any number of them: those of several instructions at once (see `segment`).
 """

@@ -1,4 +1,4 @@
-"""Lane-wise loads and stores: address resolution, bounds, alignment, initialisation and race checks."""
+"""Lane-wise loads and stores: address resolution, bounds, alignment, initialization and race checks."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _is_local(space: str, address: int) -> bool:
     return space == "local" or (space == "generic" and address >= LOCAL_BASE)
 
 
-def _uninitialised(w: WarpLike, store: ByteStore, offset: int) -> None:
+def _uninitialized(w: WarpLike, store: ByteStore, offset: int) -> None:
     """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
     if not isinstance(store, SharedMemory):
-        raise SimError(f"read of uninitialised global memory: {store!r}+{offset}")
-    if not w.world.assumptions.load_uninitialised:
-        raise SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
-    w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
+        raise SimError(f"read of uninitialized global memory: {store!r}+{offset}")
+    if not w.world.assumptions.load_uninitialized:
+        raise SimError(f"read of uninitialized shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
+    w.world.warnings[f"{line_of(w)}: load of uninitialized shared memory"] += 1
 
 
 def gather(
@@ -93,9 +93,9 @@ def gather(
         _row(store, 0, total)
         if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
             index = _row_index(store, offsets, total)
-            bad = store.first_uninitialised(index, total)
-            if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
-                _uninitialised(w, store, bad)
+            bad = store.first_uninitialized(index, total)
+            if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
+                _uninitialized(w, store, bad)
             values = store.rows(size, count).take(index, 0)
         if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
@@ -120,8 +120,8 @@ def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, part
     race, total = w.world.race, size * count
     store, offset, cta = find(w, space, address, total)
     unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
-    if unwritten and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
-        _uninitialised(w, store, offset)
+    if unwritten and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
+        _uninitialized(w, store, offset)
     if race is not None and not seen:
         if cta is not None:
             race.read_shared(cta, slice(offset, offset + total), total, w, parts)

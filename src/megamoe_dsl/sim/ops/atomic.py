@@ -100,8 +100,8 @@ def _apply(w: WarpLike, lane: int, space: str, address: int, size: int, update: 
             shadow = race.shadow_of(store, cta)
             race.strong(shadow, shadow.index(offsets, size), w, writes=True, lane=lane)
         index = offsets // size
-        if store.first_uninitialised(index, size) is not None:
-            raise SimError(f"atomic on uninitialised memory at {address:#x}")
+        if store.first_uninitialized(index, size) is not None:
+            raise SimError(f"atomic on uninitialized memory at {address:#x}")
         row = store.rows(size, 1)
         before = row[index]
         after = update(before, x, y)

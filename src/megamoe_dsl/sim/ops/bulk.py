@@ -54,7 +54,7 @@ def build_bulk(ins: PtxInstruction, b: Binder) -> Straight:
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     """Combine with global memory: cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
     if "global" not in ins.parts:
-        raise SimError(f"{ins.opcode}: only reductions into global memory are modelled")
+        raise SimError(f"{ins.opcode}: only reductions into global memory are modeled")
     after = ins.parts[ins.parts.index("bulk_group") + 1 :]
     operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
     return _build_store(ins, b, Reduction(operation, element))
@@ -103,7 +103,7 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
     """[destination], [source], size [, policy]"""
     destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
     if "cp_mask" in ins.parts:
-        raise SimError(f"{ins.opcode}: .cp_mask is not modelled")
+        raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
 
     def run(w: WarpLike, mask: Mask) -> None:
         where, sources, size = destination(w), source(w), sizes(w)

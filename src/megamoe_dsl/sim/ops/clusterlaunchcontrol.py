@@ -1,7 +1,7 @@
 """clusterlaunchcontrol: a running cluster takes the place of one of its grid that has not started.
 
 Source: PTX ISA, "clusterlaunchcontrol.try_cancel", "clusterlaunchcontrol.query_cancel". The 16 bytes of the response are opaque
-there; here they are the first CTA's index x, y, z and whether a cluster was cancelled, as words. Clusters wait only while
+there; here they are the first CTA's index x, y, z and whether a cluster was canceled, as words. Clusters wait only while
 `Simulator(resident=...)` does not let all run at once.
 """
 

@@ -23,7 +23,7 @@ _KINDS = {*DTYPES, "tf32", *(f"{k}x2" for k in (*_TABLES, "ue8m0"))}
 
 
 def _encoder(kind: str) -> Callable[[Any, bool], Any]:
-    """float32 to a narrow format's codes: the thresholds between neighbouring codes, ties going to the even one."""
+    """float32 to a narrow format's codes: the thresholds between neighboring codes, ties going to the even one."""
     table, largest, bits = _TABLES[kind]
     values = table[: largest + 1]
     middles = (values[:-1] + values[1:]) / 2
@@ -44,7 +44,7 @@ def _encoder(kind: str) -> Callable[[Any, bool], Any]:
 class Narrow:
     """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.
 
-    A code depends on the upper half of the float32 and on whether the rest of it is 0, for all that lies between neighbouring codes, and
+    A code depends on the upper half of the float32 and on whether the rest of it is 0, for all that lies between neighboring codes, and
     the middle of two, has no more bits than that: `codes` has them by upper half * 2 + (rest is not 0).
     """
 
@@ -93,7 +93,7 @@ def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
 
 
 def _f16_towards_zero(x: Any) -> Any:
-    """float32 to f16 bits, of two neighbours the one nearer to zero."""
+    """float32 to f16 bits, of two neighbors the one nearer to zero."""
     bits = x.astype(np.float16).view(np.uint16)
     away = np.abs(bits.view(np.float16).astype(np.float32)) > np.abs(x)
     return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)

@@ -129,7 +129,7 @@ def _post_arrive(w: WarpLike, barrier: Mbarrier, copies: list[AsyncCopy]) -> Non
 def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]; CUTLASS writes .type.vec"""
     if "mbarrier::complete_tx::bytes" not in ins.parts:
-        raise SimError(f"{ins.opcode}: only the mbarrier form is modelled")
+        raise SimError(f"{ins.opcode}: only the mbarrier form is modeled")
     size = next(np.dtype(DTYPES[part]).itemsize for part in reversed(ins.parts) if part in DTYPES)
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
@@ -163,7 +163,7 @@ def _post_store(w: WarpLike, cta: CtaLike, offset: int, values: np.ndarray, barr
 @register("red.async")
 def build_red_async(ins: PtxInstruction, b: Binder) -> Straight:
     """Claims the prefix, so that `red` does not take it."""
-    raise SimError(f"{ins.opcode} is not modelled")
+    raise SimError(f"{ins.opcode} is not modeled")
 
 
 @register("st.bulk")

@@ -1,7 +1,7 @@
 """Loads, stores and address arithmetic (PTX ISA: ld, st, cvta, mapa).
 
 Cache hints (`.L1::`, `.L2::`, `.nc`, `.ca`, ...) do not matter here and are ignored. Strong accesses (volatile, relaxed, acquire, release)
-synchronise through the race detector; a strong load that returns what it returned last time yields, for it is a spin.
+synchronize through the race detector; a strong load that returns what it returned last time yields, for it is a spin.
 """
 
 from __future__ import annotations

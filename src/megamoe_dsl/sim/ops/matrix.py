@@ -35,7 +35,7 @@ def _registers(ins: PtxInstruction, operand: str, tiles: int) -> list[str]:
 
 
 def _unsupported(ins: PtxInstruction) -> SimError:
-    return SimError(f"{ins.opcode} is not modelled: m8n8 b16, and trans b8 of m16n16 (load) and m16n8 (store), are")
+    return SimError(f"{ins.opcode} is not modeled: m8n8 b16, and trans b8 of m16n16 (load) and m16n8 (store), are")
 
 
 @register("ldmatrix")
@@ -105,7 +105,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     known = shape is not None and {a_name, b_name} <= set(_FORMATS) and {d_name, c_name} <= set(RESULT_TYPES)
     k_bytes = int(shape.group(1)) * element_bytes(a_name) if shape else 0
     if not known or k_bytes not in (16, 32) or "sp" in ins.parts or any(part.startswith("kind::") for part in ins.parts):
-        raise SimError(f"{ins.opcode} is not modelled: dense m16n8 with 16 or 32 bytes of K of {', '.join(_FORMATS)} is")
+        raise SimError(f"{ins.opcode} is not modeled: dense m16n8 with 16 or 32 bytes of K of {', '.join(_FORMATS)} is")
     destinations, *sources = [vector(text) for text in ins.operands]
     sizes = [len(names) for names in (destinations, *sources)]
     counts = [4 if name != "f16" else 2 for name in (d_name, c_name)]

@@ -214,7 +214,7 @@ class _Access:
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if not all_valid(valid):
             words = np.where(valid, words, POISON_WORD)
-            w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialised TMEM"] += 1
+            w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialized TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):
             if w.R[index] is not poison:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
@@ -266,7 +266,7 @@ def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     """Poison registers until the wait: tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
     if "red" in ins.parts:
-        raise SimError("tcgen05.ld.red is not modelled")
+        raise SimError("tcgen05.ld.red is not modeled")
     names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
     if len(names) != len(layout.where):
         raise SimError(f"{len(names)} registers, the shape has {len(layout.where)}")

@@ -65,7 +65,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
     kind = next(part for part in ins.parts if part.startswith("kind::")).removeprefix("kind::")
     for unsupported in ("sp", "ws"):
         if unsupported in ins.parts:
-            raise SimError(f"tcgen05.mma.{unsupported} is not modelled")
+            raise SimError(f"tcgen05.mma.{unsupported} is not modeled")
     operands = list(ins.operands)
     a_in_tmem = operands[1].startswith("[")
     accumulator, idesc, b_word = b.address(operands[0]), b.read(operands[3], np.uint32), b.read(operands[2], np.uint64)
@@ -84,7 +84,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
             raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
         for lane in w.lanes(mask):
             if any(int(reader(w)[lane]) for reader in disabled):
-                raise SimError("tcgen05.mma with disabled output lanes is not modelled")
+                raise SimError("tcgen05.mma with disabled output lanes is not modeled")
             fields = InstructionDescriptor.decode(int(idesc(w)[lane]), kind)
             fields.check_shape(len(ctas))
             a_value, target = int(a_word(w)[lane]), int(accumulator(w)[lane])
@@ -163,7 +163,7 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
 def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
     """Operand A in tensor memory: row m in lane m, K packed along 8 columns (12 of K = 96)."""
     if rows != 128:
-        raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modelled, 128 are")
+        raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
     column = address & 0xFFFF
     words = _read_tensor(cta, column, k_bytes // 4, slice(0, 128), "MMA operand A", actor)
     raw = np.ascontiguousarray(words).view(np.uint8)
@@ -173,7 +173,7 @@ def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: s
 def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
     if (words := unit.memory.read(lanes, column, count, what)) is None:
-        raise SimError(f"{what} reads uninitialised TMEM: {cta} columns [{column}, {column + count})")
+        raise SimError(f"{what} reads uninitialized TMEM: {cta} columns [{column}, {column + count})")
     if actor is not None and unit.shadow and cta.world.race:
         quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
         cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
@@ -230,7 +230,7 @@ def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor
         parts = []
         for lanes in where:
             if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
-                raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
+                raise SimError(f"tcgen05.mma accumulates into uninitialized TMEM: {cta} columns [{column}, {column + width})")
             parts.append(_from_words(words, dtype))
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
@@ -267,7 +267,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     rows, row_bytes = _COPY_SHAPES.get(shape, (0, 0))
     source = next((part for part in ins.parts if part in _COPY_SOURCES), "")
     if not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
-        raise SimError(f"{ins.opcode}: this shape is not modelled")
+        raise SimError(f"{ins.opcode}: this shape is not modeled")
 
     def run(w: WarpLike, mask: Mask) -> None:
         ctas = cta_group(w, ins.parts)

@@ -54,7 +54,7 @@ def _decoded(descriptor: bytes) -> TensorMap:
 def _dimensions(ins: PtxInstruction) -> int:
     for mode in _UNSUPPORTED:
         if mode in ins.parts:
-            raise SimError(f"{ins.opcode}: mode .{mode} is not modelled, .tile, .tile::gather4 and .tile::scatter4 are")
+            raise SimError(f"{ins.opcode}: mode .{mode} is not modeled, .tile, .tile::gather4 and .tile::scatter4 are")
     dimensions = next((part for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
     if dimensions is None:
         raise SimError(f"{ins.opcode}: no dimension")

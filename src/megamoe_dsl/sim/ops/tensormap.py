@@ -49,7 +49,7 @@ def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Byt
     """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes.
 
     Raises:
-        SimError: a field or value that is not modelled.
+        SimError: a field or value that is not modeled.
     """
     words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
     if name == "global_address":
@@ -71,7 +71,7 @@ def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Byt
     elif name == "swizzle_mode" and 0 <= value <= 3:
         _set_bits(words, 2, 13, 2, value)
     elif (name, value) not in (("element_stride", 1), ("interleave_layout", 0), ("fill_mode", 0)):
-        raise SimError(f"tensormap.replace of {name} by {value} is not modelled")
+        raise SimError(f"tensormap.replace of {name} by {value} is not modeled")
     return words.view(np.uint8)
 
 
@@ -107,7 +107,7 @@ def _shared(w: WarpLike, address: int) -> tuple[CtaLike, slice]:
 def _read_shared(cta: CtaLike, start: int) -> Bytes:
     """A map in shared memory, whose fields at least must have been written."""
     cta.shared.read(start, FIELD_BYTES)
-    return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialised_ok=True)
+    return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialized_ok=True)
 
 
 @register("tensormap.replace")
@@ -115,7 +115,7 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
     """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
     name = ins.parts[3]
     if ins.parts[2] != "tile" or name not in FIELDS:
-        raise SimError(f"{ins.opcode} is not modelled: tile mode and {', '.join(FIELDS)} are")
+        raise SimError(f"{ins.opcode} is not modeled: tile mode and {', '.join(FIELDS)} are")
     space, address = state_space(ins.parts), b.address(ins.operands[0])
     ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
     value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)

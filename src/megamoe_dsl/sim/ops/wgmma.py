@@ -79,7 +79,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     d_name, a_name, b_name = ins.parts[-3:]
     known = d_name in RESULT_TYPES and {a_name, b_name} <= set(_K_OF_FORMAT)
     if shape is None or "sp" in ins.parts or not known or (d_name == "s32") != (a_name in _INTEGERS and b_name in _INTEGERS):
-        raise SimError(f"{ins.opcode} is not modelled: f32, f16 and s32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
+        raise SimError(f"{ins.opcode} is not modeled: f32, f16 and s32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
     n, dtype = int(shape.group(1)), RESULT_TYPES[d_name]
     if int(shape.group(2)) != _K_OF_FORMAT[a_name]:
         raise SimError(f"{ins.opcode}: K must be {_K_OF_FORMAT[a_name]}")

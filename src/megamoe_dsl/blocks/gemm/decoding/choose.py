@@ -29,7 +29,7 @@ TILES: tuple[Choice, ...] = tuple(
     for block_n, warpgroups in ((64, 1), (128, 2), (256, 2))
     for split in ({}, SPLIT)
 )
-DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "boxes": 1}, {"block_m": 256, "block_n": 128})
+DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "epilogue_buffers": 1}, {"block_m": 256, "block_n": 128})
 """Tiles whose B is decoded by warps of its own, for more rows than columns hold."""
 
 
@@ -37,7 +37,7 @@ def choose_decoding_fields(problem: GemmProblem, expected: float, num_sms: int) 
     """Fields of a configuration for so many rows of each group."""
     tiles = decoding_tiles(problem, expected)
     estimates = [decoding_cost(problem, expected, one, num_sms) for one in tiles]
-    return {**tiles[estimates.index(min(estimates))], "dealt": problem.has_groups}
+    return {**tiles[estimates.index(min(estimates))], "dynamic_schedule": problem.has_groups}
 
 
 def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
@@ -47,7 +47,10 @@ def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
     if expected <= MOST_COLUMNS:
         return swapped
     most = 256 if problem.kind in (DENSE, MASKED) else ROW_BLOCK
-    return [*swapped, *({**one, "halves": problem.has_groups and one["block_m"] == ROW_BLOCK} for one in DECODED if one["block_m"] <= most)]
+    return [
+        *swapped,
+        *({**one, "half_tiles": problem.has_groups and one["block_m"] == ROW_BLOCK} for one in DECODED if one["block_m"] <= most),
+    ]
 
 
 def columns_for(problem: GemmProblem, expected: float) -> int:

@@ -36,7 +36,7 @@ def math(ctx: GemmContext, warp: Int32):
         stage.wait_full()
         if cutlass.const_expr(ctx.config.is_tall):
             stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedRows.of(me))
-        elif cutlass.const_expr(ctx.config.halves):
+        elif cutlass.const_expr(ctx.config.half_tiles):
             if ctx.is_half(tile):
                 stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=True))
             else:

@@ -43,7 +43,7 @@ class FactorArguments:
 
 @dataclass(frozen=True)
 class HiddenFactorArguments:
-    """Of a GEMM that quantises activated gate and up with a factor; `factors` are then of gate alone.
+    """Of a GEMM that quantizes activated gate and up with a factor; `factors` are then of gate alone.
 
     up_factors       f32 [num_groups], what sums of up are multiplied with
     hidden_factors   f32 [num_groups], of each expert's rows of d

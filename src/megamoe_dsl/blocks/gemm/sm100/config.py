@@ -45,7 +45,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     block_k              K of a stage: 128, or 256 of E2M1 rows, 64 of BF16; results have the same bits; 0 asks for the least
     epilogue_warpgroups  1, or 2 that share the passes of a tile
     group_m              row blocks that the order of tiles takes together
-    dealt                tiles are dealt at run time, not in turn
+    dynamic_schedule  tiles are scheduled at run time, not in turn
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
 
     Over the rows of experts:
@@ -64,7 +64,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     block_k: int = 0
     epilogue_warpgroups: int = 2
     group_m: int = 8
-    dealt: bool = False
+    dynamic_schedule: bool = False
     num_stages: int = 0
     consumers: int = 1
     pairs: int = 1
@@ -76,7 +76,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
         require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
         require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages", "consumers", "pairs")
-        for field in ("dealt", "trace"):
+        for field in ("dynamic_schedule", "trace"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0

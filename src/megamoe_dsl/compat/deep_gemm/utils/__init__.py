@@ -16,7 +16,7 @@ def per_token_cast_to_fp8(
     use_ue8m0 False   float32 [T, K / gran_k], amax / 448
     both True         int32 [T, K / (4 gran_k)], four UE8M0 a word
 
-    Raises `ProblemError` for other options, ValueError for what cannot be quantised.
+    Raises `ProblemError` for other options, ValueError for what cannot be quantized.
     """
     if not use_ue8m0 and not use_packed_ue8m0:
         return quantize_e4m3_f32(x, gran_k, check=False)  # may be in a CUDA graph

@@ -44,7 +44,7 @@ TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
-def initialise(ctx: GemmContext, warp: Any):
+def initialize(ctx: GemmContext, warp: Any):
     """mbarriers, tables of rows and TMEM, visible to the pair; each CTA has its own tables."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
@@ -134,7 +134,7 @@ def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
 @cute.jit
 def run(ctx: GemmContext, warp: Any):
     """One CTA, from set-up to tear-down."""
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
     # Neither CTA leaves while the other may still reach its SMEM or TMEM.
     sync_cluster()

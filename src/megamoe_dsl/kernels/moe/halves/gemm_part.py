@@ -92,9 +92,9 @@ class WarpgroupGemm(GemmPart):
             config.num_sms,
             warpgroups=2,
             cluster=config.cluster,
-            dealt=True,
+            dynamic_schedule=True,
             group_m=config.group_m,
-            halves=config.block_m == max(self.block_ms),
+            half_tiles=config.block_m == max(self.block_ms),
             num_stages=num_stages,
             most_columns=MOST_COLUMNS,
         )

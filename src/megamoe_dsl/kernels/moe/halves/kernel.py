@@ -47,7 +47,7 @@ COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those
 
 
 @cute.jit
-def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
+def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
     """Initializes the mbarriers and makes them visible to TMA."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
@@ -106,7 +106,7 @@ def dispatch_gemm_kernel(
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
     place = (Int32(0), rank_in_cluster(config.gemm))
     gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialise(ctx, gemm, warp)
+    initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):
@@ -141,7 +141,7 @@ def gemm_combine_kernel(
     maps = addresses(config.gemm.map_names, (tokens, tokens_part, weights, weights_part, sfa, d))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
     gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
-    initialise(ctx, gemm, warp)
+    initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):

@@ -24,7 +24,7 @@ from .context import EpGemm
 
 @cute.jit
 def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
-    """A warp's part of a tile, its 16 rows by way of SMEM, so that neighbouring lanes write neighbouring bytes of a row."""
+    """A warp's part of a tile, its 16 rows by way of SMEM, so that neighboring lanes write neighboring bytes of a row."""
     config, shape = ctx.config, ctx.config.tile
     lanes = shape.store_columns // MATRIX  # of a row
     row, chunk = me.lane // lanes, me.lane % lanes
@@ -34,7 +34,7 @@ def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
     destinations = [load_u64(ctx.ep.at("destinations", tile.row + one)) for one in rows]
     swizzle = Swizzle(shape.store_swizzle)
     for box in cutlass.range_constexpr(shape.boxes(me.half)):
-        staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % config.boxes)
+        staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % config.epilogue_buffers)
         stage_box(config, staging, me, sums, box)
         sync_warp()
         column = tile.n_block * config.block_n + me.first_chunk * (me.chunks * me.chunk_rows) + box * shape.store_columns + chunk * MATRIX
@@ -45,5 +45,5 @@ def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
             if inside:
                 value = load_shared_v4(staging + swizzle((row + step) * (lanes * CHUNK) + chunk * CHUNK))
                 store_v4(destinations[i] + Int64(column) * 2, value)
-        if cutlass.const_expr(config.boxes == 1 or box == shape.boxes(me.half) - 1):
+        if cutlass.const_expr(config.epilogue_buffers == 1 or box == shape.boxes(me.half) - 1):
             sync_warp()  # all have read what is staged next

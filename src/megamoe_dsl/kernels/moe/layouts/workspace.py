@@ -25,7 +25,7 @@ token in dispatch spares every Linear2 tile the look-up.
 
 A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
 grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
-themselves (the article synchronises the grid before and after an exchange between SM 0s).
+themselves (the article synchronizes the grid before and after an exchange between SM 0s).
 Every launch on a buffer therefore has the same number of CTAs; the tier may change.
 
 No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine.

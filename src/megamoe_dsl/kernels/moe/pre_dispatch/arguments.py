@@ -30,8 +30,8 @@ class PreDispatchArguments:
 
 
 @dataclass(frozen=True)
-class QuantisedArguments(PreDispatchArguments):
-    """For tokens that are quantised already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
+class QuantizedArguments(PreDispatchArguments):
+    """For tokens that are quantized already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
     4-byte aligned."""
 
     x_sf: Int64
@@ -45,7 +45,7 @@ class SharedArguments(PreDispatchArguments):
 
 
 @dataclass(frozen=True)
-class SharedQuantisedArguments(QuantisedArguments):
+class SharedQuantisedArguments(QuantizedArguments):
     """Arguments for a rank with shared experts whose tokens come with scales."""
 
     first_shared: Int32

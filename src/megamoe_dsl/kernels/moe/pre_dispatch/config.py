@@ -14,7 +14,7 @@ from ..layouts.symmetric import scale_row
 
 THREADS = 512
 CTAS_PER_SM = 4
-CHUNK = 256  # channels that a warp quantises at a time
+CHUNK = 256  # channels that a warp quantizes at a time
 PER_LANE = CHUNK // 32
 
 
@@ -24,7 +24,7 @@ class PreDispatchConfig:
 
     num_sms    CTAs of the grid
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
-    quantised  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantised
+    quantized  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantized
     shared     how many of each rank's experts, and of each token's slots, are shared ones (shared_experts.py): routing is given without
     """
 
@@ -34,7 +34,7 @@ class PreDispatchConfig:
     problem: Problem
     num_sms: int
     arch_name: str
-    quantised: bool = False
+    quantized: bool = False
     shared: int = 0
 
     def __post_init__(self) -> None:
@@ -42,15 +42,15 @@ class PreDispatchConfig:
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
         require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
         recipe = self.problem.recipe
-        require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantised")
+        require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantized")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
-        require(isinstance(self.quantised, bool), "quantised", self.quantised, "True or False")
+        require(isinstance(self.quantized, bool), "quantized", self.quantized, "True or False")
 
     @classmethod
-    def choose(cls, problem: Problem, target: Target, quantised: bool = False, shared: int = 0) -> PreDispatchConfig:
+    def choose(cls, problem: Problem, target: Target, quantized: bool = False, shared: int = 0) -> PreDispatchConfig:
         """A grid that fills the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantised, shared)
+        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantized, shared)
 
     @property
     def shared_experts(self) -> SharedExperts:

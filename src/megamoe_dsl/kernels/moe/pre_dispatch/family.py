@@ -13,12 +13,12 @@ from ....target import Target
 from ...kernel import Kernel
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments, SharedQuantisedArguments
+from .arguments import PreDispatchArguments, QuantizedArguments, SharedArguments, SharedQuantisedArguments
 from .config import PreDispatchConfig
 
 
 class PreDispatchKernel(Kernel):
-    """Tokens, BF16 ones quantised with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
+    """Tokens, BF16 ones quantized with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
 
     name = "pre_dispatch"
     ctas_per_sm = 0
@@ -39,12 +39,12 @@ class PreDispatchKernel(Kernel):
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
         """With scales where tokens have them, and the rank's first shared expert where there are such."""
         if config.shared:
-            return SharedQuantisedArguments if config.quantised else SharedArguments
-        return QuantisedArguments if config.quantised else PreDispatchArguments
+            return SharedQuantisedArguments if config.quantized else SharedArguments
+        return QuantizedArguments if config.quantized else PreDispatchArguments
 
     def label(self, config: PreDispatchConfig) -> str:
         """Shape, experts, top-k, ranks and most tokens of a rank."""
-        given = ("-quantised" if config.quantised else "") + (f"-shared{config.shared}" if config.shared else "")
+        given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{config.problem.label}-pre{given}"
 
     @property

@@ -1,5 +1,5 @@
 """The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 or E2M1 with scales on the
-way; those that are quantised already are copied.
+way; those that are quantized already are copied.
 
 Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4) and `quant.quantize_e4m3_f32`
 (fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.quantise import f32_scale, largest_of_lanes, scaled_by
+from ....blocks.quantize import f32_scale, largest_of_lanes, scaled_by
 from ....device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ....device.memory import load_constant_u64, load_constant_v4, load_u8, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ....device.where import store_where
@@ -28,7 +28,7 @@ from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
 from ..exchange_counts import MASKED
 from ..layouts.symmetric import scale_row, symmetric_buffer
-from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
+from .arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
 from .chunk import Chunk, chunks_of_token
 from .config import CHUNK, THREADS, PreDispatchConfig
 
@@ -62,8 +62,8 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 
 @cute.jit
-def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArguments, chunk: Int32, lane: Int32):
-    """As `quantize_chunk`, of a token that is quantised: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
+def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantizedArguments, chunk: Int32, lane: Int32):
+    """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
     them ends within a word."""
     region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
     channel = mine.channel
@@ -138,7 +138,7 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * chunks_of_token(config)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
-        if cutlass.const_expr(config.quantised):
+        if cutlass.const_expr(config.quantized):
             copy_chunk(config, args, chunk, thread & 31)
         else:
             quantize_chunk(config, args, chunk, thread & 31)

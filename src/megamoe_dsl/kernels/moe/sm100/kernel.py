@@ -38,7 +38,7 @@ FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 @cute.jit
-def initialise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def initialize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """mbarriers and TMEM, visible to the pair; `first` is the number of the first loader warp."""
     if warp == first + WEIGHTS_WARP:
         init_barriers(ctx)
@@ -50,7 +50,7 @@ def initialise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH
 
 
 @cute.jit
-def finalise(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+def finalize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
@@ -99,6 +99,6 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     run_roles(roles(config), ctx, warp)
-    finalise(ctx, warp)
+    finalize(ctx, warp)

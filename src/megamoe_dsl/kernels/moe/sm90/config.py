@@ -111,7 +111,7 @@ class Sm90Config(MegaMoeConfig):
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
     block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
-    cluster  CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
+    cluster  CTAs that work on neighboring tiles and fetch together what both need; 2 only with tiles of 128 tokens
     trace    warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 

@@ -46,7 +46,7 @@ from .store import schedule_and_store, store_tiles
 
 @dataclass(frozen=True)
 class SetUpWarps:
-    """Warps that prepare a CTA: fetch tensor maps, initialise mbarriers, and write the table of decoded values."""
+    """Warps that prepare a CTA: fetch tensor maps, initialize mbarriers, and write the table of decoded values."""
 
     maps: int
     barriers: int
@@ -88,7 +88,7 @@ def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
 
 
 @cute.jit
-def initialise(ctx: Context, warp: Any):
+def initialize(ctx: Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
     by = set_up_warps(ctx.config)
     if warp == by.barriers:
@@ -110,7 +110,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     warp = cute.arch.warp_idx()
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     run_roles(roles(config), ctx, warp)
     if cutlass.const_expr(config.cluster > 1):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM

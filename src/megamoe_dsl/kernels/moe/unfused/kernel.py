@@ -65,7 +65,7 @@ ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
 @cute.jit
-def initialise(ctx: StageContext, warp: Any):
+def initialize(ctx: StageContext, warp: Any):
     """mbarriers, visible to the cluster and to TMA; what linear stages need besides."""
     config = ctx.config
     if warp == WEIGHTS_WARP:
@@ -92,7 +92,7 @@ def sync_all(ctx: StageContext):
 def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     if warp == TABLE_WARP:
         fill_table(ctx)
     else:
@@ -128,7 +128,7 @@ def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM90."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     run_roles(linear_roles(config), ctx, warp)
     if cutlass.const_expr(config.cluster > 1):
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
@@ -151,16 +151,16 @@ def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
     """One CTA of a grouped GEMM on SM100."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    sm100.initialise(ctx, warp, FIRST_LOADER)
+    sm100.initialize(ctx, warp, FIRST_LOADER)
     run_roles(pair_roles(config), ctx, warp)
-    sm100.finalise(ctx, warp, FIRST_LOADER)
+    sm100.finalize(ctx, warp, FIRST_LOADER)
 
 
 @cute.kernel
 def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of SwiGLU: its warps walk over the received tokens."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     if warp == 0:
         fill_table(ctx)
         if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
@@ -173,7 +173,7 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
 def combine_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    initialise(ctx, warp)
+    initialize(ctx, warp)
     if warp < DISPATCH_WARPS:
         if warp == 0:
             fill_table(ctx)

@@ -38,12 +38,12 @@ QUANTILES = tuple(NormalDist().inv_cdf((one + 0.5) / 16) for one in range(16))
 """Deviations of an expert's rows from their mean, equally likely."""
 
 CANDIDATES: tuple[dict[str, int], ...] = tuple(
-    {"block_m": block_m, "consumers": consumers, "pairs": pairs, "dealt": pairs > 1}
+    {"block_m": block_m, "consumers": consumers, "pairs": pairs, "dynamic_schedule": pairs > 1}
     for pairs in (1, 2)
     for consumers in (1, 2)
     for block_m in (32, 64, 128, 192, 256)
 )
-"""Tiles of larger clusters are dealt at run time: where fewer of these run at once than there are SMs for, the last find none left."""
+"""Tiles of larger clusters are scheduled at run time: where fewer of these run at once than there are SMs for, the last find none left."""
 WORTH = 0.95
 """Of what a tile of one consumer and one pair is estimated to take, weights from memory included: for less another is chosen."""
 

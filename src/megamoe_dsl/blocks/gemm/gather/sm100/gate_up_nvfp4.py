@@ -20,7 +20,7 @@ from .....device.tcgen05 import load_columns
 from .....device.tma import wait_group_read
 from .....device.warp import shuffle_f32, shuffle_xor_f32
 from .....layouts.arith import select
-from ....quantise import divided, ue4m3_scale
+from ....quantize import divided, ue4m3_scale
 from ....sm100.activated_rows import OUTPUTS, activate_channels
 from ....sm100.epilogue_tile import FC1_CHANNELS
 from ....sm100.results import ResultPart

@@ -5,7 +5,7 @@ waits     work_tile_full and list_full, per tile; empty, per stage
 signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
 
 A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A row's
-scales are words of four, as quantisation leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
+scales are words of four, as quantization leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
 place in the tile, which may so begin at any row of A.
 """
 

@@ -79,7 +79,7 @@ def schedule_tiles(ctx: GemmContext):
     while number < total:
         publish_tile(queue, tile_words(ctx, number))
         queue = queue.next()
-        if cutlass.const_expr(config.dealt):
+        if cutlass.const_expr(config.dynamic_schedule):
             number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
             if number >= total:
                 reset_counter(ctx, number, total)

@@ -33,7 +33,7 @@ class PairGemm(GemmPart):
 
     def gemm(self, config: Any, num_stages: int) -> Sm100GemmConfig:
         tile = (config.block_m, config.num_sms, config.block_k, config.epilogue_warpgroups)
-        return Sm100GemmConfig(config.gemm_problem, *tile, group_m=config.group_m, dealt=True, num_stages=num_stages)
+        return Sm100GemmConfig(config.gemm_problem, *tile, group_m=config.group_m, dynamic_schedule=True, num_stages=num_stages)
 
     def math_warps(self, gemm: Sm100GemmConfig) -> int:
         return gemm.epilogue_warps

@@ -49,7 +49,7 @@ TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
-def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
+def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
     """mbarriers and TMEM, visible to the pair."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
@@ -79,7 +79,7 @@ LOADERS = (
 
 
 @cute.jit
-def finalise(gemm: GemmContext, warp: Any):
+def finalize(gemm: GemmContext, warp: Any):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == SCHEDULER_WARP:
@@ -101,14 +101,14 @@ def dispatch_pair_gemm_kernel(
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialise(ctx, gemm, warp)
+    initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_roles(LOADERS, gemm, warp)
     elif warp < first_communication_warp(config):
         epilogue(gemm, thread - 32 * LOADER_WARPS)
     else:
         dispatch(ctx, communication_group(config))
-    finalise(gemm, warp)
+    finalize(gemm, warp)
 
 
 def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ def pair_gemm_combine_kernel(
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialise(ctx, gemm, warp)
+    initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_roles(LOADERS, gemm, warp)
     elif warp < first_communication_warp(config):
@@ -143,4 +143,4 @@ def pair_gemm_combine_kernel(
             arrive(ctx, group, EpBarrier.RESULTS)
     else:
         combine(ctx, communication_group(config))
-    finalise(gemm, warp)
+    finalize(gemm, warp)

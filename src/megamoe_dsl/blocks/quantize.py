@@ -43,7 +43,7 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
 
 
-def quantise_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
+def quantize_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
     """Eight BF16 of a lane as two words of E4M3, or `packed` as one of E2M1, and the exponent of the power of two that they share with the
     `lanes` of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
@@ -52,7 +52,7 @@ def quantise_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list
     return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent
 
 
-def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
+def quantize_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
     """Eight BF16 of a lane as two words of E4M3, and the scale that they share with the 16 lanes of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
     scale, factor = f32_scale(largest_of_lanes(values, SCALE_LANES))
@@ -74,7 +74,7 @@ def divided(value: Any, divisor: Any) -> Any:
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, divisor)
 
 
-def quantise_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[Any, Any]:
+def quantize_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[Any, Any]:
     """Eight BF16 of a lane as a word of E2M1, and the UE4M3 scale that they share with the `lanes` of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
     code, divisor = ue4m3_scale(largest_of_lanes(values, lanes), factor)
