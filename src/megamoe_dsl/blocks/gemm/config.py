@@ -267,7 +267,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def epilogue(self) -> Epilogue:
-        """What becomes of sums."""
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
         return Store(self.boxes if self.problem.output == BF16 else 0)
