@@ -15,7 +15,7 @@ def measure_pair_gemm(find: Measurer) -> list[Measure]:
 
 
 def measure_row_loader(find: Measurer) -> list[Measure]:
-    """Of the warp that loads rows, or of one that gathers them: its lanes issue a gather4 one after another, in a loop of their own."""
+    """Measures the warp that loads rows, or one that gathers them: its lanes issue a gather4 one after another, in a loop of their own."""
     problem = find.config.problem
     if not problem.of_experts:
         return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", loads_per_k_block(find))
@@ -43,7 +43,7 @@ def measure_weight_loader(find: Measurer) -> list[Measure]:
 
 
 def measure_epilogue(find: Measurer, function: str = "") -> list[Measure]:
-    """Of the epilogue warps; `function` reads the sums, by default that of a plain result."""
+    """Measures 8 rows and a tile of the epilogue warps, whose sums `function` reads, by default that of a plain result."""
     load = find.accumulator_load(function or ("results." if find.config.staged else "epilogue."))
     one_pass = find.tile_loop(load)
     return [

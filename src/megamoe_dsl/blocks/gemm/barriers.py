@@ -26,7 +26,7 @@ def barrier_table(
 
 
 def exchange_barriers() -> tuple[MBarrier, ...]:
-    """Of the sums that one CTA of a cluster sends the other."""
+    """A cluster whose CTAs have half of K each exchanges sums with these mbarriers: one for their arrival, one for their space."""
     return (
         MBarrier("exchange_full", 1, 1, "a thread of the finishing warpgroup", "the other CTA's sums", "finishing warpgroup"),
         MBarrier("exchange_empty", 1, EXCHANGING_THREADS, "the other CTA's finishing warpgroup", "", "sending warpgroup", True),

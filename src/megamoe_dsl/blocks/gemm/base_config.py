@@ -27,12 +27,12 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def cluster(self) -> int:
-        """CTAs of a cluster."""
+        """A cluster has so many CTAs, 1 where each CTA works alone."""
 
     @property
     @abstractmethod
     def num_threads(self) -> int:
-        """Of a CTA."""
+        """A CTA has so many threads, those of all its warps together."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def n_blocks(self) -> int:
-        """Column blocks of D."""
+        """The `n` rows of B make so many blocks of `block_n`, of which the last may be partial."""
 
     @property
     def prefetch_weights(self) -> bool:
@@ -88,7 +88,7 @@ class BaseGemmConfig(ABC):
 
     @property
     def table_entries(self) -> int:
-        """Of the table of groups in shared memory; 0 without one."""
+        """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
         return self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
 
     def check_problem(self) -> None:

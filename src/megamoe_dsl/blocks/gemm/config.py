@@ -279,7 +279,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def epilogue(self) -> Epilogue:
-        """What becomes of sums."""
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
         return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)

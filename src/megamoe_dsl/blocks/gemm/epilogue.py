@@ -23,7 +23,7 @@ class Store:
     """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
 
     def check(self, config: Any) -> None:
-        """Every tile will do."""
+        """Accepts every configuration, because sums of any tile can be stored."""
 
     def finish(self, config: Any) -> Callable[..., Any]:
         """What a warp does with the sums of a tile whose rows of A are the wgmma's rows."""

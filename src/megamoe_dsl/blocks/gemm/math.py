@@ -168,7 +168,7 @@ def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
 
 
 def first_column(config: Any, tile: GemmTile, me: MathThread, half: bool) -> Any:
-    """Of a warpgroup's share, within the rows of one B."""
+    """A warpgroup's share of a tile begins at this column of the sums, which is a row of its group's B."""
     own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
     return tile.n_block * config.block_n + own
 

@@ -121,7 +121,7 @@ def store_pair(ctx: GemmContext, tile: GemmTile, row: Int32, column: Int32, valu
 
 @cute.jit
 def store_value(ctx: GemmContext, tile: GemmTile, row: Int32, column: Int32, value: Any):
-    """One element."""
+    """Stores one FP32 element of D, or adds to it where the problem accumulates; places outside the valid rows and columns are left out."""
     address, there = place(ctx, tile, row, column)
     if there:
         if cutlass.const_expr(ctx.config.problem.accumulate):

@@ -45,7 +45,7 @@ class TracedGrouped(GroupedOrder):
 
 
 def order_of(ctx: GemmContext) -> Any:
-    """The sequence of tiles."""
+    """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
     if ctx.config.problem.kind in (PACKED, MASKED):
         return TracedGrouped(ctx.config, GroupTable(ctx.shared("group_table")))
     return TracedDense(ctx.config, ctx.args.m)

@@ -39,7 +39,6 @@ class WholeRows:
 
     @property
     def tables(self) -> tuple[Field, ...]:
-        """Fields beside the ring."""
         return ()
 
     def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:

@@ -37,7 +37,6 @@ class DecodedAhead(DecodedShare):
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
-        """As of a `DecodedShare`."""
         acc, tokens = self.zero(), self.fragment(stage)
         for _ in cutlass.range(k_blocks - 1, unroll=1):
             acc, tokens, stage = multiply_stage(stage, self, acc, tokens, True)

@@ -65,7 +65,7 @@ def begin_with_weights(warp: Any):
 
 @cute.jit
 def schedule(ctx: GemmContext):
-    """The scheduler warp."""
+    """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
     if cutlass.const_expr(ctx.config.problem.of_experts):
         fill_tables(ctx)
         walk_tiles(ctx)

@@ -11,12 +11,12 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_ro
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:
-    """Of the math warps, where a tile has K blocks enough for a loop, and of the loaders.  Raises `InspectionError`."""
+    """Measures the loaders, and the math warps where a tile has K blocks enough for a loop.  Raises `InspectionError`."""
     return [*(measure_math(find) if has_loop(find) else ()), *measure_row_loader(find), *measure_weight_loader(find)]
 
 
 def measure_row_loader(find: Measurer) -> list[Measure]:
-    """Of the warp that loads rows, or of one that gathers them."""
+    """Measures a K block and a tile of the warp that loads rows of A by TMA, or of one that gathers them."""
     config = find.config
     if not config.problem.gathers:
         return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + config.tile.scaled)
@@ -31,7 +31,7 @@ def has_loop(find: Measurer) -> bool:
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:
-    """Of the weight loader, which fetches one or two boxes of a K block, or codes and records of weights that are decoded."""
+    """Measures the weight loader, which fetches one or two boxes of a K block, or codes and records of weights that are decoded."""
     fetches = 2 if find.config.problem.decodes else find.config.weights.boxes
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", fetches)
 

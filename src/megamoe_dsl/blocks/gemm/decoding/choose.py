@@ -72,7 +72,7 @@ def decoding_cost(problem: GemmProblem, expected: float, choice: Choice, num_sms
 
 
 def issue_clocks(choice: Choice) -> float:
-    """Of a K block whose math warps decode: their instructions, as `megamoe inspect` counts them."""
+    """A scheduler takes so many clocks to issue a K block of math warps that decode, with instructions as `megamoe inspect` counts them."""
     block_m, warps = choice["block_m"], choice["warpgroups"]
     blocks = choice["block_n"] // BLOCK_ROWS // warps
     return float(warps * (40 + 0.7 * block_m + blocks * (75 + 0.45 * block_m)) / ISSUE_RATE)

@@ -68,7 +68,7 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def hidden(self) -> Format:
-        """Of activated gate and up: what Linear2 takes; where that has a factor, which somebody must know before, it may be BF16."""
+        """Activated gate and up have the format that Linear2 takes, or BF16 where that has a factor, which must be known before."""
         return UNSCALED if self.has_factors and self.output == BF16 else self.formats.hidden
 
     @property

@@ -255,5 +255,5 @@ def block_ks(problem: GemmProblem) -> tuple[int, ...]:
 
 
 def tile_rows(problem: GemmProblem) -> tuple[int, ...]:
-    """Of A, that a tile can have with sums of two in tensor memory."""
+    """A tile can have these numbers of rows of A if tensor memory holds the sums of two tiles, and scales where formats have them."""
     return ROWS if problem.formats.scaled else (*ROWS, LARGEST)

@@ -14,7 +14,7 @@ from ..work_tile import GemmTile
 
 
 def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
-    """Of the tile's group; 1.0 in formats without one."""
+    """Reads the FP32 factor of the tile's group; formats without factors have 1.0."""
     if not ctx.config.problem.has_factors:
         return 1.0
     return load_f32(cast(FactoredGemmArguments, ctx.args).factors + Int64(tile.group) * 4)

@@ -61,7 +61,7 @@ def initialize(ctx: GemmContext, warp: Any):
 
 @cute.jit
 def schedule(ctx: GemmContext):
-    """The scheduler warp."""
+    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then publishes work tiles."""
     tensor_memory.check_first_column(ctx)
     schedule_tiles(ctx)
 
@@ -85,13 +85,13 @@ def multiply_or_announce(ctx: GemmContext):
 
 @cute.jit
 def gather(ctx: GemmContext):
-    """The warps that gather."""
+    """Runs the warps that gather rows of A; they come after the `LOADER_WARPS` loader warps."""
     gather_tokens(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS)
 
 
 @cute.jit
 def finish(ctx: GemmContext):
-    """The epilogue warps."""
+    """Runs the epilogue warps; with rows of experts they also wait until their last bulk stores have read shared memory."""
     thread = cute.arch.thread_idx()[0] - 32 * ctx.config.first_epilogue_warp
     if cutlass.const_expr(ctx.config.problem.of_experts):
         epilogue(ctx, thread, finish_tile)
@@ -101,7 +101,7 @@ def finish(ctx: GemmContext):
 
 
 def loader_roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
-    """The first four warps."""
+    """The first four warps load rows, load weights, issue MMAs and schedule; over the rows of experts the first lists rows or idles."""
     operand = gate_up_operand if config.problem.gate_up else weight_operand
     weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx, operand))
     if not config.problem.of_experts:
@@ -166,7 +166,7 @@ def pair_gather_kernel(
     d: GridConstant[cuda.TensorMap],
     args: Any,
 ):
-    """The rows of experts."""
+    """Multiplies the rows of experts with their weights; tables in shared memory say which rows a tile has."""
     warp, maps = cute.arch.warp_idx(), addresses(config.map_names, (tokens, weights, sfb, d))
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     run(GemmContext(config, args, maps, shared_memory(config.smem.region), *place), warp)

@@ -93,7 +93,8 @@ def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
 
 
 def fastest(tiles: Sequence[AnyGatherTile], rows: int) -> AnyGatherTile:
-    """Of these, which are not empty, for so many rows of all experts together."""
+    """Returns the tile with the lowest estimate for `rows` rows of all experts together; one of a consumer and a pair stays unless another
+    takes less than `WORTH` of its clocks.  `tiles` is not empty."""
     plain = min((one for one in tiles if one.consumers == one.pairs == 1), key=lambda one: clocks(one, rows), default=None)
     best = min(tiles, key=lambda one: clocks(one, rows))
     if plain is None:
@@ -127,7 +128,7 @@ def row_blocks(count: int, block_m: int) -> list[int]:
 
 
 def tile_clocks(tile: GatherTile, rows: int) -> float:
-    """Of a tile with so many rows: its K blocks, and what of its epilogue the next tile's do not cover."""
+    """A tile with `rows` rows takes so many clocks: its K blocks and the part of its epilogue that the next tile's do not cover."""
     covered, stage = align(rows, MMA_STEP), tile.stage
     mma = max(covered * CLOCKS_PER_ROW, LEAST_CLOCKS + covered * LEAST_PER_ROW)
     multiply = tile.consumers * stage.k_block.row_bytes // MMA_BYTES * mma / EFFICIENCY

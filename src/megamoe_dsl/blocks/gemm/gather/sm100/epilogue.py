@@ -95,7 +95,7 @@ def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart):
 
 @cute.jit
 def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32):
-    """Of a row of the tile."""
+    """Stores byte `scale` of the `per_row` that row `row` of the tile has in D's scales, from threads with `own`, if the row is valid."""
     if own & (row < tile.valid_m):
         store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
 

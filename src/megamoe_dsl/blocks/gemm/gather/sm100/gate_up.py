@@ -16,7 +16,7 @@ RUN = 8  # rows of gate, then of up
 
 
 def runs_of_cta(config: Any) -> int:
-    """Of gate, as many of up, in a CTA's part of a tile."""
+    """A CTA's part of a tile has so many runs of `RUN` rows of gate, and as many of up."""
     return config.stage.weight_rows // (2 * RUN)
 
 

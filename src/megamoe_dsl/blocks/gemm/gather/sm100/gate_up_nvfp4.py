@@ -40,7 +40,7 @@ COLUMNS = 4
 
 @dataclass(frozen=True)
 class GateUpFactors:
-    """Of a tile's expert: what its sums are multiplied with, and of what becomes of them."""
+    """The factors of an expert, FP32: `gate` and `up` multiply its sums, and `hidden` is that of the E2M1 rows they become."""
 
     gate: Any
     up: Any
@@ -52,7 +52,7 @@ class GateUpFactors:
 
 
 def load_factors(ctx: GemmContext, tile: GemmTile) -> GateUpFactors:
-    """Of the tile's expert."""
+    """Reads the three factors of the tile's expert from global memory."""
     args, place = cast(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
     return GateUpFactors(load_factor(ctx, tile), load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
 
@@ -87,7 +87,7 @@ def finish_gate_up_nvfp4(ctx: GemmContext, tile: GemmTile, part: ResultPart):
 
 
 def row_of_lane(lane: Any) -> Any:
-    """Of a pass, the row whose scale a lane finds: bits 4 and 3 say which eight, then its column which two of these, bit 2 which of two."""
+    """A lane finds the scale of this row of a pass: bits 4 and 3 select eight rows, bits 1 and 0 two of these, and bit 2 one of the two."""
     return (lane >> 3) * 8 + (lane & (COLUMNS - 1)) * 2 + ((lane >> 2) & 1)
 
 

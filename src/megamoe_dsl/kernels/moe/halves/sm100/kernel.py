@@ -65,7 +65,7 @@ def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
 
 @cute.jit
 def schedule(gemm: Any):
-    """The scheduler warp."""
+    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then schedules tiles."""
     tensor_memory.check_first_column(gemm)
     schedule_tiles(gemm.ep, gemm)
 
