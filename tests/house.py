@@ -14,18 +14,18 @@ from structure import PACKAGE, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 BOUNDS = {
-    "kernels: lines that describe": (9_629, 5_500),
-    "kernels: configuration classes": (29, 12),
-    "kernels: configuration classes and their bases": (45, None),
+    "kernels: lines that describe": (8_100, 5_500),
+    "kernels: configuration classes": (12, 12),
+    "kernels: configuration classes and their bases": (17, None),
     "kernels: functions that launch": (1, 1),
-    "kernels: ancestors of a configuration class": (8, 3),
-    "kernels: imports from one family into another": (6, 0),
-    "kernels: isinstance in families and main loops": (47, 0),
-    "kernels: modules below kernels/moe/sm90/kernel.py": (120, 40),
-    "package: lines": (58_327, 48_000),
-    "package: modules": (676, None),
-    "package: modules under 40 lines": (167, None),
-    "package: lines of bench": (2_500, 2_500),
+    "kernels: ancestors of a configuration class": (3, 3),
+    "kernels: imports from one family into another": (0, 0),
+    "kernels: isinstance in families and main loops": (4, 0),
+    "kernels: modules below kernels/moe/sm90/kernel.py": (108, 40),
+    "package: lines": (55_600, 48_000),
+    "package: modules": (580, None),
+    "package: modules under 40 lines": (111, None),
+    "package: lines of bench": (2_450, 2_500),
     "bench/results: files": (60, 60),
 }
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""
