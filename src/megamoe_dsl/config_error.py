@@ -14,7 +14,7 @@ class ConfigError(ValueError):
 
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
-    """Raises `ConfigError` unless `holds`."""
+    """Raises a `ConfigError` that names field, value and what is allowed, unless `holds`."""
     if not holds:
         raise ConfigError(field, value, allowed)
 

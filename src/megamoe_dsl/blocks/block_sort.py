@@ -46,7 +46,8 @@ class SortedItem:
 
 @cute.jit
 def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]) -> SortedItem:
-    """Of each lane's item, in the lanes' order; `counts` is the warp's row.  `then` gets the place of an item that has one."""
+    """Finds the place of each lane's item, in the order of the lanes; `counts` is the warp's row.  `then` gets the place of an item that
+    has one."""
     same = match_lanes(key)
     before, place = popc(same & lanes_below()), Int32(NO_KEY)
     if key != NO_KEY:

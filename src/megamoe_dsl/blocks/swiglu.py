@@ -28,7 +28,7 @@ def activate_bf16(ctx: Any, gate_pair: Any, up_pair: Any, weights: tuple[Any, An
 
 
 def product(problem: Any, gate: Any, up: Any, weight: Any) -> Any:
-    """Of one value."""
+    """The activated product of one gate and one up value, times the top-k weight."""
     value = gated(problem.activates, gate, problem.fast_math) * linear(problem.activates, up)
     return value if problem.weigh_results else value * weight
 

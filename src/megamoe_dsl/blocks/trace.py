@@ -19,19 +19,19 @@ class Traced(Protocol):
 
     @property
     def config(self) -> Any:
-        """Compile-time."""
+        """Configuration, known at compile time."""
 
     @property
     def args(self) -> Any:
-        """Of the launch."""
+        """Run-time arguments of the launch."""
 
     @property
     def smem(self) -> Any:
-        """Address of the plan."""
+        """Shared address of the SMEM plan."""
 
     @property
     def sm(self) -> Any:
-        """Of the CTA."""
+        """Index of the CTA in the grid."""
 
 
 def detail_of(tile: Any) -> Any:
@@ -40,7 +40,7 @@ def detail_of(tile: Any) -> Any:
 
 
 def stamps_of(ctx: Traced) -> StampBuffer:
-    """Of this CTA."""
+    """The stamp buffer of this CTA's warps."""
     buffer = trace_buffer(ctx.config.num_sms, ctx.config.num_threads // 32)
     return StampBuffer(buffer, ctx.config.smem.region, ctx.args.trace, ctx.smem, ctx.sm)
 

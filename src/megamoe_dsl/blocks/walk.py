@@ -22,7 +22,7 @@ class Walk(Scheduler):
 
 @cute.jit
 def advance_to_valid(walk: Walk) -> Walk:
-    """`Scheduler.advance_to_valid` on traced integers."""
+    """As `Scheduler.advance_to_valid`, on traced integers."""
     while walk.invalid():
         walk = walk.advance()
     return walk
@@ -35,5 +35,5 @@ def next_block(walk: Walk) -> Walk:
 
 
 def first_number(sm: Int32, config: Any) -> Int32:
-    """Of the blocks that a cluster, whose first CTA is this one, takes before it fetches any."""
+    """Number of the first block that a cluster, whose first CTA is this one, takes before it fetches any."""
     return sm if config.blocks_per_fetch == config.cluster else div(sm, config.cluster) * config.blocks_per_fetch

@@ -28,7 +28,7 @@ class ExpertTarget(Protocol):
 
     @property
     def problem(self) -> Problem:
-        """The layer."""
+        """The layer that the experts belong to."""
 
     @property
     def device(self) -> torch.device:

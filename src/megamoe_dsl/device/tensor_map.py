@@ -39,5 +39,5 @@ def make_map(fields: MapFields) -> Any:
 
 
 def address(tensor_map: Any) -> Any:
-    """Of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
+    """Address of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
     return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())

@@ -22,7 +22,7 @@ from .uneven import uneven_config
 
 
 class LayerConfigs(NamedTuple):
-    """Of the four launches, in order."""
+    """Configurations of the four launches, in order."""
 
     route: TokensConfig
     fc1: BaseGemmConfig

@@ -35,15 +35,15 @@ class KernelConfig(Protocol):
 
     @property
     def num_sms(self) -> int:
-        """CTAs of the grid."""
+        """Number of CTAs in the grid."""
 
     @property
     def num_threads(self) -> int:
-        """Of a CTA."""
+        """Number of threads in a CTA."""
 
     @property
     def cluster(self) -> int:
-        """CTAs of a cluster."""
+        """Number of CTAs in a cluster."""
 
 
 class Kernel(ABC):

@@ -17,5 +17,5 @@ class Work:
 
 
 def value_bytes(one: Format) -> float:
-    """Of a value with its scales, those that many rows share left out."""
+    """Bytes of a value with its scales, those that many rows share left out."""
     return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value

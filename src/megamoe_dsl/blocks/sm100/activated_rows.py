@@ -40,7 +40,7 @@ def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gate
 
 @cute.jit
 def share_maxima(maxima: Int32, lane: Int32, peaks: cutlass.Constexpr[Any]):
-    """Of all groups, for the warp that shares the scales; `maxima` is where the thread's first token's goes."""
+    """Stores the maxima of all groups, for the warp that shares the scales; `maxima` is where the thread's first token's goes."""
     if lane < 4:
         for g in cutlass.range_constexpr(len(peaks)):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", maxima + g * 32, *peaks[g])

@@ -26,7 +26,8 @@ def packed_tile(tokens: int) -> ComposedLayout:
 
 
 def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Of the warp's 16 channels of a token: fc1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the token."""
+    """Address of the warp's 16 channels of a token: fc1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the
+    token."""
     return tile + token * FC1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
 
 
@@ -36,7 +37,8 @@ def packed_token(lane: Int) -> Int:
 
 
 def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the token."""
+    """Address of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the
+    token."""
     return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 

@@ -62,12 +62,12 @@ class PairTile:
 
     @property
     def runs(self) -> int:
-        """Of MMAs of a stage, one for each word of scales; one without scales."""
+        """Runs of MMAs in a stage: one for each word of scales, or one without scales."""
         return 1 if self.scales is None else self.k_block.words
 
     @property
     def scale_ids(self) -> tuple[int, ...]:
-        """Of each MMA of a run the first byte that it takes of the word; 0 without scales."""
+        """First byte of the word of scales that each MMA of a run takes; 0 without scales."""
         return self.kind.scale_ids if isinstance(self.kind, ScaledMma) else (0,) * self.k_block.mmas
 
     def multiply(self, accumulator: Any, weights: Any, tokens: Any, consumer: int, scale_id: int, accumulate: Any) -> None:

@@ -56,7 +56,8 @@ class PairStage:
         )
 
     def scales(self, num_stages: int) -> tuple[Field, ...]:
-        """Of a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens.  None without scales."""
+        """Fields of the scales in a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens.  None without
+        scales."""
         words = self.k_block.words
         if not words:
             return ()

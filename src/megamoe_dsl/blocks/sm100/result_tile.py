@@ -34,7 +34,7 @@ def write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
 
 
 def chunk_address(tile: Int, chunk: Int, token: Int, tokens: int) -> Int:
-    """Of 8 channels of one of the first eight tokens, `token` modulo 8: result_tile(token % 8, 8 * chunk)."""
+    """Address of 8 channels of one of the first eight tokens, `token` modulo 8: result_tile(token % 8, 8 * chunk)."""
     return tile + (chunk >> 3) * (tokens * HALF_BYTES) + (token & 7) * HALF_BYTES + (((chunk ^ token) & 7) << 4)
 
 
@@ -49,5 +49,5 @@ def channel_bytes(n_block: Int, lane: Int, value_bytes: int = 2) -> Int:
 
 
 def read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:
-    """Of the 8 channels that a lane writes out: result_tile(row, 8 * (lane % 16))."""
+    """Address of the 8 channels that a lane writes out: result_tile(row, 8 * (lane % 16))."""
     return tile + ((lane >> 3) & 1) * (tokens * HALF_BYTES) + row * HALF_BYTES + (((lane ^ row) & 7) << 4)

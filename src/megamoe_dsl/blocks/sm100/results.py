@@ -39,13 +39,13 @@ class ResultRows(FinishedRows, Protocol):
 
     @property
     def value_bytes(self) -> int:
-        """Of a value of a row."""
+        """Bytes that a value of a row takes."""
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
-        """Of the rows so many steps on."""
+        """Addresses of the rows that lie `steps` rows after the first."""
 
     def has(self, row: Any) -> Any:
         """Whether a lane's channels of a row of the tile are to be written."""

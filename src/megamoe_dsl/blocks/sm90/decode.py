@@ -58,7 +58,7 @@ class CodeStage(Stage):
 
 @dataclass(frozen=True)
 class Half:
-    """Of a tile that both CTAs of a cluster multiply: the group of 128 rows that this CTA, number `rank`, decodes for both."""
+    """A half of a tile that both CTAs of a cluster multiply: the group of 128 rows that this CTA, number `rank`, decodes for both."""
 
     rank: Int32
 

@@ -44,7 +44,7 @@ class DecodedShare(RowShare):
 
     @staticmethod
     def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
-        """Of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
+        """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
         share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
         return replace(share, place=share.fragment_place()) if in_registers and not half else share
 
@@ -131,7 +131,7 @@ class DecodedShare(RowShare):
 
 @cute.jit
 def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
-    """`release_stage` under a condition."""
+    """Releases the stage where the condition holds."""
     if condition:
         release_stage(stage, lane)
 

@@ -87,7 +87,7 @@ class RowTile:
     num_bytes: Int32
 
     def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
-        """None."""
+        """Loads nothing: these rows have no scales."""
 
 
 @dataclass(frozen=True)

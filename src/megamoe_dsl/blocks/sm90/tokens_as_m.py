@@ -113,7 +113,7 @@ class RowShare(MathThread):
         return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
-        """Of each chunk, the scales of a K block's kinds of weight rows."""
+        """Scales of a K block, for each chunk and each kind of its weight rows."""
         return self.scales_of_chunks(scales.at(k), scales.alternating)
 
     def release(self, stage: Stage, more: Any) -> None:
@@ -138,7 +138,7 @@ class RowShare(MathThread):
 
     # --- which scales
     def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
-        """Of each chunk, the scales of its kinds of weight rows."""
+        """The rows of scales, sorted by chunk and by kind of weight rows."""
         if self.split is not None:
             return tuple(tuple(rows[self.scale_row(c, j)] for j in self.changes(c)) for c in range(self.chunks))
         first, second = rows
