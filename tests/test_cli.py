@@ -241,6 +241,7 @@ def test_an_artifact_prints_short() -> None:
     assert ".entry" not in repr(artifact) and "cubin" not in repr(artifact)
 
 
+@pytest.mark.sweep
 def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["inspect", *SMALL, "--arch", "sm_90a", "--sms", "4", "--tokens", "16"]
     fine = runner.invoke(app, arguments).output

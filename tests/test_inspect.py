@@ -173,6 +173,7 @@ def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: Sm
         assert one.instructions > 0
 
 
+@pytest.mark.sweep
 def test_a_second_chunk_doubles_a_combined_slot() -> None:
     one, two = (
         {m.key: m for m in compile_kernel(Sm100Config.choose(Problem(hidden, 512, 8, 2, 2, 64), 64, num_sms=4), line_info=True).measures}

@@ -72,6 +72,7 @@ def test_help_names_every_preset(command: str) -> None:
     assert set(PRESETS) <= set(re.findall(r"[\w.-]+\w", shown))
 
 
+@sample("flash-sm_100a", "flash-sm_90a", "pro-sm_90a", "deepseek-v3-sm_90a", "gpt-oss-120b-sm_100a")
 @pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(name: str, arch: str) -> None:

@@ -67,6 +67,7 @@ def test_a_gemms_wrong_bit_is_noticed(tmp_path: Path) -> None:
     assert any(f"{normal.name}: 0 {told}, 0 are wrong" in line for line in outcome.said), outcome.said
 
 
+@pytest.mark.sweep
 def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
     command, *_ = step("time", tmp_path, tmp_path).run
     shape = dict(zip(("hidden", "intermediate", "experts", "topk"), (512, 256, 4, 2), strict=True))

@@ -46,4 +46,4 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "moe_combine") for fault in COMBINE),
     *((fault, name) for fault in (*RING, *ALONE, *TILES, *WGMMA) for name in ("moe_fc1", "moe_fc2")),
 )
-SAMPLE = CASES[::4]
+SAMPLE = CASES[::8]

@@ -64,7 +64,7 @@ def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, weigh_results: b
             assert not any(torch.equal(a, b) for a, b in zip(without(case, name).reference().y, case.reference().y, strict=True))
 
 
-@sample("mega_moe_runs-fp8xfp4-32")
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("runs", "recipe", "block_m"),
     [(sm90_runs, "fp8xfp8", 16), rarely(sm90_runs, "fp8xmxfp4", 64), rarely(sm90_runs, "fp8xfp8", 128), (mega_moe_runs, "fp8xfp4", 32)],
@@ -76,6 +76,7 @@ def test_unfused(runs: ModuleType, recipe: str, block_m: int) -> None:
     prove_equal(runs.config(moe, block_m=block_m, num_sms=2), [case_of(runs, moe, (9, 4), 2, exact=False)])
 
 
+@pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     """Linear2 reads the top-k weight of a row before the row may be another token's."""
     moe = sm90_runs.problem(130, num_experts=2, topk=1, pool_rows=128, biases=True)

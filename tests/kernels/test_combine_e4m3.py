@@ -102,6 +102,7 @@ def test_a_pool_that_is_a_ring() -> None:
     sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("hidden", "topk"), [(1280, 2), sweep(1792, 6), sweep(512, 32)])
 def test_pieces(hidden: int, topk: int) -> None:
     """Pieces of 256 channels; the scales of a row are no whole number of bulk copies."""
@@ -136,6 +137,7 @@ def test_every_tier_of_sm100(tier: Any) -> None:
     mega_moe_runs.prove(kernel, [(9, 5)], exact=False)
 
 
+@pytest.mark.sweep
 def test_four_ranks_of_sm100() -> None:
     moe = problem(16, mega_moe_runs, num_ranks=4, num_experts=8, topk=3)
     mega_moe_runs.prove(mega_moe_runs.config(moe, num_sms=2), [(5, 0, 9, 2), (0, 0, 0, 0), (16, 11, 1, 16)], mask=0.1)

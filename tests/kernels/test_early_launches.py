@@ -118,9 +118,7 @@ WRONG = {
 }
 
 
-@sample(
-    "Linear1 lets Linear2 begin while rows are sorted", "slots sorted before experts are chosen", "results added up before they are there"
-)
+@sample("slots sorted before experts are chosen", "results added up before they are there")
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_launch_that_does_not_wait_is_seen(fault: str) -> None:
     which, change = WRONG[fault]

@@ -123,7 +123,7 @@ WAYS = (
 """Every option of the kernels of SM100 that changes how tokens or results travel, or who waits for them: of dispatch, and of combine."""
 
 
-@sample("8-mxfp8xmxfp8-1-to one rank")
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("ranks", "recipe", "way", "routing"),
     [

@@ -20,7 +20,7 @@ from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 from sweep import sample
 
-SAMPLE = CASES[::3]
+SAMPLE = CASES[::6]
 
 
 def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | None:

@@ -42,6 +42,7 @@ def test_a_launch_per_stage() -> None:
     assert [one.unequal for one in found] == [0] * 36
 
 
+@pytest.mark.sweep
 def test_ranks_take_turns() -> None:
     """Min-peeling over two sets: ranks with one, two or three tokens for the same expert lie in its pool as the reference says."""
     ranks = 36

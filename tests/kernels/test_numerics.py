@@ -29,6 +29,7 @@ def test_clamp_with_the_exact_silu():
     prove(config(problem(10, activation_clamp=2.0, fast_math=False)), [(10, 4)])
 
 
+@pytest.mark.sweep
 def test_exact_silu():
     """fast_math False takes another code path: no reciprocal approximation, a division."""
     kernel = config(problem(14, fast_math=False, hidden=512))

@@ -53,6 +53,7 @@ def test_exact_data_is_exact_with_any_sums():
         assert torch.equal(a, b)
 
 
+@pytest.mark.sweep
 def test_a_wrong_weight_scale_is_noticed():
     """The scale of the last K block and 128 rows of the busiest expert, an ulp of BF16 off."""
     moe = problem(12, hidden=512, num_experts=4)

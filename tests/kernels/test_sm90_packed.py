@@ -28,7 +28,7 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
     return fp8_problem(tokens, **{"num_experts": 4, "recipe": "fp8xmxfp4", **changes})
 
 
-@sample("8-False", "64-False", "128-True")
+@sample("8-False", "128-True")
 @pytest.mark.parametrize(
     ("block_m", "exact"),
     [(block_m, False) for block_m in PACKED_BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), rarely(64, True), (128, True)],
@@ -50,6 +50,7 @@ def test_four_ranks_unequal_and_empty(block_m, tokens):
     prove(config(moe, block_m=block_m, num_sms=2), [tokens, tokens[::-1]], mask=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [rarely(16), rarely(64), 128])
 def test_random_data_to_the_bit_with_clamp(block_m):
     prove(config(problem(20, activation_clamp=10.0, hidden=512), block_m=block_m, num_stages=2), [(20, 11)], exact=False)
@@ -101,7 +102,7 @@ def spread_out(case: HopperCase, shift: torch.Tensor) -> HopperCase:
     return HopperCase(**{**{field.name: getattr(case, field.name) for field in fields(case)}, "weights": weights})
 
 
-@sample("128")
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [8, rarely(64), 128])
 def test_channels_of_other_magnitudes(block_m):
     """The second 128 channels have scales 2^18 below the first ones': no shift spans that, the tile's own power of two does."""

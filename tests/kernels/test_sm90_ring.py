@@ -43,6 +43,7 @@ def test_two_tiles_on_one_ring():
     assert [one.unequal for one in layer.check(case, 1)] == [0]
 
 
+@pytest.mark.sweep
 def test_pairs_of_ctas():
     """Two blocks, of which a pair has both; two ranks, of which one receives all."""
     moe = problem(200, num_experts=2, topk=1, hidden=512, intermediate=256, pool_rows=256)

@@ -69,6 +69,7 @@ def test_the_deal_follows_the_schedule_and_the_result_does_not(subject: tuple[Sm
         assert all(a < b for numbers in sms for a, b in pairwise(numbers))
 
 
+@pytest.mark.sweep
 def test_a_slow_sm_takes_fewer_tiles(subject: tuple[Sm90Config, HopperCase], monkeypatch: pytest.MonkeyPatch) -> None:
     """The math warps of SM 0 run in one of eight sweeps."""
     run = machine.run_warp

@@ -42,6 +42,7 @@ def test_one_rank() -> None:
     prove_equal(config(moe, block_m=32, num_sms=2), [some, hopper_case(moe, (0,), 5)])
 
 
+@pytest.mark.sweep
 def test_clusters_of_two() -> None:
     """Linear stages in pairs of CTAs; two blocks of intermediate channels, so that half of a warp of SwiGLU has nothing."""
     moe = problem(150, num_ranks=1, hidden=512, intermediate=256, num_experts=2, topk=1)

@@ -67,6 +67,7 @@ def test_every_tile(block_m, block_k):
 ON_RANKS = [(block_m, block_k, ranks) for block_m, block_k in EVERY for ranks in (1, 2, 4)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "block_k", "ranks"), sampled(ON_RANKS, {(64, 256, 4)}))
 def test_every_tile_on_ranks(block_m, block_k, ranks):
     """Exact data, then random data within its bound: skewed routing, masked slots, a rank without tokens where there are several."""

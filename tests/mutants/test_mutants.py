@@ -72,6 +72,7 @@ def test_a_sample_is_noticed(kernel: str, name: str) -> None:
     assert climb(kernel, mutant).by
 
 
+@pytest.mark.sweep
 def test_the_package_itself_is_not() -> None:
     assert sound("pre_dispatch", "sm_90a")
 

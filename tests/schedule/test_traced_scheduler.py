@@ -202,6 +202,13 @@ def random_positions(family, config, order, rng):
     return found
 
 
+@sample(
+    "FusedMoeOrder-Sm100Config-192",
+    "FusedMoeOrder-Sm90Config-8",
+    "RingOrder-Sm90Config-128",
+    "DenseOrder-GemmPlan-96",
+    "GroupedOrder-GemmPlan-128",
+)
 @pytest.mark.parametrize(("family", "config"), CASES, ids=label)
 def test_traced_step_equals_host_step(traced, family, config):
     rng = random.Random(config.block_m)
