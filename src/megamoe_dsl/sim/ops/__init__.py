@@ -32,7 +32,7 @@ __all__ = [
 Handler = Callable[[WarpLike, Mask], Outcome | None]
 
 
-def converged(handler: Callable[[WarpLike, Mask], None]) -> Handler:
+def converged(handler: Handler) -> Handler:
     """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:

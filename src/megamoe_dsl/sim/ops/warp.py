@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +36,7 @@ class Members:
         self.fixed = _constant(operand)
         self.read: Reader = b.read(operand, np.uint32)
 
-    def gathered(self, handler: Callable[[WarpLike, Mask], None]) -> Handler:
+    def gathered(self, handler: Handler) -> Handler:
         """A handler that blocks while a named lane is elsewhere; an executing lane that is not named is an error."""
 
         def run(w: WarpLike, mask: Mask) -> Outcome | None:
