@@ -1,6 +1,7 @@
 # Everything runs from a virtual environment that the first target makes; only Python 3.11+ and a C compiler are needed.
 #   make demo      the layer on this host's Hopper GPUs, or else its PTX on two simulated ranks, compared with the reference
 #   make test      lint, types, tests
+#   make quick     lint, types, tests of what touches no compiler: a minute
 #   make lint      ruff and mypy
 #   make format    ruff, in place
 #   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
@@ -20,7 +21,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint format golden pictures api
+.PHONY: install demo test quick lint format golden pictures api
 
 install: $(INSTALLED)
 
@@ -54,6 +55,9 @@ pictures: $(INSTALLED)
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbours share compiled kernels, so they stay in one process
+
+quick: lint
+	$(BIN)/pytest --quick -n $(JOBS) --dist worksteal
 
 golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -m 'sweep or not sweep' -k figures

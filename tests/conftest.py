@@ -2,11 +2,13 @@
 
 import gc
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from forked import forked_process
+from quick import forbid_the_compiler, is_quick
 from sweep import mark_the_sweep
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
@@ -14,6 +16,19 @@ with suppress(ImportError):  # the checks on GPUs run without hypothesis
 
     settings.register_profile("any machine", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that touch no compiler, which they cannot import")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick"):
+        forbid_the_compiler()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("quick") and not is_quick(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

@@ -38,7 +38,7 @@ FOUR_BITS = [
     *((fault, HALVED) for fault in HALVED_FAULTS),
 ]
 ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER + FOUR_BITS
-SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER + FOUR_BITS[5::8]
+SAMPLE = ([(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER + FOUR_BITS[5::8])[::3]
 
 
 @cache
@@ -92,34 +92,6 @@ def test_faults_are_different(order):
     assert len(faults) > {PAIRS: 8, RING: 6, PACKED: 12, DECODED: 18, HALVED: 12}.get(order, 30)
 
 
-@sample(
-    "store_full not waited for-columns",
-    "store_empty not signalled-columns",
-    "news without release-columns",
-    "store_full for lanes that have not met-columns",
-    "work_tile_empty by a lane less-columns",
-    "ticket not published-columns",
-    "full by one loader-columns",
-    "weight bytes too many-columns",
-    "tokens without proxy fence-columns",
-    "wgmma without fence-columns",
-    "maxima read before they are written-columns",
-    "store_empty before the tile is read-rows",
-    "news for this CTA only-rows",
-    "Linear1 tile without proxy fence-rows",
-    "arrival not waited for by the token loader-rows",
-    "first group not waited for-rows",
-    "store_full by nine warps-rows",
-    "work_tile_empty not waited for-rows",
-    "multicast to one CTA-pairs",
-    "empty by the warps of one CTA-pairs",
-    "work_tile_empty by the readers of one CTA-pairs",
-    "barriers used before they are there-pairs",
-    "rows not waited for-ring",
-    "rows freed without release-ring",
-    "table not waited for-packed",
-    "codes_full not waited for-decoded",
-)
 @each_fault(ALL, SAMPLE)
 def test_fault_is_noticed(fault, subject):
     assert_fault_is_noticed(how_noticed, fault, subject)
