@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 POISON_BYTE = 0xFF
 """What uninitialized shared memory holds: a NaN in every floating-point format that has one."""
 POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
-POISON: dict[Any, Any] = {dtype: np.full(32, POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
+POISON: dict[type, NDArray[Any]] = {dtype: np.full(32, POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
 """What registers hold while an asynchronous operation is to write them."""
 B128 = np.complex128
 """Stands for 16 opaque bytes."""
