@@ -32,6 +32,21 @@ class Activation:
         return self.gate_limit is None and self.up_limit is None
 
 
+@dataclass(frozen=True)
+class GatedProduct:
+    """What a kernel makes of gate and up: both clamped, gate activated, their product, times the top-k weight.
+
+    clamp      limit of gate and up before anything else, in BF16; None: none
+    fast_math  approximate exponential and reciprocal
+    weighed    whether the product is multiplied with the token's top-k weight; else the weight is applied to results
+    """
+
+    activation: Activation
+    clamp: float | None
+    fast_math: bool
+    weighed: bool
+
+
 SILU = "silu"
 ACTIVATIONS = {
     one.name: one

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import SupportsIndex
 
-from .activation import ACTIVATIONS, SILU, Activation
+from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
 from .integer import as_integer
 from .recipe import BF16, COMBINE, LAYER_RECIPES, RECIPES, Recipe
 
@@ -123,6 +123,11 @@ class Problem:
     def activates(self) -> Activation:
         """What becomes of gate and up."""
         return ACTIVATIONS[self.activation]
+
+    @property
+    def product(self) -> GatedProduct:
+        """What becomes of gate and up."""
+        return GatedProduct(self.activates, self.activation_clamp, self.fast_math, not self.weigh_results)
 
     @property
     def label(self) -> str:

@@ -166,8 +166,8 @@ TAIL = (
         "up is not clamped from below",
         "wrong number",
         "activate_bf16",
-        "cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, problem.activation_clamp), -problem.activation_clamp)",
-        "cast.clamp_above_bf16(up_pair, problem.activation_clamp)",
+        "cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, form.clamp), -form.clamp)",
+        "cast.clamp_above_bf16(up_pair, form.clamp)",
         (
             "tests/kernels/test_sm90_numerics.py::test_other_combinations_of_clamp_and_silu",
             "tests/kernels/test_numerics.py::test_activation_clamp",

@@ -6,7 +6,7 @@ from typing import Any
 
 from cutlass import Float32
 
-from ..activation import Activation
+from ..activation import Activation, GatedProduct
 from ..device import cast
 from ..device.cast import soft_limit
 
@@ -19,18 +19,18 @@ def activate(ctx: Any, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tupl
 
 def activate_bf16(ctx: Any, gate_pair: Any, up_pair: Any, weights: tuple[Any, Any]) -> list[Any]:
     """The same of two BF16 in a word each."""
-    problem = ctx.config.problem
-    if problem.activation_clamp is not None:
-        gate_pair = cast.clamp_above_bf16(gate_pair, problem.activation_clamp)
-        up_pair = cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, problem.activation_clamp), -problem.activation_clamp)
+    form: GatedProduct = ctx.config.problem.product
+    if form.clamp is not None:
+        gate_pair = cast.clamp_above_bf16(gate_pair, form.clamp)
+        up_pair = cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, form.clamp), -form.clamp)
     pairs = zip(cast.unpack_bf16(gate_pair), cast.unpack_bf16(up_pair), weights, strict=True)
-    return [product(problem, g, u, w) for g, u, w in pairs]
+    return [product(form, g, u, w) for g, u, w in pairs]
 
 
-def product(problem: Any, gate: Any, up: Any, weight: Any) -> Any:
+def product(form: GatedProduct, gate: Any, up: Any, weight: Any) -> Any:
     """The activated product of one gate and one up value, times the top-k weight."""
-    value = gated(problem.activates, gate, problem.fast_math) * linear(problem.activates, up)
-    return value if problem.weigh_results else value * weight
+    value = gated(form.activation, gate, form.fast_math) * linear(form.activation, up)
+    return value * weight if form.weighed else value
 
 
 def gated(form: Activation, gate: Any, fast: bool) -> Any:

@@ -28,7 +28,6 @@ class RoutingKernel(Kernel):
 
     def label(self, config: TokensConfig) -> str:
         p = config.problem
-        assert isinstance(p, RoutingProblem)
         return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
 
 
@@ -46,7 +45,6 @@ class TopExpertsKernel(RoutingKernel):
 
     def label(self, config: TokensConfig) -> str:
         p = config.problem
-        assert isinstance(p, TopExpertsProblem)
         return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
 
     def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ....activation import ACTIVATIONS, SILU, Activation
+from ....activation import ACTIVATIONS, SILU, Activation, GatedProduct
 from ....recipe import E2M1, E4M3, UNSCALED, Format
 from ..problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
 
@@ -44,7 +44,6 @@ class GatherGemmProblem(GemmProblem):
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     of_experts: ClassVar[bool] = True
-    weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,8 +84,9 @@ class GatherGemmProblem(GemmProblem):
         return ACTIVATIONS[self.activation]
 
     @property
-    def activation_clamp(self) -> float | None:
-        return self.activates.clamp
+    def product(self) -> GatedProduct:
+        """What becomes of gate and up; top-k weights are applied where a token's results are summed."""
+        return GatedProduct(self.activates, self.activates.clamp, self.fast_math, weighed=False)
 
     @property
     def places_rows(self) -> bool:  # type: ignore[override]
