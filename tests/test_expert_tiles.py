@@ -27,7 +27,7 @@ def test_tiles_of_the_record_are_among_them() -> None:
     (few, many) = find_points(["deepseek-v3:1024:bf16xbf16", "deepseek-v3:16384:bf16xbf16"])
     tiles = {name: (one.block_m, one.block_n, one.swap_ab) for name, one in tile_configs(few, TARGET).items() if name != ONE_BY_ONE}
     assert tiles == {"chosen": (48, 128, True), "equal rows": (32, 128, True), "twice the columns": (48, 256, True)}
-    shapes = {name: (one.block_m, one.block_n, one.halves) for name, one in tile_configs(many, TARGET).items()}
+    shapes = {name: (one.block_m, one.block_n, one.half_tiles) for name, one in tile_configs(many, TARGET).items()}
     assert shapes == {"chosen": (128, 256, False), "half tiles": (128, 256, True), "192 x 128": (192, 128, False)}
 
 

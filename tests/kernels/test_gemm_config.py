@@ -51,7 +51,7 @@ BAD_CONFIGS = {
     "k_in_flight = 4: must be such that all sums fit 232 registers of a thread: they take 352": {"k_in_flight": 4},
     "num_stages = 99: must be between 2 and 5, or 0 for the deepest": {"num_stages": 99},
     "epilogue_buffers = 3: must be 1 or 2": {"epilogue_buffers": 3},
-    "dealt = 1: must be True or False": {"dynamic_schedule": 1},
+    "dynamic_schedule = 1: must be True or False": {"dynamic_schedule": 1},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
     "prefetch_weights = True: must be False but for a packed problem whose B is loaded as it is": {"prefetch_weights": True},
     "group_m = 0: must be positive": {"group_m": 0},
@@ -113,7 +113,7 @@ def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part
     assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.rows.scale_rows(config.tile) == 0
     assert GemmConfig(UNSCALED, 128, 224).tile.splits(False) == (224,)
     for rows in (1, 64, 4096):
-        assert find_kernel("gemm").choose(UNSCALED, H200, rows).ahead == 1
+        assert find_kernel("gemm").choose(UNSCALED, H200, rows).k_in_flight == 1
 
 
 def test_formats_of_the_other_architecture_are_refused() -> None:

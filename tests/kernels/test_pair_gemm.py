@@ -135,7 +135,7 @@ BAD = {
     "num_sms = 147: must be a positive multiple of 2": {"num_sms": 147},
     "epilogue_warpgroups = 3: must be 1 or 2": {"epilogue_warpgroups": 3},
     "group_m = 0: must be positive": {"group_m": 0},
-    "dealt = 1: must be True or False": {"dynamic_schedule": 1},
+    "dynamic_schedule = 1: must be True or False": {"dynamic_schedule": 1},
     "num_stages = 99: must be between 2 and 8, or 0 for the deepest": {"num_stages": 99},
 }
 

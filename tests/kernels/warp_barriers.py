@@ -68,7 +68,8 @@ def warp_barriers_of(compiled: Artifact) -> tuple[WarpBarrier, ...]:
 
 def function_at(name: str, line: int, arch: Arch) -> str:
     """The function of the family's file of this name, for this architecture, that has the line."""
-    (file,) = (path for path in FOLDER.rglob(name) if path.parent.name != OTHERS_FOLDER[arch.name])
+    files = (*FOLDER.glob(name), *FOLDER.glob(f"sm*/{name}"))
+    (file,) = (path for path in files if path.parent.name != OTHERS_FOLDER[arch.name])
     functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
     (function,) = (one.name for one in functions if one.lineno <= line <= (one.end_lineno or 0))
     return function

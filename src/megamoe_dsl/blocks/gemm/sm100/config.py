@@ -78,6 +78,9 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages", "consumers", "pairs")
         for field in ("dynamic_schedule", "trace"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+        counts, where = ((1, 2), "1 or 2") if problem.of_experts else ((1,), "1 but over the rows of experts")
+        require(self.consumers in counts, "consumers", self.consumers, where)
+        require(self.pairs in counts, "pairs", self.pairs, where)
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
@@ -95,9 +98,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     def _check_experts(self) -> None:
         """What only the rows of experts allow, and whether tensor memory and D have room for it.  Raises `ConfigError`."""
-        counts, where = ((1, 2), "1 or 2") if self.problem.of_experts else ((1,), "1 but over the rows of experts")
-        require(self.consumers in counts, "consumers", self.consumers, where)
-        require(self.pairs in counts, "pairs", self.pairs, where)
         require(self.problem.of_experts or not self.trace, "trace", self.trace, "False but over the rows of experts")
         most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
