@@ -81,7 +81,7 @@ def test_every_citation_has_its_entry() -> None:
 
 def test_citations_of_every_kind_are_found() -> None:
     found = Counter(heading for file in SOURCES for heading, _ in cited(file.read_text()))
-    assert found["The article"] >= 30 and found["PTX ISA"] >= 60 and found["SM100_FACTS"] >= 4
+    assert found["The article"] >= 30 and found["PTX ISA"] >= 60 and found["SM100_FACTS"] >= 5
     assert found["MEGAMOE_FACTS"] >= 1 and found["DeepGEMM"] >= 4 and found[""] >= 4
 
 

@@ -9,6 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ..device.cluster import sync_cluster
 from ..device.mbarrier import fence_init, init
 from ..device.sync import let_next_launch_begin, wait_for_launches_before
 from ..device.tma import acquire_tensor_map, prefetch_tensor_map
@@ -42,6 +43,22 @@ def acquire_maps(ctx: Any, count: cutlass.Constexpr[int]):
             acquire_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
         for i in cutlass.range_constexpr(count):
             prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
+
+
+@cute.jit
+def set_up_together(ctx: Any):
+    """Waits for all threads of the cluster: what each has set up is visible to the others."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+    else:
+        cute.arch.sync_threads()
+
+
+@cute.jit
+def end_together(ctx: Any):
+    """Waits for the cluster: no CTA leaves while another may still reach its SMEM."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
 
 
 def begin() -> None:

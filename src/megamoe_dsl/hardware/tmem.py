@@ -1,4 +1,4 @@
-"""Tensor memory of a CTA of SM100: 512 columns of 128 lanes x 32 bits (PTX ISA, Tensor Memory)."""
+"""Tensor memory of a CTA of SM100: 512 columns of 128 lanes x 32 bits (PTX ISA, Tensor Memory; SM100_FACTS, TMEM)."""
 
 from __future__ import annotations
 

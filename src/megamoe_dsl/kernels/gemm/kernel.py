@@ -20,15 +20,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ...blocks.gemm.addresses import addresses
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext
 from ...blocks.gemm.gather.row_table import fill_tables
-from ...blocks.gemm.setup import end_together, prefetch_maps, rank_in_cluster, set_up_together
+from ...blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
-from ...blocks.setup import begin, begin_after_others, init_barriers, shared_memory
+from ...blocks.setup import begin, begin_after_others, end_together, init_barriers, set_up_together, shared_memory
 from ...blocks.warp_roles import WarpRole, run_roles, warps
 from ...device.e2m1 import store_table
 

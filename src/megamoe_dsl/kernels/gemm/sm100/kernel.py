@@ -20,7 +20,6 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from ....blocks.gemm.addresses import addresses
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.gather.row_table import fill_tables
 from ....blocks.gemm.gather.sm100.epilogue import finish_tile
@@ -28,7 +27,7 @@ from ....blocks.gemm.gather.sm100.gate_up_operand import gate_up_operand
 from ....blocks.gemm.gather.sm100.gather import announce_scales, gather_tokens
 from ....blocks.gemm.gather.sm100.list_rows import list_rows
 from ....blocks.gemm.gather.sm100.tile_search import schedule_tiles as schedule_experts
-from ....blocks.gemm.setup import prefetch_maps
+from ....blocks.gemm.setup import addresses, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_tokens, load_weights, weight_operand

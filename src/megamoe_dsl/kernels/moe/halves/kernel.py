@@ -20,16 +20,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
-from ....blocks.gemm.addresses import addresses
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.epilogue_rows import finish_tile
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
-from ....blocks.gemm.setup import end_together, prefetch_maps, rank_in_cluster
+from ....blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
 from ....blocks.rank_barrier import Group
-from ....blocks.setup import init_barriers, shared_memory
-from ....device.cluster import sync_cluster
+from ....blocks.setup import end_together, init_barriers, set_up_together, shared_memory
 from ....device.memory import load_u32, store_shared_u32
 from ....device.warp import set_max_registers
 from . import combine, dispatch, scatter, serial
@@ -56,16 +54,7 @@ def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
     if (warp == SCHEDULER_WARP) & (cute.arch.lane_idx() == 0):
         # SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks.
         store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
-    sync_all(ctx)
-
-
-@cute.jit
-def sync_all(ctx: EpContext):
-    """All threads of the cluster."""
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
-    else:
-        cute.arch.sync_threads()
+    set_up_together(ctx)
 
 
 @cute.jit

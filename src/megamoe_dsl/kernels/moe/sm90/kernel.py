@@ -28,9 +28,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import acquire_maps, init_barriers, shared_memory
+from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together, shared_memory
 from ....blocks.warp_roles import WarpRole, run_roles, warps
-from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ..arguments import Arguments
 from ..context import Context
@@ -98,10 +97,7 @@ def initialize(ctx: Context, warp: Any):
     if cutlass.const_expr(ctx.config.packed):
         if warp == by.table:
             store_table(ctx.shared("decoded"))
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
-    else:
-        cute.arch.sync_threads()
+    set_up_together(ctx)
 
 
 @cute.kernel
@@ -112,5 +108,4 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialize(ctx, warp)
     run_roles(roles(config), ctx, warp)
-    if cutlass.const_expr(config.cluster > 1):
-        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+    end_together(ctx)

@@ -28,10 +28,9 @@ from cutlass import Int32
 
 from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.setup import acquire_maps, init_barriers
+from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.warp_roles import WarpRole, run_roles
-from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
@@ -76,16 +75,7 @@ def initialize(ctx: StageContext, warp: Any):
         if cutlass.const_expr(config.packed):
             if warp == DECODED_WARP:
                 store_table(ctx.shared("decoded"))
-    sync_all(ctx)
-
-
-@cute.jit
-def sync_all(ctx: StageContext):
-    """All threads of the cluster."""
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        sync_cluster()
-    else:
-        cute.arch.sync_threads()
+    set_up_together(ctx)
 
 
 @cute.kernel
@@ -130,8 +120,7 @@ def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialize(ctx, warp)
     run_roles(linear_roles(config), ctx, warp)
-    if cutlass.const_expr(config.cluster > 1):
-        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+    end_together(ctx)
 
 
 def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:

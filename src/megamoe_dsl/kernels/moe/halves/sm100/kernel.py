@@ -20,9 +20,8 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from .....blocks.gemm.addresses import addresses
 from .....blocks.gemm.context import GemmContext
-from .....blocks.gemm.setup import prefetch_maps
+from .....blocks.gemm.setup import addresses, prefetch_maps
 from .....blocks.gemm.sm100.config import LOADER_WARPS
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
 from .....blocks.gemm.sm100.load import load_tokens, load_weights
