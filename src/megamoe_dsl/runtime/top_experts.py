@@ -14,8 +14,8 @@ from ..kernels.expert_routing.problem import BF16, F32, SOFTMAX, TopExpertsProbl
 from ..problem import ProblemError
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
-from .cuda_kernel import CudaKernel
-from .custom_op import define, is_plain_call
+from .cuda_kernel import LAUNCHES, CudaKernel
+from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current, gpu_target
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
@@ -41,8 +41,10 @@ def top_experts(
     groups       experts are that many groups, of which the `topk_groups` with the highest sums of two scores have a chance
     scale        that weights are multiplied with
 
-    Of equal scores the expert with the lower number comes first.  Raises `ProblemError` before anything is launched.
+    Of equal scores the expert with the lower number comes first; -0.0 equals 0.0, and a NaN is the highest.  Threads may call at once, as
+    they may `moe`.  Raises `ProblemError` before anything is launched, also for a tensor that requires grad: there is no backward pass.
     """
+    check_no_gradient(("router_logits", "bias"), (logits, bias))
     call = launch if is_plain_call(logits) else top_experts_op
     found: Chosen = call(logits, bias, topk, scores, groups, topk_groups, scale)
     return found
@@ -65,9 +67,10 @@ class TopExpertsPlan:
     def launch(self, logits: torch.Tensor, bias: torch.Tensor | None, topk_idx: int, topk_weights: int) -> None:
         """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
-        values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
-        self._kernel.launch()
+        with LAUNCHES:
+            values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
+            values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
+            self._kernel.launch()
 
 
 @lru_cache

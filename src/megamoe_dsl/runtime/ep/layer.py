@@ -26,6 +26,7 @@ from ...quant import ExpertWeights
 from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
+from ..custom_op import check_no_gradient
 from ..layer import gpu_name, usable_sms
 from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
@@ -142,8 +143,10 @@ class EpMoE(torch.nn.Module):
                       at, which waits for the device, but not while a graph is captured
         out           where y goes
 
-        Raises `ProblemError` before anything is launched.
+        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
+        pass.
         """
+        check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
         if x_sf is None:
             x, x_sf = quantize_rows(x, self.problem.formats.activations)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
