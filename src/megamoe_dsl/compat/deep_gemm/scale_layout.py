@@ -25,8 +25,8 @@ def transform_sf_into_required_layout(
             `disable_ue8m0_cast`; without E where num_groups is None
     Returns int32 [E, mn, k / 128], strides of M-major words, or the FP32 scales as they are.
 
-    Raises `ProblemError` for another recipe or shape, and for scales that are no powers of two from 2^-127 to 2^127, or FP32 scales that are
-    negative, infinite or NaN: nothing is rounded.
+    Raises `ProblemError` for another recipe or shape, and for scales that are no powers of two from 2^-127 to 2^127, or FP32 scales that
+    are negative, infinite or NaN: nothing is rounded.
     """
     recipe = tuple(recipe)
     lead = () if num_groups is None else (num_groups,)
