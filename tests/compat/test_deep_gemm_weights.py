@@ -69,7 +69,7 @@ def test_sm100_takes_what_deep_gemm_itself_made() -> None:
 
 
 def test_scales_that_are_refused() -> None:
-    with pytest.raises(ProblemError, match="sf = 1.5: must be powers of two"):
+    with pytest.raises(ProblemError, match=r"sf = 1\.5: must be powers of two"):
         transform_sf_into_required_layout(torch.full((1, 128, 4), 1.5), 128, 128, (1, 32), 1)
     with pytest.raises(ProblemError, match="recipe"):
         transform_sf_into_required_layout(torch.ones(1, 128, 4), 128, 128, (1, 16), 1)
