@@ -95,11 +95,11 @@ def in_best_groups(config: TopExpertsConfig, words: list[Any], lane: Any) -> lis
             own, total = without(own, lane, expert), total + score_of_word(most)
         sums.append(word_of(total))
     kept = []
-    for group, total in enumerate(sums):
+    for group, mine in enumerate(sums):
         better = Int32(0)
         for other, theirs in enumerate(sums):
             if other != group:
-                ahead = theirs >= total if other < group else theirs > total
+                ahead = theirs >= mine if other < group else theirs > mine
                 better = better + Int32(cutlass.select_(ahead, Int32(1), Int32(0)))
         own = words[group * steps : (group + 1) * steps]
         kept += [Uint32(cutlass.select_(better < problem.topk_groups, word, Uint32(NONE))) for word in own]
