@@ -198,7 +198,7 @@ _OTHERS = "str gate_up, str activation, Tensor? factors=None"
 
 
 def _without_preactivations(*given: Any) -> torch.Tensor:
-    return launch(*given[:7], None, *given[7:])
+    return launch(*(*given[:7], None, *given[7:]))
 
 
 moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", _without_preactivations, _fake)
