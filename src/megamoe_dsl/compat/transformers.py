@@ -79,6 +79,7 @@ def fp8_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
 
 
 def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -> str:
+    """Why weights in either format are refused: an activation, a dtype, gradients or a shape."""
     if not isinstance(experts.act_fn, (SILU, torch.nn.SiLU)):
         return "its activation is not silu(gate) * up"
     if hidden_states.dtype != torch.bfloat16:
@@ -90,6 +91,7 @@ def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -
 
 @torch.compiler.assume_constant_result
 def shape_refusal(hidden: int, intermediate: int, num_experts: int, recipe: str) -> str:
+    """What `ExpertLayer` says against a shape; a compiler takes the answer as a constant."""
     try:
         ExpertLayer(hidden, intermediate, num_experts, 1, recipe=recipe)
     except ProblemError as error:
@@ -107,6 +109,7 @@ def fall_back(functions: Any, experts: Experts, reason: str, *given: torch.Tenso
 
 @lru_cache
 def warn_once(layer: str, reason: str) -> None:
+    """One line in the log for each pair of layer and reason."""
     logging.getLogger("megamoe_dsl").warning("%s runs as %r, not %r: %s", layer, FALLBACK, NAME, reason)
 
 
