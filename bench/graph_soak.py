@@ -284,9 +284,9 @@ def main() -> None:
         configs = [config for case in cases for config in case.configs(TARGET)]
         print(f"{compile_ahead(configs, ArtifactStore(given.folder), given.jobs)} kernels into {given.folder}")
         return
-    well = run(given, cases)
-    sys.stdout.flush()
-    os._exit(not well)  # with a dead context an orderly exit can hang
+    if not run(given, cases):
+        sys.stdout.flush()
+        os._exit(1)  # with a dead context an orderly exit can hang
 
 
 if __name__ == "__main__":

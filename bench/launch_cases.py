@@ -172,7 +172,8 @@ def experts(recipe: str) -> LaunchCase:
 
 
 def gemms(kind: str, recipe: str) -> LaunchCase:
-    return LaunchCase(f"gemm {kind} {recipe}", partial(gemm_configs, kind, recipe), partial(gemm_calls, kind, recipe))
+    family = "decoding" if gemm_problem(kind, recipe).decodes else "gemm"
+    return LaunchCase(f"{family} {kind} {recipe}", partial(gemm_configs, kind, recipe), partial(gemm_calls, kind, recipe))
 
 
 FP8, BF16, PACKED_WEIGHTS = "fp8xfp8", "bf16xbf16", "fp8xmxfp4"
