@@ -1,6 +1,6 @@
 """Random layers beside the reference, as `megamoe fuzz`, on a machine without typer and rich.
 
-    python bench/fuzz.py --gpu --minutes 8          where a GPU, hypothesis and the DSL are; kernels are compiled on the spot
+python bench/fuzz.py --gpu --minutes 8          where a GPU, hypothesis and the DSL are; kernels are compiled on the spot
 """
 
 from __future__ import annotations

@@ -9,16 +9,17 @@ import torch
 from ..arch import SM90
 from ..cases import Case
 from ..config_error import ConfigError
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
 from .data import case_of
-from .machine import Machine
+from .machine import TrialMachine
 from .trial import Trial
 
 Results = Sequence[Sequence[torch.Tensor]]
 """y of every call, of every rank."""
 
 
-def check_trial(trial: Trial, machine: Machine) -> str:
+def check_trial(trial: Trial, machine: TrialMachine) -> str:
     """What is wrong, in a line; empty where nothing is."""
     try:
         return find_wrong(trial, machine)
@@ -26,7 +27,7 @@ def check_trial(trial: Trial, machine: Machine) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def find_wrong(trial: Trial, machine: Machine) -> str:
+def find_wrong(trial: Trial, machine: TrialMachine) -> str:
     """As `check_trial`, but raises what the layer raises."""
     config = trial.config
     cases = [case_of(config.problem, call) for call in trial.calls]
@@ -34,22 +35,22 @@ def find_wrong(trial: Trial, machine: Machine) -> str:
     for number, (case, y) in enumerate(zip(cases, found, strict=True), 1):
         if wrong := unlike_reference(case, y, machine, promoted=config.arch == SM90):
             return f"call {number}: {wrong} elements of y differ from the reference by more than the bound"
-    others = {"another tile": trial.other, "the unfused layer": config if trial.unfused and has_stages(trial) else None}
-    for name, other in others.items():
-        if other is not None and (wrong := unequal_bits(found, machine.results(other, cases, trial.schedule, fused=name == "another tile"))):
-            return f"{wrong} elements of y differ from those of {name}"
+    if trial.other is not None and (wrong := unequal_bits(found, machine.results(trial.other, cases, trial.schedule, fused=True))):
+        return f"{wrong} elements of y differ from those of another tile"
+    if trial.unfused and has_stages(config) and (wrong := unequal_bits(found, machine.results(config, cases, trial.schedule, fused=False))):
+        return f"{wrong} elements of y differ from those of the unfused layer"
     return ""
 
 
-def has_stages(trial: Trial) -> bool:
+def has_stages(config: MegaMoeConfig) -> bool:
     """Whether the problem is one of the unfused layer's."""
     try:
-        return bool(stage_configs(trial.config))
+        return bool(stage_configs(config))
     except ConfigError:
         return False
 
 
-def unlike_reference(case: Case, y: Sequence[torch.Tensor], machine: Machine, *, promoted: bool) -> int:
+def unlike_reference(case: Case, y: Sequence[torch.Tensor], machine: TrialMachine, *, promoted: bool) -> int:
     """Elements farther from the reference than explained: with partial sums of Hopper's tensor core, where they are promoted, or exact."""
     wanted = case.reference("hopper" if promoted else torch.float64).y
     bounds = machine.hopper_bound(case) if promoted else case.bound()

@@ -36,7 +36,7 @@ def case_of(problem: Problem, call: FuzzedCall) -> Case:
 
 @lru_cache(4)
 def weights_of(problem: Problem, values: str) -> tuple[ExpertWeights, ...]:
-    """Of every rank."""
+    """Weights of every rank's experts."""
     generator, found = torch.Generator().manual_seed(0), []
     for rank in range(problem.num_ranks):
         drawn = random_weights(problem, rank, 0)
@@ -52,7 +52,8 @@ def changed(codes: torch.Tensor, scales: torch.Tensor, values: str, generator: t
     if values == "equal":
         return raw[:1].expand_as(raw).contiguous().view(codes.dtype), scales[:1].expand_as(scales).contiguous()
     if values == "heavy":
-        tails = (torch.randn(scales.shape, generator=generator) / torch.randn(scales.shape, generator=generator).abs().clamp(min=1e-3)).round()
+        normal, other = torch.randn(2, *scales.shape, generator=generator)
+        tails = (3 * normal / other.abs().clamp(min=1e-3)).round()
         return codes, moved(scales, tails.clamp(-BINADES, BINADES).int())
     if values == "subnormal":
         down = torch.full(scales.shape, -DOWN, dtype=torch.int32)

@@ -23,14 +23,14 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 WATCHDOG_NS = 5 * 10**9
 
 
-class Machine(Protocol):
+class TrialMachine(Protocol):
     """Runs layers, and says how far y may be from the reference with the tensor core's sums."""
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
         """y of every rank on the CPU, of calls that follow one another on the same buffers.  Raises what goes wrong."""
 
     def hopper_bound(self, case: Case) -> list[torch.Tensor]:
-        """Of every rank, float64, where partial sums are Hopper's to the bit."""
+        """What approximate functions may change: float64 of every rank, where partial sums are Hopper's to the bit."""
 
 
 class FindingError(Exception):
@@ -41,12 +41,12 @@ class SimulatedMachine:
     """Both architectures, any number of ranks, with the race detector."""
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
-        options = {"seed": schedule}
+        """As of any machine; raises `FindingError` for a race."""
         weights, found = cases[0].weights, []
         if fused:
-            moe = SimulatedMoE(compile_kernel(config, line_info=True), weights, **options)
+            moe: SimulatedMoE = SimulatedMoE(compile_kernel(config, line_info=True), weights, seed=schedule)
         else:
-            moe = SimulatedStages([compile_kernel(one, line_info=True) for one in stage_configs(config)], weights, **options)
+            moe = SimulatedStages([compile_kernel(one, line_info=True) for one in stage_configs(config)], weights, seed=schedule)
         for case in cases:
             if case.weights is not weights:
                 weights = case.weights
@@ -65,19 +65,19 @@ class SimulatedMachine:
 class GpuMachine:
     """One rank; kernels are compiled into `folder`, all of a layer at a time by `jobs` processes."""
 
-    def __init__(self, folder: Path, jobs: int) -> None:
-        self.folder, self.jobs = folder, jobs
+    def __init__(self, folder: Path, jobs: int, device: str = "cuda") -> None:
+        self.folder, self.jobs, self.device = folder, jobs, device
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
+        """As of any machine; compiles first, and launches on NaN in y."""
         compile_all(self.folder, [config] if fused else list(stage_configs(config)), self.jobs)
-        symmetric = SymmetricBuffer.allocate(config.problem, config.arch)
-        weights, found = cases[0].to("cuda").weights, []
-        kernel = bind(ArtifactStore(self.folder), config, symmetric, weights[0], WATCHDOG_NS, fused)
-        for case in cases:
-            there = case.to("cuda")
+        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device)
+        moved, found = [case.to(self.device) for case in cases], []
+        kernel = bind(ArtifactStore(self.folder), config, symmetric, moved[0].weights[0], WATCHDOG_NS, fused)
+        for there in moved:
             kernel.buffers.load_weights(there.weights[0])
             kernel.buffers.load(Inputs(there.x[0], there.x_sf[0], there.topk_idx[0], there.topk_weights[0]))
-            y = torch.full((len(there.x[0]), case.problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda")
+            y = torch.full((len(there.x[0]), config.problem.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
             kernel(y)
             kernel.synchronize()
             found.append([y.cpu()])

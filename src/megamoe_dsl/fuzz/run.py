@@ -11,7 +11,7 @@ from ..integer import as_integer
 from ..options.fuzz import FuzzOptions
 from ..problem import ProblemError
 from .check import check_trial
-from .machine import GpuMachine, Machine, SimulatedMachine
+from .machine import GpuMachine, SimulatedMachine, TrialMachine
 from .search import FoundError, Search
 from .strategies import MAKERS, ON_A_GPU, SIMULATED, trials
 from .trial import Trial
@@ -48,7 +48,7 @@ def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
     return found is None
 
 
-def machine_of(given: FuzzOptions) -> tuple[Machine, tuple[str, ...]]:
+def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
     """Where trials run, and the architectures that it has.  Raises `ProblemError` for a host without a GPU that has a kernel."""
     if not given.gpu:
         return SimulatedMachine(), tuple(MAKERS)
@@ -64,7 +64,7 @@ def machine_of(given: FuzzOptions) -> tuple[Machine, tuple[str, ...]]:
 
 
 def verdict(count: int, seconds: float, found: FoundError | None, *, gpu: bool) -> str:
-    """The last lines."""
+    """What is said at the end: how many trials passed, or the failure and the command that repeats it."""
     if found is None:
         return f"PASS: {count} trials in {seconds:.0f} s, none failed"
     command = f"{COMMAND}{' --gpu' if gpu else ''} --repeat {shlex.quote(found.trial.to_json())}"

@@ -51,7 +51,7 @@ def layers(draw: st.DrawFn, sizes: Sizes, arch: str) -> MegaMoeConfig:
 
 
 def fields_of_calls(problem: Problem) -> dict[str, st.SearchStrategy[Any]]:
-    """Of a call, by name."""
+    """Strategies of a call's fields, by name."""
     count = st.one_of(st.integers(0, problem.max_tokens_per_rank), st.just(problem.max_tokens_per_rank))
     return {
         "tokens": st.tuples(*[count] * problem.num_ranks),
