@@ -55,10 +55,12 @@ class TopExpertsPlan:
     """The kernel of all calls with logits of one layout."""
 
     def __init__(self, problem: TopExpertsProblem, device: torch.device) -> None:
-        self._topk, self._kernel = problem.topk, top_experts_kernel(problem, device)
+        self._topk, self._device, self._kernel = problem.topk, device, top_experts_kernel(problem, device)
 
     def __call__(self, logits: torch.Tensor, bias: torch.Tensor | None) -> Chosen:
-        """Launches on torch's current stream."""
+        """Launches on torch's current stream.  Raises `ProblemError` for the wrong device."""
+        if self._device.index != torch._C._cuda_getDevice():
+            check_current(self._device)
         tokens = logits.shape[0]
         idx = torch.empty((tokens, self._topk), dtype=torch.int64, device=logits.device)
         weights = torch.empty((tokens, self._topk), dtype=torch.float32, device=logits.device)
