@@ -92,7 +92,7 @@ def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
 
 @cute.jit
 def multiply_for_combine(gemm: EpGemm, warp: Any):
-    """A math warp of Linear2."""
+    """Runs the math warps of Linear2, which also say when all tiles of this CTA are in memory."""
     config = gemm.ep.config
     math(gemm, warp, finish_results(config))
     if cutlass.const_expr(not config.serial):

@@ -61,7 +61,7 @@ def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
 
 @cute.jit
 def finish_tiles(gemm: EpGemm):
-    """An epilogue warp."""
+    """Runs the epilogue warps, which for combine say when all tiles of this CTA are in memory."""
     config, group = gemm.ep.config, math_group(gemm.ep.config)
     if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
         epilogue(gemm, group.thread)
