@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "megamoe_dsl"
 NAME = PACKAGE.name
 SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "shared_experts", "target"}
 MAY_IMPORT: dict[str, set[str]] = {
-    **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
+    **{name: set() for name in ("integer", "json_file", "activation", "arch", "recipe", "layouts", "sass")},
+    "tuned": {"integer", "json_file"},
     "hardware": {"layouts"},
     "schedule": {"layouts"},
     "device": {"hardware", "layouts"},
@@ -26,14 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "blocks", "kernels", "sim"},
-    "artifact": {*SHAPE, "device", "blocks", "kernels", "sass"},
+    "artifact": {*SHAPE, "device", "blocks", "json_file", "kernels", "sass"},
     "presets": {*SHAPE, "artifact", "blocks", "kernels"},
-    "pictures": {*SHAPE, "blocks", "kernels", "schedule"},
+    "pictures": {*SHAPE, "blocks", "json_file", "kernels", "schedule"},
     "predict": {*SHAPE, "blocks", "kernels", "pictures", "schedule", "tuned"},
     "options": {"config_error", "kernels", "presets", "problem", "recipe"},
     "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
-    "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
-    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "kernels", "quant", "sim"},
+    "checkpoints": {"hardware", "json_file", "layouts", "problem", "quant", "recipe"},
+    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "json_file", "kernels", "quant", "reference", "sim"},
     "compat": {"arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
     "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
     "bench": {
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "blocks",
         "cases",
         "inspect",
+        "json_file",
         "kernel_cases",
         "kernels",
         "options",

@@ -1,0 +1,91 @@
+"""Files that others wrote: regular files of bounded size, and the JSON in them.
+
+A reader never waits for a pipe, reads a device or fills memory.  Whatever is wrong becomes a `FileError`: one line that begins with the
+path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 64 << 20
+"""Of a file of JSON, unless its reader says otherwise: ten times the index of a model with 100,000 tensors."""
+
+MOST_SHOWN = 4096  # characters of a path or name in a message: Linux takes no longer path
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def printable(text: Path | str) -> str:
+    """Text that others chose, on one line of a message: a question mark for what does not print, cut where it is too long."""
+    shown = "".join(one if one.isprintable() else "?" for one in str(text))
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:256]}..."
+
+
+class FileError(ValueError):
+    """A file is missing, unreadable, not a regular one, too large, or not JSON; the message begins with its path.
+
+    why   the message without the path
+    """
+
+    def __init__(self, path: Path | str, why: str) -> None:
+        super().__init__(f"{printable(path)}: {why}")
+        self.why = why
+
+
+def open_regular(path: Path | str) -> int:
+    """A descriptor of a regular file, opened for reading; a link is followed.  Never waits.  Raises `FileError`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise FileError(path, getattr(error, "strerror", None) or str(error)) from None
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        raise FileError(path, f"{KINDS.get(kind, 'no file')}: must be a regular file")
+    return handle
+
+
+def read_regular(path: Path | str, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file of at most so many.  Raises `FileError`."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            found = file.read(most + 1)
+    except OSError as error:
+        raise FileError(path, error.strerror or str(error)) from None
+    if len(found) > most:
+        raise FileError(path, f"larger than {most} bytes, the most that is read")
+    return found
+
+
+def parse_json(text: bytes, path: Path | str) -> Any:
+    """The JSON value in bytes of a file.  NaN and Infinity are numbers, as Python writes them.  Raises `FileError`."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise FileError(path, "no JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        raise FileError(path, f"no JSON that can be read: {error}") from None
+
+
+def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:
+    """The JSON value in a regular file of at most so many bytes.  Raises `FileError`."""
+    return parse_json(read_regular(path, most), path)
+
+
+def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]:
+    """As `read_json`, for a file whose value is an object.  Raises `FileError`."""
+    found = read_json(path, most)
+    if not isinstance(found, dict):
+        raise FileError(path, "no JSON object")
+    return found

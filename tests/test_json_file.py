@@ -1,0 +1,73 @@
+"""What is no regular file of JSON of a bounded size is one line that names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megamoe_dsl.json_file import FileError, read_json, read_json_object, read_regular
+
+
+def refused(path: Path | str, read: Callable[[Path | str], object] = read_json) -> str:
+    """The error's message after the path."""
+    with pytest.raises(FileError) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: {caught.value.why}" or "?" in str(caught.value) or "..." in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value.why
+
+
+def test_a_regular_file_is_read_and_so_is_a_link_to_one(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link.json"
+    path.write_text('{"ä": [1, 2.5, null]}', encoding="utf-8")
+    link.symlink_to(path)
+    assert read_json(path) == read_json(str(link)) == read_json_object(link) == {"ä": [1, 2.5, None]}
+
+
+def test_what_would_hang_or_fill_memory_is_refused_at_once(tmp_path: Path) -> None:
+    pipe, loop = tmp_path / "pipe", tmp_path / "loop"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    assert refused(pipe) == "a named pipe: must be a regular file"
+    assert refused("/dev/zero") == "a device: must be a regular file"
+    assert refused(tmp_path) == "a folder: must be a regular file"
+    assert refused(tmp_path / "gone") == "No such file or directory"
+    assert "symbolic links" in refused(loop)
+    assert "too long" in refused(tmp_path / ("a" * 5000))
+    assert "null" in refused("a\0b")
+
+
+def test_a_file_of_one_byte_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"[1]")
+    assert read_regular(path, 3) == b"[1]"
+    assert refused(path, lambda one: read_regular(one, 2)) == "larger than 2 bytes, the most that is read"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"\xff\xfe\xfa", "decode"),
+        (b"9" * 5000, "digits"),
+    ],
+)
+def test_what_is_no_json(tmp_path: Path, text: bytes, why: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    assert refused(path).startswith("no JSON that can be read: ") and why in refused(path)
+
+
+def test_an_object_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("[1]")
+    assert refused(path, read_json_object) == "no JSON object"
+
+
+def test_a_name_with_a_line_break_stays_one_line(tmp_path: Path) -> None:
+    assert refused(tmp_path / "a\nb") == "No such file or directory"
