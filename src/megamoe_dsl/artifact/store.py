@@ -145,7 +145,7 @@ class ArtifactStore:
         """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
         make_own_folder(self.folder)
         path = self.path(artifact.config)
-        parts = {CUBIN: artifact.cubin, PTX: artifact.ptx.encode()}
+        parts: dict[str, bytes] = {CUBIN: artifact.cubin, PTX: artifact.ptx.encode()}
         head = {
             "config": describe_config(artifact.config),
             "sources": source_digest(kernel_of(artifact.config)),
@@ -156,7 +156,7 @@ class ArtifactStore:
         handle, partial = tempfile.mkstemp(dir=self.folder, prefix=path.name, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file:
-                for name, part in {HEAD: json.dumps(head, indent=1), **parts}.items():
+                for name, part in {HEAD: json.dumps(head, indent=1).encode(), **parts}.items():
                     file.writestr(name, part)
             os.chmod(partial, 0o644)
             os.replace(partial, path)
@@ -240,8 +240,8 @@ class ArtifactStore:
         except ArtifactError:
             if find_spec("cutlass") is None:
                 raise
-        if error := self.why_unusable():
-            self.warn_unusable(error)
+        if why := self.why_unusable():
+            self.warn_unusable(why)
             return compile_kernel(config)
         with self._lock(config):
             try:

@@ -31,13 +31,13 @@ class ExportedKernel:
         path = Path(manifest)
         try:
             self.manifest: dict[str, Any] = read_json_object(path)
-            library, function = path.parent / plain(self.manifest["library"]), str(self.manifest["function"])
+            library, function = path.parent / self.manifest["library"], str(self.manifest["function"])
             self.argument_names: list[str] = [one["name"] for one in self.manifest["arguments"]]
             """In the order of a launch."""
             self.config: KernelConfig = read_config(self.manifest["config"])
             if not any_sources and self.manifest["sources"] != source_digest(kernel_of(self.config)):
                 raise ArtifactError(f"{path}: exported from other sources; export it again")
-            files = [(path.parent / plain(name), one["bytes"], one["sha256"]) for name, one in self.manifest["files"].items()]
+            files = [(library.parent / name, one["bytes"], one["sha256"]) for name, one in self.manifest["files"].items()]
         except FileError as error:
             raise ArtifactError(f"{path}: not a manifest of an exported kernel: {error.why}") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -58,13 +58,6 @@ class ExportedKernel:
         Raises TypeError or ValueError for arguments of another number or type, and RuntimeError with CUDA's error.
         """
         self._function(tuple(arguments), stream)
-
-
-def plain(name: str) -> str:
-    """A file's name, which leads to no other folder.  Raises ValueError."""
-    if name in ("", ".", "..") or set(name) & {"/", "\0"}:
-        raise ValueError(f"file {name!r}: must be a name without a folder")
-    return name
 
 
 def check_file(manifest: Path, file: Path, size: int, digest: str) -> None:
