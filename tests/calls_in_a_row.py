@@ -12,7 +12,7 @@ from megamoe_dsl.config_error import ConfigError
 from recorded_gpu import Launched, RecordedGpu, recorded_gpu
 
 Arguments = Mapping[str, Any]
-OPTIONAL = ("w1_sf", "w2_sf", "factors", "topk_weights", "score_bias", "bias", "a_sf", "b_sf", "out")
+OPTIONAL = ("w1_sf", "w2_sf", "factors", "score_bias", "bias", "a_sf", "b_sf", "out")
 FIRST_COUNTER = ("a counter", "a counter of an early launch")
 
 
@@ -38,15 +38,15 @@ Outcome = list[Launched] | str
 class Calls:
     """Calls of a function on one GPU; `make` makes it there."""
 
-    make: Callable[[], Callable[..., Any]]
+    make: Callable[[RecordedGpu], Callable[..., Any]]
     arch: str = "sm_90a"
     _function: Callable[..., Any] | None = field(default=None, init=False)
 
     def outcome(self, gpu: RecordedGpu, call: Call) -> Outcome:
         """Its launches, or the error."""
+        self._function = self._function or self.make(gpu)
         gpu.stream, gpu.capture, gpu.device = call.stream, call.capture, call.device
         gpu.mode.far = {call.arguments[name].untyped_storage().data_ptr() for name in call.far}
-        self._function = self._function or self.make()
         try:
             return [_with_any_counter(one) for one in gpu.call(self._function, **call.arguments)]
         except (ValueError, ConfigError) as error:
@@ -57,6 +57,11 @@ class Calls:
         self._function = None
         with recorded_gpu(self.arch) as gpu:
             return [self.outcome(gpu, one) for one in calls][-1]
+
+
+def must_be_refused(change: str) -> bool:
+    """Whether no call allows such a change."""
+    return change.endswith((", far", "of another dtype", "another device"))
 
 
 def _with_any_counter(launched: Launched) -> Launched:

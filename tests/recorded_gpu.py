@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,13 @@ from torch.overrides import TorchFunctionMode
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.kernels.gemm.family import GemmKernel
 from megamoe_dsl.runtime import device_gemm, expert_plan, experts, gemm, tile_counters, top_experts
 from megamoe_dsl.target import find_arch
 
 OK = driver.CUresult.CUDA_SUCCESS
 SMS = 4
+LOWEST_ADDRESS = 1 << 40
 TABLE = 128
 """Bytes of a tensor map."""
 EARLY = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -45,7 +48,9 @@ class OnGpus(TorchFunctionMode):
             return number if function is torch.Tensor.get_device else torch.device("cuda", number)
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
-        kwargs = {name: torch.device("cpu") if name == "device" else value for name, value in (kwargs or {}).items()}
+        kwargs = {
+            name: torch.device("cpu") if name == "device" else value for name, value in (kwargs or {}).items() if name != "pin_memory"
+        }
         return function(*(torch.device("cpu") if isinstance(one, torch.device) else one for one in args), **kwargs)
 
 
@@ -92,26 +97,28 @@ class RecordedGpu:
 
     def launched(self) -> list[Launched]:
         """All launches since the last call began."""
-        return [Launched(artifact.config, stream, early, self._named(given)) for artifact, stream, early, given in self._raw]
+        spans = self._spans()
+        return [Launched(artifact.config, stream, early, self._named(given, spans)) for artifact, stream, early, given in self._raw]
 
-    def _named(self, given: dict[str, int | bytes]) -> dict[str, Any]:
+    def _spans(self) -> list[tuple[str, int, int]]:
+        """Names of tensors, the latest first, with their first address and that behind their storage."""
+        found = []
+        with torch._C.DisableTorchFunction():
+            for name, tensor in reversed(self.tensors.items()):
+                if start := tensor.data_ptr():
+                    storage = tensor.untyped_storage()
+                    found.append((name, start, max(start + 1, storage.data_ptr() + storage.nbytes())))
+        return found
+
+    def _named(self, given: dict[str, int | bytes], spans: list[tuple[str, int, int]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in given.items():
             if isinstance(value, bytes):
                 address, *others = self._maps[int.from_bytes(value[:8], "little")]
-                found[name] = (self.name_of(address), *others)
+                found[name] = (name_of(address, spans), *others)
             else:
-                found[name] = self.name_of(value)
+                found[name] = name_of(value, spans)
         return found
-
-    def name_of(self, value: int) -> str | int:
-        """The latest tensor that has this address, and an offset; a smaller number is what it is."""
-        for name, tensor in reversed(self.tensors.items()):
-            start = tensor.data_ptr()
-            size = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
-            if start <= value < start + max(1, size):
-                return f"{name} + {value - start}" if value > start else name
-        return "elsewhere" if value > 1 << 32 else value
 
     def _launch(self, launch: Any, artifact: Artifact, table: int, _: int) -> tuple[Any]:
         self.on_launch(artifact)
@@ -128,6 +135,23 @@ class RecordedGpu:
         dims, strides, box, steps, *enums = others
         self._maps.append((int(address), int(kind), *(tuple(map(int, one)) for one in (dims, strides, box, steps)), *map(int, enums)))
         return OK, SimpleNamespace(opaque=[len(self._maps) - 1] + [0] * (TABLE // 8 - 1))
+
+
+def name_of(value: int, spans: list[tuple[str, int, int]]) -> str | int:
+    """The latest tensor that has this address, and an offset; a smaller number is what it is."""
+    if value < LOWEST_ADDRESS:
+        return value
+    found = ((name, value - start) for name, start, end in spans if start <= value < end)
+    name, offset = next(found, ("elsewhere", 0))
+    return f"{name} + {offset}" if offset else name
+
+
+@cache
+def _chosen(family: type[GemmKernel], problem: Any, target: Any, rows: int, fields: tuple[tuple[str, Any], ...]) -> Any:
+    return _CHOOSE(family(), problem, target, rows, **dict(fields))
+
+
+_CHOOSE = GemmKernel.choose
 
 
 def forget() -> None:
@@ -181,6 +205,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
         ArtifactStore: {"get": get},
         expert_plan.Scratch: {"of": shown},
+        GemmKernel: {"choose": lambda family, *given, **fields: _chosen(type(family), *given, tuple(fields.items()))},
     }
     with pytest.MonkeyPatch.context() as patch, gpu.mode:
         for owner, functions in answers.items():

@@ -68,7 +68,7 @@ def check_current(device: torch.device) -> None:
     if device.type != "cuda":
         raise ProblemError("a.device", str(device), "a CUDA device")
     if device.index != torch.cuda.current_device():
-        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
+        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the tensors are")
 
 
 def gpu_target(device: torch.device) -> Target:
