@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..problem import Problem, ProblemError
+from ..target import Target
 from .config_options import DEFAULT_KERNEL, TILE, CompiledOptions, either
 from .errors import one_line_errors
 from .options import takes
@@ -66,9 +68,11 @@ def kernels_of(given: CompiledOptions) -> tuple[Problem, list[KernelConfig]]:
     """The layer that the options name, with all its kernels.  Raises `ProblemError`."""
     from ..presets.compiled import MAX_TOKENS
     from ..runtime.preparation import grid_target, halves_kernels, layer_kernels
-    from ..target import Target
 
-    of_layers = {DEFAULT_KERNEL: layer_kernels, **{one.name: halves_kernels for one in EP_KERNELS}}
+    of_layers: dict[str, Callable[[Problem, Target], list[KernelConfig]]] = {
+        DEFAULT_KERNEL: layer_kernels,
+        **{one.name: halves_kernels for one in EP_KERNELS},
+    }
     if given.kernel not in of_layers or not given.of_layer:
         raise ProblemError("--kernel", given.kernel, f"{either(list(of_layers))} with --all")
     for one in TILE:

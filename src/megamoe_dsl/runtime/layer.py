@@ -135,8 +135,9 @@ class MegaMoE(torch.nn.Module):
         A terminal shows a progress bar, anything else gets a line per kernel.  One process of a machine calls it; the others wait for that.
         Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel is missing and no DSL is installed.
         """
-        more = {"bf16_inputs": bf16_inputs, "fused": fused, "shared_experts": shared_experts}
-        return compile_ahead(layer_kernels(problem, grid_target(target, reserved_sms), bounds, **more), store, jobs)
+        gpu = grid_target(target, reserved_sms)
+        kernels = layer_kernels(problem, gpu, bounds, bf16_inputs=bf16_inputs, fused=fused, shared_experts=shared_experts)
+        return compile_ahead(kernels, store, jobs)
 
     def forward(
         self,
