@@ -18,6 +18,8 @@ from .errors import one_line_errors
 from .options import takes
 from .tables import config_table, facts, problem_table
 
+KernelsOf = Callable[[Problem, Target], list[KernelConfig]]
+
 
 @takes(CompiledOptions)
 def export(
@@ -69,10 +71,8 @@ def kernels_of(given: CompiledOptions) -> tuple[Problem, list[KernelConfig]]:
     from ..presets.compiled import MAX_TOKENS
     from ..runtime.preparation import grid_target, halves_kernels, layer_kernels
 
-    of_layers: dict[str, Callable[[Problem, Target], list[KernelConfig]]] = {
-        DEFAULT_KERNEL: layer_kernels,
-        **{one.name: halves_kernels for one in EP_KERNELS},
-    }
+    of_halves = dict.fromkeys([one.name for one in EP_KERNELS], halves_kernels)
+    of_layers: dict[str, KernelsOf] = {DEFAULT_KERNEL: layer_kernels, **of_halves}
     if given.kernel not in of_layers or not given.of_layer:
         raise ProblemError("--kernel", given.kernel, f"{either(list(of_layers))} with --all")
     for one in TILE:
