@@ -24,12 +24,11 @@ from .....blocks.gemm.context import GemmContext
 from .....blocks.gemm.setup import addresses, prefetch_maps
 from .....blocks.gemm.sm100.config import LOADER_WARPS
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
-from .....blocks.gemm.sm100.load import load_tokens, load_weights
-from .....blocks.gemm.sm100.mma import issue_in_even_cta
+from .....blocks.gemm.sm100.loader_roles import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end, loader_roles
 from .....blocks.rank_barrier import Group, arrive
 from .....blocks.setup import init_barriers, shared_memory
 from .....blocks.sm100 import tensor_memory
-from .....blocks.warp_roles import WarpRole, run_roles, warps
+from .....blocks.warp_roles import run_roles
 from .....device.cluster import sync_cluster
 from .....device.memory import load_u32, store_shared_u32
 from ..arguments import DispatchGemmArguments, GemmCombineArguments
@@ -44,7 +43,6 @@ from ..scheduler import schedule_tiles
 from .scatter import keep_tile, send_tile
 
 MAPS = ("tokens", "sfa", "weights", "sfb")
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
@@ -62,27 +60,9 @@ def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
     sync_cluster()
 
 
-@cute.jit
-def schedule(gemm: Any):
-    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then schedules tiles."""
-    tensor_memory.check_first_column(gemm)
+def publish_tiles(gemm: Any) -> None:
+    """What the scheduler warp does."""
     schedule_tiles(gemm.ep, gemm)
-
-
-LOADERS = (
-    WarpRole("token loader", warps(TOKENS_WARP), lambda gemm, warp: load_tokens(gemm)),
-    WarpRole("weight loader", warps(WEIGHTS_WARP), lambda gemm, warp: load_weights(gemm)),
-    WarpRole("MMA", warps(MMA_WARP), lambda gemm, warp: issue_in_even_cta(gemm)),
-    WarpRole("scheduler", None, lambda gemm, warp: schedule(gemm)),
-)
-
-
-@cute.jit
-def finalize(gemm: GemmContext, warp: Any):
-    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
-    sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tensor_memory.free(gemm)
 
 
 @cute.kernel
@@ -102,12 +82,12 @@ def dispatch_pair_gemm_kernel(
     gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
     initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_roles(LOADERS, gemm, warp)
+        run_roles(loader_roles(config.gemm, publish_tiles), gemm, warp)
     elif warp < first_communication_warp(config):
         epilogue(gemm, thread - 32 * LOADER_WARPS)
     else:
         dispatch(ctx, communication_group(config))
-    finalize(gemm, warp)
+    end(gemm, warp)
 
 
 def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
@@ -134,7 +114,7 @@ def pair_gemm_combine_kernel(
     gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
     initialize(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_roles(LOADERS, gemm, warp)
+        run_roles(loader_roles(config.gemm, publish_tiles), gemm, warp)
     elif warp < first_communication_warp(config):
         group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
         epilogue(gemm, group.thread, finish_results(config))
@@ -142,4 +122,4 @@ def pair_gemm_combine_kernel(
             arrive(ctx, group, EpBarrier.RESULTS)
     else:
         combine(ctx, communication_group(config))
-    finalize(gemm, warp)
+    end(gemm, warp)
