@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"config_error", "kernels", "presets", "problem", "recipe"},
     "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
     "checkpoints": {"hardware", "json_file", "layouts", "problem", "quant", "recipe"},
-    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "json_file", "kernels", "quant", "sim"},
+    "runtime": {*SHAPE, "artifact", "cases", "integer", "blocks", "json_file", "kernels", "quant", "reference", "sim"},
     "compat": {"arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
     "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
     "bench": {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,12 +60,20 @@ def convert(
         from ..checkpoints.write import convert_checkpoint
 
         chosen = None if layers is None else parse_layers(layers)
-        try:
-            place = torch.device(device)
-        except RuntimeError:
-            raise ProblemError("--device", device, "cpu, cuda, or cuda with a number") from None
-        with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task("files", total=None)
+        if not re.fullmatch("cpu|cuda(:[0-9]{1,2})?", device):
+            raise ProblemError("--device", device, "cpu, cuda, or cuda with a number, as in cuda:1")
+        place = torch.device(device)
+        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+            raise ProblemError("--device", device, f"one of this machine, which has {torch.cuda.device_count()} GPUs with CUDA, or cpu")
+        bar = Progress(console=Console(stderr=True))
+        task = bar.add_task("files", total=None)
+        with ExitStack() as shown:
+
+            def show(done: int, total: int) -> None:
+                if not bar.live.is_started:  # an error before the first file shows no bar
+                    shown.enter_context(bar)
+                bar.update(task, completed=done, total=total)
+
             files = convert_checkpoint(
                 path,
                 folder,
@@ -72,7 +82,7 @@ def convert(
                 expand=expand,
                 ignore_biases=ignore_biases,
                 device=place,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                progress=show,
             )
         Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
 
@@ -81,10 +91,11 @@ def parse_layers(text: str) -> list[int]:
     """3-5,8 is 3, 4, 5 and 8.  Raises `ProblemError`."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or part == first)):
-            raise ProblemError("--layers", text, "numbers and ranges, as in 3-5,8")
-        found += range(int(first), int(last or first) + 1)
+        read = re.fullmatch("([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        layers = range(int(read[1]), int(read[2] or read[1]) + 1) if read else range(0)
+        if not layers:
+            raise ProblemError("--layers", text, "numbers up to 9999, and ranges from the lower to the higher, as in 3-5,8")
+        found += layers
     return found
 
 
