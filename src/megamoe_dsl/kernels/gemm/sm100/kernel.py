@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
@@ -52,9 +52,9 @@ def finish(ctx: GemmContext):
 
 def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    loaders = loader_roles(config, config.rows.schedule)
+    loaders, rows = loader_roles(config, config.rows.schedule), cast(Any, config.rows)
     first, last = LOADER_WARPS, config.first_epilogue_warp
-    gather = WarpRole("gather", range(first, last), lambda ctx, warp: config.rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
+    gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
     return (
         WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
         *((gather,) if config.rows.warps else ()),
