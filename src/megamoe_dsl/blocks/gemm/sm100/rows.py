@@ -67,20 +67,6 @@ class PairRows:
 
         load_tokens(ctx)
 
-    def multiply(self, ctx: Any) -> None:
-        """What the MMA warp does."""
-        from .mma import issue_in_even_cta
-
-        issue_in_even_cta(ctx)
-
-    def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as its warps know it."""
-        return first
-
-    def row_in_atom(self, row: Any) -> Any:
-        """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
-        return row & (SF_ATOM_ROWS - 1)
-
 
 @dataclass(frozen=True)
 class BroughtRows:

@@ -2,7 +2,7 @@
 
 | warps | role |
 |---|---|
-| 0-3  | load, multiply, schedule (blocks/gemm/sm100/loader_roles.py) |
+| 0-3  | load, multiply, schedule (blocks/sm100/pair_warps.py); where warps 4-7 gather rows, warp 0 lists them or idles |
 | 4-7  | over the rows of experts: gather |
 | last | epilogue |
 """
@@ -21,10 +21,12 @@ from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.setup import addresses, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
-from ....blocks.gemm.sm100.loader_roles import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end, loader_roles
+from ....blocks.gemm.sm100.load import load_weights
+from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
-from ....blocks.warp_roles import WarpRole, run_roles
+from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
+from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.cluster import sync_cluster
 
 
@@ -50,14 +52,26 @@ def finish(ctx: GemmContext):
     ctx.config.epilogue.end()
 
 
+def loaders(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
+    """The first four warps load rows, load weights, issue MMAs and schedule; where others gather rows, the first lists them or idles."""
+    rows: Any = config.rows
+    if not rows.warps:
+        return loader_roles(rows.load, load_weights, issue_mma, rows.schedule)
+    return (
+        one_warp("weight loader", WEIGHTS_WARP, load_weights),
+        one_warp("MMA", MMA_WARP, rows.multiply),
+        one_warp("scheduler", SCHEDULER_WARP, lambda ctx: run_scheduler(ctx, rows.schedule)),
+        *((one_warp("index", None, rows.load),) if rows.gathers else ()),
+    )
+
+
 def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    loaders, rows = loader_roles(config, config.rows.schedule), cast(Any, config.rows)
-    first, last = LOADER_WARPS, config.first_epilogue_warp
+    rows, first, last = cast(Any, config.rows), LOADER_WARPS, config.first_epilogue_warp
     gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
     return (
-        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
-        *((gather,) if config.rows.warps else ()),
+        warp_group("loaders", range(first), loaders(config)),
+        *((gather,) if rows.warps else ()),
         WarpRole("epilogue", None, lambda ctx, warp: finish(ctx)),
     )
 
@@ -67,7 +81,7 @@ def run(ctx: GemmContext, warp: Any):
     """One CTA, from set-up to tear-down."""
     initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
-    end(ctx, warp)
+    end_pair(ctx, warp)
 
 
 @cute.kernel
