@@ -67,6 +67,14 @@ class PairRows:
 
         load_tokens(ctx)
 
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        return first
+
+    def row_in_atom(self, row: Any) -> Any:
+        """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
+        return row & (SF_ATOM_ROWS - 1)
+
 
 @dataclass(frozen=True)
 class BroughtRows:
