@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from .field_types import require_types
+
 FP8 = "fp8xfp8"  # of entries that do not say
 
 
@@ -51,6 +53,7 @@ class Entry:
     recipe: str = FP8
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.choice.keys() not in CHOICES:
             allowed = " or ".join(", ".join(sorted(one)) for one in CHOICES)
             raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")
@@ -96,6 +99,9 @@ class EpEntry:
     dispatch: Mapping[str, int] = field(default_factory=dict)
     combine: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_types(self)
+
     @property
     def share(self) -> EpShare:
         """What was measured, apart from the tokens."""
@@ -140,6 +146,9 @@ class GemmEntry:
     us: float
     results: str
     recipe: str = FP8
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @property
     def share(self) -> GemmShare:
