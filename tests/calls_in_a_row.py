@@ -52,16 +52,17 @@ class Calls:
         except (ValueError, ConfigError) as error:
             return f"{error}, after {len(gpu.launched())} launches"
 
-    def last_of(self, *calls: Call) -> Outcome:
-        """What the last of them does, on a GPU that has run nothing before."""
+    def outcomes(self, *calls: Call) -> list[Outcome]:
+        """What they do one after another, on a GPU that has run nothing before."""
         self._function = None
         with recorded_gpu(self.arch) as gpu:
-            return [self.outcome(gpu, one) for one in calls][-1]
+            return [self.outcome(gpu, one) for one in calls]
 
 
 def must_be_refused(change: str) -> bool:
     """Whether no call allows such a change."""
-    return change.endswith((", far", "of another dtype", "another device"))
+    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "a", "b", "out", "stored"))
+    return change.endswith((", far", "of another dtype", "another device")) or change.startswith(shifted)
 
 
 def _with_any_counter(launched: Launched) -> Launched:
