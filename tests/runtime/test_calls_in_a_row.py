@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -65,6 +66,7 @@ def _moe_changes(call: Call) -> dict[str, Call]:
         "up first": call.but(gate_up="up_first"),
         "another activation": call.but(activation="swigluoai"),
         "stored": call.but(preactivations=stored),
+        "stored, far": replace(call.but(preactivations=stored), far=("preactivations",)),
         "stored, shifted": call.but(preactivations=torch.zeros(rows * 512 + 1, dtype=BF16)[1:].view(rows, 512)),
     }
 
@@ -164,6 +166,7 @@ def _layer_changes(call: Call) -> dict[str, Call]:
         "too many tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}),
         "another bound": call.but(num_tokens_bound=8),
         "padding": call.but(padded_tokens=3),
+        "too much padding": call.but(padded_tokens=9, num_tokens_bound=None),
         "padding, out": call.but(padded_tokens=3, out=out),
         "out of other rows": call.but(out=out),
         "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),

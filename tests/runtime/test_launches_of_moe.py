@@ -9,12 +9,13 @@ import pytest
 import torch
 from test_calls_in_a_row import chosen, routed
 
-from megamoe_dsl import moe
+from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.expert_routing.config import SumConfig
 from megamoe_dsl.kernels.expert_routing.workspace import chosen_experts, workspace
 from megamoe_dsl.runtime import call_plan, expert_plan, experts
 from megamoe_dsl.runtime.experts import layer_of
+from megamoe_dsl.runtime.top_experts import top_experts
 from recorded_gpu import RecordedGpu, recorded_gpu
 
 STREAM, OTHER = "memory of stream 0", "memory of stream 7"
@@ -95,26 +96,76 @@ def test_launches_in_a_row_deal_tiles_from_different_counters() -> None:
     assert [one[2] for one in counters] == ["counters + 4", "counters + 8", "counters + 4"]
 
 
-def test_a_thread_waits_for_another_s_call() -> None:
-    """In the middle of a call another thread calls: its launches, on the same stream, come after all of the first one's."""
+def interrupted(call: Any) -> list[Any]:
+    """Arguments of all launches where, in the middle of a call, another thread makes the same: each thread's rows are its own."""
 
-    def call() -> None:
+    def elsewhere() -> None:
         with gpu.mode:
-            moe(**chosen("fp8xfp8", 3).arguments)
+            call(3)
+
+    second = Thread(target=elsewhere)
 
     def interrupt(artifact: Artifact) -> None:
         if not second.ident:
             second.start()
             second.join(0.2)
 
-    second = Thread(target=call)
     with recorded_gpu() as gpu:
-        gpu.call(moe, **chosen("fp8xfp8", 3).arguments)  # so that the other thread has nothing to make
+        for tokens in (3, 6):
+            call(tokens)  # so that no thread has anything to make
+        gpu.call(lambda: torch.zeros(1))
         gpu.on_launch = interrupt
-        gpu.call(moe, **chosen("fp8xfp8").arguments)
+        call(6)
         second.join()
-        rows = [one.arguments.get("num_tokens", one.arguments.get("m")) for one in gpu.launched()]
-    assert rows == [6, 12, 12, 6, 3, 6, 6, 3]
+        return [one.arguments.get("num_tokens", one.arguments.get("m")) for one in gpu.launched()]
+
+
+def test_a_thread_waits_for_another_s_call() -> None:
+    """Its launches, on the same stream, come after all of the first one's."""
+    assert interrupted(lambda tokens: moe(**chosen("fp8xfp8", tokens).arguments)) == [6, 12, 12, 6, 3, 6, 6, 3]
+
+
+def test_a_thread_waits_for_another_s_gemm() -> None:
+    given = {"a": torch.zeros(6, 64, dtype=torch.bfloat16), "b": torch.zeros(16, 64, dtype=torch.bfloat16)}
+    assert interrupted(lambda tokens: gemm(given["a"][:tokens], None, given["b"], None)) == [6, 3]
+
+
+def test_a_thread_waits_for_another_s_router() -> None:
+    assert interrupted(lambda tokens: top_experts(torch.zeros(tokens, 8), 2)) == [6, 3]
+
+
+def test_gate_and_up_go_where_a_call_says() -> None:
+    """Also where a call's weights have been prepared for another place."""
+    with recorded_gpu() as gpu:
+        for _ in range(2):
+            place = torch.zeros(12, 512, dtype=torch.bfloat16)
+            assert launches(gpu, preactivations=place)[1]["preactivations"] == "preactivations"
+        odd = torch.zeros(12 * 512 + 1, dtype=torch.bfloat16)[1:].view(12, 512)
+        with pytest.raises(ProblemError, match=r"preactivations\.data_ptr\(\) = \d+: must be a multiple of 16"):
+            launches(gpu, preactivations=odd)
+
+
+def test_memory_holds_all_of_a_call() -> None:
+    given = routed().arguments
+    size = workspace(layer_of(given["x"], torch.zeros(6, 2), given["w1"], "gate_first", "silu"), 6).size
+    with recorded_gpu() as gpu:
+        gpu.call(moe, **given)
+        assert gpu.tensors[STREAM].numel() >= chosen_experts(6, 2).size + size
+
+
+def test_the_number_of_tokens_chooses_kernels() -> None:
+    """For 3000 tokens others than for one."""
+    with recorded_gpu() as gpu:
+        found = [[one.config for one in gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)] for tokens in (1, 3000)]
+    few, many = found
+    assert few[1].block_m < many[1].block_m and few[2].block_m < many[2].block_m
+
+
+def test_rows_choose_a_gemm() -> None:
+    b = torch.zeros(256, 64, dtype=torch.bfloat16)
+    with recorded_gpu() as gpu:
+        few, many, again = (gpu.call(gemm, a=b.new_zeros(rows, 64), a_sf=None, b=b, b_sf=None)[0].config for rows in (8, 4000, 8))
+    assert few == again and few.block_m < many.block_m
 
 
 def test_what_is_kept_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
