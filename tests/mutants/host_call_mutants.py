@@ -9,7 +9,7 @@ PARTS = {
     "the dtypes": ("tensor.dtype", fp8("x, of another dtype")),
     "the shapes": ("tensor.shape", fp8("fewer tokens")),
     "the strides": ("tensor.is_contiguous()", fp8("x, strided")),
-    "the devices": ("tensor.get_device()", fp8("w2, far")),
+    "the devices": ("tensor.get_device()", fp8("topk_idx, far")),
 }
 KEY = [part for part, _ in PARTS.values()]
 KEYS = tuple(

@@ -139,7 +139,14 @@ EXPERT_PARALLEL = (
     ep("indices of any device", "too narrow", "EpMoE.forward", "check_device(name, tensor, self.rows.device)", "pass", "topk_idx, far"),
     ep("y of any device", "too narrow", "EpMoE.forward", "check_device('out', y, self.rows.device)", "", "out, far"),
     ep("tokens of any type are quantized", "too narrow", "EpMoE.forward", "x.dtype != torch.bfloat16", "False", "x, of another dtype"),
-    ep("any current device", "too narrow", "EpMoE.forward", "if self.rows.is_cuda: check_current(self.rows.device)", "", "another device"),
+    ep(
+        "a rank's current device is not looked at",
+        "too narrow",
+        "EpMoE.forward",
+        "if self.rows.is_cuda: check_current(self.rows.device)",
+        "",
+        "another device",
+    ),
     ep(
         "tables of the first call's tokens",
         "stale buffer",
@@ -157,7 +164,7 @@ EXPERT_PARALLEL = (
         "one token",
     ),
     ep(
-        "sums go to the first call's y",
+        "sums of ranks go to the first call's y",
         "stale buffer",
         "EpMoE.point_at",
         "(y if len(y) else self._nowhere).data_ptr(), len(y)",

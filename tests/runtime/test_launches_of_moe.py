@@ -18,12 +18,13 @@ from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.top_experts import top_experts
 from recorded_gpu import RecordedGpu, recorded_gpu
 
+GIVEN = chosen("fp8xfp8").arguments
 STREAM, OTHER = "memory of stream 0", "memory of stream 7"
 
 
 def launches(gpu: RecordedGpu, **changes: Any) -> list[dict[str, Any]]:
     """Arguments of each launch of a call."""
-    return [one.arguments for one in gpu.call(moe, **{**chosen("fp8xfp8").arguments, **changes})]
+    return [one.arguments for one in gpu.call(moe, **{**GIVEN, **changes})]
 
 
 def at(place: int) -> str:
