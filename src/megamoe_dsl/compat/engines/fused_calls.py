@@ -22,8 +22,8 @@ def fused_calls(bound: Bound, watchdog_ns: int = WATCHDOG_NS) -> dict[str, Calla
 
     watchdog_ns  how long a launch of the engine may wait for another rank.  Raises `ProblemError` for what is no such limit
     """
-    limit = {"watchdog_ns": check_watchdog_ns(watchdog_ns)}
-    buffers = (deep_gemm.get_symm_buffer_for_mega_moe, deep_gemm.get_symm_buffer_for_sm90_mega_moe)
+    limit = check_watchdog_ns(watchdog_ns)
+    buffers: tuple[Callable[..., Any], ...] = (deep_gemm.get_symm_buffer_for_mega_moe, deep_gemm.get_symm_buffer_for_sm90_mega_moe)
     unchanged = (
         deep_gemm.transform_weights_for_mega_moe,
         deep_gemm.transform_weights_for_mega_moe_sm90,
@@ -31,7 +31,7 @@ def fused_calls(bound: Bound, watchdog_ns: int = WATCHDOG_NS) -> dict[str, Calla
         deep_gemm.mega_moe_pre_dispatch_sm90,
     )
     bounded = (deep_gemm.fp8_mega_moe, deep_gemm.fp8_fp4_mega_moe)
-    made = {one.__name__: partial(one, **limit) for one in buffers}
+    made = {one.__name__: partial(one, watchdog_ns=limit) for one in buffers}
     return made | {one.__name__: one for one in unchanged} | {one.__name__: _bounded(one, bound) for one in bounded}
 
 
