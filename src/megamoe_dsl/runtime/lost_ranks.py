@@ -39,7 +39,7 @@ class Waiting:
 
     @classmethod
     def of(cls, state: dict[str, torch.Tensor], ranks: int, lost: int) -> Waiting:
-        """Of the words of a rank's workspace."""
+        """Reads it from a rank's `STATE`, with `lost` of the group's `ranks` gone."""
         reports = (state["expert_recv_count_sum"] - state["expert_counts_seen"]) >> 32
         lacking = ranks - reports
         # A launch that has not sent its own part lacks more than the lost ranks'; one that has counted lacks all of the next launch's.

@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def given_watchdog_ns() -> int:
-    """Of the seconds in `MEGAMOE_WATCHDOG_S`, by default 60.  Raises `ProblemError`."""
+    """How long a launch may wait: the seconds that `MEGAMOE_WATCHDOG_S` says, otherwise 60.  Raises `ProblemError`."""
     text = os.environ.get(WATCHDOG_VARIABLE)
     if text is None:
         return WATCHDOG_NS
