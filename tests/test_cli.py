@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_inspection
 from megamoe_dsl.cli.tables import facts
 from megamoe_dsl.device import tile_queue

@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from .config_options import CompiledOptions
-from .errors import one_line_errors
 from .options import takes
 from .tables import config_table, facts, problem_table
 
@@ -22,13 +21,12 @@ def export(
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
-    with one_line_errors(given.capacity_option):
-        config = given.chosen
+    config = given.chosen
 
-        from ..artifact.export import export_kernel
+    from ..artifact.export import export_kernel
 
-        with Console(stderr=True).status("compiling and linking"):
-            files = export_kernel(config, folder, name)
-        console.print(problem_table(config.problem), config_table(config), sep="\n")
-        console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
-        console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)
+    with Console(stderr=True).status("compiling and linking"):
+        files = export_kernel(config, folder, name)
+    console.print(problem_table(config.problem), config_table(config), sep="\n")
+    console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
+    console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)

@@ -15,7 +15,6 @@ from rich.text import Text
 from ..kernels.moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from .config_options import CompiledOptions
-from .errors import one_line_errors
 from .options import takes
 from .output_file import require_writable_file, write_whole
 from .tables import artifact_table, config_table, problem_table, ruled
@@ -55,42 +54,41 @@ def inspect(
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
-    with one_line_errors(given.capacity_option):
-        if as_json and diff is not None:
-            raise ProblemError("--diff", str(diff), "left out with --json")
-        require_writable_file("--ptx", ptx)
-        require_writable_file("--sass", sass)
-        before = None if diff is None else read_json(diff)
-        config = given.chosen
+    if as_json and diff is not None:
+        raise ProblemError("--diff", str(diff), "left out with --json")
+    require_writable_file("--ptx", ptx)
+    require_writable_file("--sass", sass)
+    before = None if diff is None else read_json(diff)
+    config = given.chosen
 
-        from ..artifact.compile import compile_kernel
-        from ..inspect import DisassemblyError, Inspection, annotate, differences
+    from ..artifact.compile import compile_kernel
+    from ..inspect import DisassemblyError, Inspection, annotate, differences
 
-        with Console(stderr=True).status("compiling"):
-            artifact = compile_kernel(config, line_info=True)
-        if ptx is not None:
-            write_whole(ptx, annotate(artifact.ptx))
-        try:
-            with Console(stderr=True).status("reading SASS"):
-                inspection = Inspection.of(artifact)
-        except DisassemblyError as error:
-            if ptx is None or sass is not None or as_json or diff is not None:
-                raise
-            print_summary(console, artifact)
-            console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
-            return
-        if sass is not None:
-            write_whole(sass, artifact.sass)
-        if as_json:
-            typer.echo(json.dumps(inspection.as_dict(), indent=2))
-        elif diff is not None and before is not None:
-            print_changes(console, diff, differences(before, inspection.as_dict()))
-        else:
-            print_inspection(console, inspection)
-            if isinstance(config, MegaMoeConfig) and given.tokens > 0:
-                from .predictions import print_model
+    with Console(stderr=True).status("compiling"):
+        artifact = compile_kernel(config, line_info=True)
+    if ptx is not None:
+        write_whole(ptx, annotate(artifact.ptx))
+    try:
+        with Console(stderr=True).status("reading SASS"):
+            inspection = Inspection.of(artifact)
+    except DisassemblyError as error:
+        if ptx is None or sass is not None or as_json or diff is not None:
+            raise
+        print_summary(console, artifact)
+        console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
+        return
+    if sass is not None:
+        write_whole(sass, artifact.sass)
+    if as_json:
+        typer.echo(json.dumps(inspection.as_dict(), indent=2))
+    elif diff is not None and before is not None:
+        print_changes(console, diff, differences(before, inspection.as_dict()))
+    else:
+        print_inspection(console, inspection)
+        if isinstance(config, MegaMoeConfig) and given.tokens > 0:
+            from .predictions import print_model
 
-                print_model(console, config, given.tokens)
+            print_model(console, config, given.tokens)
 
 
 def wide_console() -> Console:

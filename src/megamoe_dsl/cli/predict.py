@@ -18,7 +18,6 @@ from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
 from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
-from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
 from .output_file import require_writable_file, write_whole
@@ -64,7 +63,7 @@ def predict(
     The model's constants were fitted to measured or published times; docs/predict.md says how far off it is. Times that differ by less than
     5 % are not told apart: of those it has no preference.
     """
-    with one_line_errors(), naming_options(PredictOptions):
+    with naming_options(PredictOptions):
         from ..bench.points import numbers
         from ..pictures import to_svg
         from ..predict.launch import RankLoad

@@ -21,7 +21,6 @@ from ..kernels.registry import find_kernel, kernel_of
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 from .config_options import TILE, KernelOptions
-from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .options import takes
 from .simulator_output import compiled, counting, print_outcome, print_reports, steps, verdict
@@ -72,64 +71,63 @@ def simulate(
     Exit code 0: equal, no finding.  1: a mismatch or a race finding.  2: bad input, a fault or a deadlock.
     """
     console = Console()
-    with one_line_errors():
-        check_kernel(given.kernel)
-        if not given.of_layer:
-            from .simulate_gemm import simulate_given
+    check_kernel(given.kernel)
+    if not given.of_layer:
+        from .simulate_gemm import simulate_given
 
-            if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
-        numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
-        if given.kernel in EP_NAMES:
-            leave_out(numerics, f"--kernel {given.kernel}")
-        if given.kernel == PreDispatchKernel.name:
-            tile = {name: getattr(given, name) for name in TILE}
-            leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
-        ranks = asked_ranks(given)
-        counts = parse_tokens(tokens, ranks)
-        problem = replace(given, ranks=ranks).problem(max(1, *counts))
-        from ..cases import check_draw
+        if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
+            raise typer.Exit(FAILED)
+        return
+    numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
+    if given.kernel in EP_NAMES:
+        leave_out(numerics, f"--kernel {given.kernel}")
+    if given.kernel == PreDispatchKernel.name:
+        tile = {name: getattr(given, name) for name in TILE}
+        leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
+    ranks = asked_ranks(given)
+    counts = parse_tokens(tokens, ranks)
+    problem = replace(given, ranks=ranks).problem(max(1, *counts))
+    from ..cases import check_draw
 
-        if given.kernel == PreDispatchKernel.name:
-            inputs = PreDispatchConfig(problem, sms, given.architecture.name)
-            check_draw(problem, counts, seed, mask)
-            announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race)
-            from .simulate_inputs import simulate_inputs
+    if given.kernel == PreDispatchKernel.name:
+        inputs = PreDispatchConfig(problem, sms, given.architecture.name)
+        check_draw(problem, counts, seed, mask)
+        announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race)
+        from .simulate_inputs import simulate_inputs
 
-            if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
-        if given.kernel in EP_NAMES:
-            configs = tuple(given.config(problem, max(counts), sms, name) for name in EP_NAMES)
-            config = configs[0]
-        else:
-            config = given.config(problem, max(counts), sms)
-            configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
-        launches = launches or 1
-        for launch in range(launches):
-            check_draw(problem, rotate(counts, launch), seed + launch, mask)
-        announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
+        if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
+            raise typer.Exit(FAILED)
+        return
+    if given.kernel in EP_NAMES:
+        configs = tuple(given.config(problem, max(counts), sms, name) for name in EP_NAMES)
+        config = configs[0]
+    else:
+        config = given.config(problem, max(counts), sms)
+        configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
+    launches = launches or 1
+    for launch in range(launches):
+        check_draw(problem, rotate(counts, launch), seed + launch, mask)
+    announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
 
-        def draw() -> list[Case]:
-            return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
+    def draw() -> list[Case]:
+        return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
 
-        if given.kernel in EP_NAMES:
-            from .simulate_ep import run_ep
+    if given.kernel in EP_NAMES:
+        from .simulate_ep import run_ep
 
-            if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
+        if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
+            raise typer.Exit(FAILED)
+        return
 
-        from ..runtime.simulated import SimulatedMoE, SimulatedStages
+    from ..runtime.simulated import SimulatedMoE, SimulatedStages
 
-        artifacts = compiled(console, configs)
-        cases = draw()
-        with counting(console) as show:
-            weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
-            stages = given.kernel in STAGE_NAMES
-            moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
-            results = run_launches(moe, cases)
+    artifacts = compiled(console, configs)
+    cases = draw()
+    with counting(console) as show:
+        weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
+        stages = given.kernel in STAGE_NAMES
+        moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
+        results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
 

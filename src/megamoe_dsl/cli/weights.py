@@ -15,7 +15,6 @@ from rich.text import Text
 from ..problem import ProblemError
 from ..recipe import LAYER_RECIPES
 from .config_options import either
-from .errors import one_line_errors
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -28,17 +27,16 @@ Source = Annotated[Path, typer.Argument(help="A folder of safetensors files, or 
 @weights.command()
 def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
     """Say which layers have experts, and in which published layout; every tensor's header is checked, no weight is read."""
-    with one_line_errors():
-        from ..checkpoints import Checkpoint, CheckpointError
-        from ..checkpoints.experts import summarize
+    from ..checkpoints import Checkpoint, CheckpointError
+    from ..checkpoints.experts import summarize
 
-        found = summarize(Checkpoint(path))
-        if not found:
-            raise CheckpointError("has no experts in a published layout", file=path)
-        if as_json:
-            typer.echo(json.dumps([asdict(one) for one in found], indent=2))
-        else:
-            print_summary(Console(), found)
+    found = summarize(Checkpoint(path))
+    if not found:
+        raise CheckpointError("has no experts in a published layout", file=path)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        print_summary(Console(), found)
 
 
 @weights.command()
@@ -52,29 +50,28 @@ def convert(
     device: Annotated[str, typer.Option(help="Where experts are converted: cpu, cuda, cuda:1.")] = "cpu",
 ) -> None:
     """Write the experts in the format of a recipe; what is there already from the same source is kept."""
-    with one_line_errors():
-        import torch
+    import torch
 
-        from ..checkpoints.write import convert_checkpoint
+    from ..checkpoints.write import convert_checkpoint
 
-        chosen = None if layers is None else parse_layers(layers)
-        try:
-            place = torch.device(device)
-        except RuntimeError:
-            raise ProblemError("--device", device, "cpu, cuda, or cuda with a number") from None
-        with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task("files", total=None)
-            files = convert_checkpoint(
-                path,
-                folder,
-                recipe,
-                layers=chosen,
-                expand=expand,
-                ignore_biases=ignore_biases,
-                device=place,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
+    chosen = None if layers is None else parse_layers(layers)
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise ProblemError("--device", device, "cpu, cuda, or cuda with a number") from None
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("files", total=None)
+        files = convert_checkpoint(
+            path,
+            folder,
+            recipe,
+            layers=chosen,
+            expand=expand,
+            ignore_biases=ignore_biases,
+            device=place,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
 
 
 def parse_layers(text: str) -> list[int]:
