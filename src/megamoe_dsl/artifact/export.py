@@ -29,9 +29,8 @@ from typing import Any
 
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import entry, kernel_of
-from .artifact import CompileError
 from .cache import require_writable
-from .compile import naming_the_compiler
+from .compile import calling_the_dsl, require_whole
 from .store import describe_config, dsl_version, kernel_name, source_digest
 
 RUNTIME = "libcute_dsl_runtime.so"
@@ -126,11 +125,10 @@ def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str
     with tempfile.TemporaryDirectory() as directory:
         options = f"--enable-tvm-ffi --gpu-arch={config.arch} --keep-cubin --dump-dir={directory}"
         # With a stream argument: the caller's current stream is only known to TVM FFI where an argument is a tensor.
-        with naming_the_compiler():
+        with calling_the_dsl():
             compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)
         cubin = compiled.__cubin__
-    if not cubin:
-        raise CompileError("the DSL kept no cubin")
+        require_whole(directory, cubin)
     compiled.export_to_c(str(path), function_name=kernel_of(config).name)
     arguments = [{"name": argument, "type": kind.lower()} for argument, kind in kernel_of(config).arguments(config).arguments]
     return next(iter(read_resources(cubin))), arguments

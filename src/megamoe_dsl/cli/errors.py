@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -76,6 +77,9 @@ def drop_stdout() -> bool:
     """Whether stdout takes no more; then what is left for it goes nowhere, so that the process ends without another error."""
     try:
         sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")
+    except io.UnsupportedOperation:  # no file
+        return False
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True

@@ -16,7 +16,7 @@ from ..kernels.moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from .config_options import CompiledOptions
 from .options import takes
-from .output_file import require_writable_file, write_whole
+from .output_file import require_writable_files, write_whole
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def inspect(
     console = wide_console()
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
-    require_writable_file("--ptx", ptx)
-    require_writable_file("--sass", sass)
+    require_writable_files({"--ptx": ptx, "--sass": sass})
     before = None if diff is None else read_json(diff)
     config = given.chosen
 

@@ -15,7 +15,7 @@ from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .config_options import ConfigOptions
 from .options import takes
-from .output_file import require_writable_file, write_whole
+from .output_file import require_writable_files, write_whole
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
@@ -42,7 +42,7 @@ def layout(
 ) -> None:
     """Draw a buffer, an on-chip plan, an order, the schedule or a launch; of the flash preset unless another problem is given."""
     console = Console()
-    require_writable_file("--svg", svg)
+    require_writable_files({"--svg": svg})
     if trace is not None:
         require_no_config(what.value, given, sms)
         picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)

@@ -12,7 +12,7 @@ import typer
 from ..arch import Gpu
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
-from ..options.option import naming_options, option
+from ..options.option import naming_options, numbers, option
 from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
@@ -20,7 +20,7 @@ from ..target import Target
 from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
 from .inspect import wide_console
 from .options import takes
-from .output_file import require_writable_file, write_whole
+from .output_file import require_writable_files, write_whole
 
 OUTPUT = "Output"
 
@@ -64,15 +64,13 @@ def predict(
     5 % are not told apart: of those it has no preference.
     """
     with naming_options(PredictOptions):
-        from ..bench.points import numbers
         from ..pictures import to_svg
         from ..predict.launch import RankLoad
         from ..predict.prediction import Prediction
         from ..predict.timeline import draw, perfetto
         from .predictions import as_values, print_choices, print_predictions
 
-        require_writable_file("--trace", trace)
-        require_writable_file("--svg", svg)
+        require_writable_files({"--trace": trace, "--svg": svg})
         gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
         if (trace or svg) and len(counts) > 1:
             raise ProblemError("tokens", given.tokens, "one number with --trace or --svg, which show one launch")

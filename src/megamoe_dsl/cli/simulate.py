@@ -18,6 +18,7 @@ from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
+from ..options.option import numbers
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 from .config_options import TILE, KernelOptions
@@ -167,16 +168,11 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
     """One number per rank, as in 13,7; a single number stands for every rank.  Raises `ProblemError`."""
     if not 1 <= num_ranks <= MAX_RANKS:
         raise ProblemError("num_ranks", num_ranks, f"between 1 and {MAX_RANKS}")
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ProblemError("tokens", text, "numbers separated by commas") from None
+    counts = numbers("tokens", text, 0)
     if len(counts) == 1:
         counts *= num_ranks
     if len(counts) != num_ranks:
         raise ProblemError("tokens", text, f"one number, or one for each of {num_ranks} ranks")
-    if min(counts) < 0:
-        raise ProblemError("tokens", text, "non-negative")
     return counts
 
 

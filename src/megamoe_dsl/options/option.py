@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from ..config_error import ConfigError
+from ..integer import parse_integer
 from ..problem import ProblemError
 
 Kind = TypeVar("Kind")
@@ -64,11 +65,23 @@ def at_least(least: int) -> Callable[[str], int]:
     """A type for argparse: integers from `least` on."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
+        number = parse_integer(text)
+        if number is None or number < least:
             raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
-        return int(text)
+        return number
 
     return read
+
+
+def numbers(field: str, text: str, least: int) -> list[int]:
+    """8,64 as [8, 64].  Raises `ProblemError`."""
+    found = [parse_integer(part) for part in text.split(",")]
+    if None in found:
+        raise ProblemError(field, text, "numbers separated by commas")
+    for one in found:
+        if one is None or one < least:
+            raise ProblemError(field, one, f"at least {least}")
+    return found
 
 
 def add_options(add: Callable[..., Any], kind: type) -> None:

@@ -136,12 +136,13 @@ def _host_launches(function: Callable[..., Any], device: SimulatedDevice, by_ran
     import cutlass.cute as cute
 
     from ...device.location import attribute_lines
+    from ...interrupts import held_interrupts
 
     launches: list[Launch] = []
     device.take = launches.append
     given = [[_device_tensor(value) for value in values] for values in by_rank]
     folder = Path(inspect.getsourcefile(inspect.unwrap(function)) or ".").resolve().parent
-    with launches_on(device), attribute_lines(folder):
+    with launches_on(device), attribute_lines(folder), held_interrupts():
         compiled = cute.compile(function, *given[0])
     traced = {one["argument_index"] for one in compiled.execution_args.get_constexpr_args()}
     for device.rank, values in enumerate(given):
