@@ -30,6 +30,9 @@ packed_ranks
             that with weights of 4 bits, on a pool that is a ring; on Hopper
 unfused_ranks
             eight ranks on these GPUs: every element of y against the layer's in a launch per stage, as in `unfused`, at fewer points
+graph_soak  on one GPU millions of launches of every family in graphs, on several streams at once; on Hopper
+graph_racecheck, graph_memcheck
+            compute-sanitizer on some of those that begin early and read weights two K blocks at a time; on Hopper
 
 With --simulated both commands do the same on sizes that the simulator can run, and `run` finds a simulated GPU (bench/stand_in/gpu.py)
 where the host has none: it shows that everything is there and fits together.  Nothing is timed, and what is nothing but times is left out.
@@ -157,7 +160,7 @@ def shapes_of(presets: Sequence[str], ranks: str) -> tuple[Command, ...]:
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str = ARCHES[0], simulated: bool = False) -> list[Step]:
     """All of them, for a host with `gpus` GPUs of an architecture, or a simulated one."""
-    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time", "ep", "packed", "pairs")}
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time", "ep", "packed", "pairs", "graphs")}
     sizes = Sizes.simulated() if simulated else Sizes.of_presets()
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     hopper = arch == ARCHES[0]
@@ -236,6 +239,13 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         *measured("pairs", ",".join(ranks[:2]), "--soak", sizes.launches, tokens=sizes.pairs_tokens, only=[PACKED]),
     )
     of_pairs = compiled("pairs", ",".join(dict.fromkeys([*ranks[:2], ranks[-1]])), tokens=sizes.pairs_tokens, only=[PACKED, FP8])
+    graph_soak = [script("bench/graph_soak.py"), "run", at["graphs"], "--out", str(out)]
+    of_graphs = ([script("bench/graph_soak.py"), "prepare", at["graphs"]],)
+    once_in_graphs = [*graph_soak, "--only", "moe,gemm", "--seconds", "0", "--graphs", "1", "--calls", "8"]
+    graphs = [
+        Step("graph_soak", of_graphs, (graph_soak,), 560),
+        *(Step(f"graph_{tool}", of_graphs, (once_in_graphs,), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
+    ]
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
         Step("layer", of_layer, checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
@@ -256,6 +266,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("soak_ranks", prepared("soak", *soak), checked(*soaked), 400),
         *([Step("packed_ranks", of_packed_ranks, packed_ranks, 400)] if hopper and not simulated else []),
         Step("unfused_ranks", stages_of_ranks, unfused_ranks, 400),
+        *(graphs if hopper and not simulated else []),
     ]
     return [replace(one, limit_s=SIMULATED_LIMIT_S) for one in found] if simulated else found
 

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"config_error", "integer", "kernels", "presets", "problem", "recipe"},
     "inspect": {*SHAPE, "artifact", "blocks", "kernels", "presets", "sass"},
     "checkpoints": {"cuda_device", "hardware", "json_file", "layouts", "problem", "quant", "recipe"},
-    "runtime": {*SHAPE, "artifact", "cases", "cuda_device", "integer", "blocks", "json_file", "kernels", "quant", "sim"},
+    "runtime": {*SHAPE, "artifact", "cases", "cuda_device", "integer", "blocks", "json_file", "kernels", "quant", "reference", "sim"},
     "compat": {"cuda_device", "arch", "artifact", "blocks", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
     "kernel_cases": {"blocks", *SHAPE, "cases", "integer", "kernels", "quant", "reference", "runtime"},
     "bench": {

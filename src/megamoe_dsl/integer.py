@@ -6,7 +6,6 @@ import re
 from operator import index
 from typing import SupportsIndex
 
-
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
 

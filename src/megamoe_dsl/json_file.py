@@ -15,6 +15,8 @@ from typing import Any
 MOST_BYTES = 64 << 20
 """Of a file of JSON, unless its reader says otherwise: ten times the index of a model with 100,000 tensors."""
 
+MOST_SHOWN = 4096  # characters of a path or name in a message: Linux takes no longer path
+
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -24,6 +26,12 @@ KINDS = {
 }
 
 
+def printable(text: Path | str) -> str:
+    """Text that others chose, on one line of a message: a question mark for what does not print, cut where it is too long."""
+    shown = "".join(one if one.isprintable() else "?" for one in str(text))
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:256]}..."
+
+
 class FileError(ValueError):
     """A file is missing, unreadable, not a regular one, too large, or not JSON; the message begins with its path.
 
@@ -31,7 +39,7 @@ class FileError(ValueError):
     """
 
     def __init__(self, path: Path | str, why: str) -> None:
-        super().__init__(f"{path}: {why}")
+        super().__init__(f"{printable(path)}: {why}")
         self.why = why
 
 
@@ -40,11 +48,11 @@ def open_regular(path: Path | str) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
-        raise FileError(_shown(path), getattr(error, "strerror", None) or str(error)) from None
+        raise FileError(path, getattr(error, "strerror", None) or str(error)) from None
     kind = stat.S_IFMT(os.fstat(handle).st_mode)
     if kind != stat.S_IFREG:
         os.close(handle)
-        raise FileError(_shown(path), f"{KINDS.get(kind, 'no file')}: must be a regular file")
+        raise FileError(path, f"{KINDS.get(kind, 'no file')}: must be a regular file")
     return handle
 
 
@@ -54,9 +62,9 @@ def read_regular(path: Path | str, most: int = MOST_BYTES) -> bytes:
         with os.fdopen(open_regular(path), "rb") as file:
             found = file.read(most + 1)
     except OSError as error:
-        raise FileError(_shown(path), error.strerror or str(error)) from None
+        raise FileError(path, error.strerror or str(error)) from None
     if len(found) > most:
-        raise FileError(_shown(path), f"larger than {most} bytes, the most that is read")
+        raise FileError(path, f"larger than {most} bytes, the most that is read")
     return found
 
 
@@ -65,9 +73,9 @@ def parse_json(text: bytes, path: Path | str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise FileError(_shown(path), "no JSON that can be read: nested too deeply") from None
+        raise FileError(path, "no JSON that can be read: nested too deeply") from None
     except ValueError as error:
-        raise FileError(_shown(path), f"no JSON that can be read: {error}") from None
+        raise FileError(path, f"no JSON that can be read: {error}") from None
 
 
 def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:
@@ -79,11 +87,5 @@ def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]
     """As `read_json`, for a file whose value is an object.  Raises `FileError`."""
     found = read_json(path, most)
     if not isinstance(found, dict):
-        raise FileError(_shown(path), "no JSON object")
+        raise FileError(path, "no JSON object")
     return found
-
-
-def _shown(path: Path | str) -> str:
-    """The path on one line, cut where it is longer than any that a file system takes."""
-    text = "".join(one if one.isprintable() else "?" for one in str(path))
-    return text if len(text) <= 4096 else f"{text[:256]}..."

@@ -29,6 +29,12 @@ class Format:
     factor: bool = False
 
     @property
+    def words(self) -> str:
+        """For messages: `E4M3 with F32 scales, one for every 128 x 128`."""
+        scale = "" if self.scale is None else f" with {self.scale.upper()} scales, one for every {self.rows} x {self.channels}"
+        return self.element.upper() + scale
+
+    @property
     def bytes_per_value(self) -> float:
         scale = 0.0 if self.scale is None else BITS[self.scale] / (self.rows * self.channels)
         return (BITS[self.element] + scale) / 8

@@ -69,7 +69,7 @@ def test_sm100_takes_what_deep_gemm_itself_made() -> None:
 
 
 def test_scales_that_are_refused() -> None:
-    with pytest.raises(ProblemError, match="sf = 'a scale with a fraction"):
+    with pytest.raises(ProblemError, match=r"sf = 1\.5: must be powers of two"):
         transform_sf_into_required_layout(torch.full((1, 128, 4), 1.5), 128, 128, (1, 32), 1)
     with pytest.raises(ProblemError, match="recipe"):
         transform_sf_into_required_layout(torch.ones(1, 128, 4), 128, 128, (1, 16), 1)
@@ -83,3 +83,26 @@ def test_scales_that_are_refused() -> None:
     (l1, fc1_sf), l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(random_weights(FP4, 0, 1)))
     with pytest.raises(ProblemError, match="M-major"):
         _in_kernel_order(FP4, SM100, (l1, fc1_sf.contiguous()), l2)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, float("inf"), float("-inf"), float("nan"), -2.0, 3.0, 2.0**-128, 2.0**-127 + 2.0**-149])
+def test_what_is_no_power_of_two_of_ue8m0_is_refused(value: float) -> None:
+    sf = torch.ones(1, 128, 4)
+    sf[0, 5, 2] = value
+    with pytest.raises(ProblemError, match="powers of two from") as caught:
+        transform_sf_into_required_layout(sf, 128, 128, (1, 32), 1)
+    assert caught.value.field == "sf" and str(caught.value.value) == str(sf[0, 5, 2].item())
+
+
+def test_the_ends_of_ue8m0() -> None:
+    sf = torch.tensor([2.0**-127, 2.0**-126, 1.0, 2.0**127]).expand(1, 4, 4)
+    words = transform_sf_into_required_layout(sf, 4, 128, (1, 32), 1)
+    assert words.contiguous().view(torch.uint8)[0].tolist() == [[0, 1, 127, 254]] * 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_an_fp32_scale_that_no_quantization_gives_is_refused(value: float) -> None:
+    sf = torch.ones(1, 2, 2)
+    sf[0, 1, 1] = value
+    with pytest.raises(ProblemError, match=f"sf = {value}: must be finite and not negative"):
+        transform_sf_into_required_layout(sf, 256, 256, (128, 128), 1, disable_ue8m0_cast=True)

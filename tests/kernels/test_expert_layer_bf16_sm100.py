@@ -12,10 +12,10 @@ from gemm_runs import artifact
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
+from megamoe_dsl.reference.router import router_metadata
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.target import Target
-from router_reference import router_metadata
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
 

@@ -18,12 +18,12 @@ from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_n
 from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
+from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.target import Target
-from router_reference import router_metadata, weighted_sum
 from simulated_experts import simulate_experts, simulate_route
 from sweep import rarely, sample
 

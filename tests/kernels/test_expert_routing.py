@@ -14,14 +14,14 @@ from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.kernels.uneven import uneven_tile
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
-from megamoe_dsl.reference import activate, requantize, scaled_matmul
+from megamoe_dsl.reference.router import router_metadata, weighted_sum
+from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
-from router_reference import router_metadata, weighted_sum
 from simulated_experts import simulate_experts, simulate_route
 from sweep import sample
 
@@ -85,20 +85,6 @@ def test_rows_are_summed_in_order() -> None:
     assert torch.equal(call.y, weighted_sum(call.fc2.d, metadata.positions, call.topk_weights))
 
 
-def reference(call: ExpertCall) -> torch.Tensor:
-    """The four launches' results, rounded where they round."""
-    layer, w, rows = call.layer, call.weights, []
-    metadata = router_metadata(call.topk_idx, layer.num_experts)
-    x_q, x_sf = quantize_e4m3_f32(call.x.float()) if layer.formats.scaled else (call.x, no_scales(call.x))
-    formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
-    for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
-        own = x_q.view(torch.uint8)[sources].view(x_q.dtype), x_sf[sources]
-        sums = scaled_matmul(*own, w.w1[expert], w.w1_sf[expert], "hopper")
-        h, h_sf = requantize(activate(formulas, sums, torch.ones(len(sums))), layer.recipe)
-        rows.append(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper").bfloat16())
-    return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
-
-
 @pytest.mark.parametrize("tokens", [5, 200])
 def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
     """Few tokens, and so many that Linear1 has tiles of 128 rows."""
@@ -106,7 +92,7 @@ def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
     artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), tokens)]
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
-    assert torch.equal(y, reference(call))
+    assert torch.equal(y, layer_on_cpu(call))
 
 
 @sample("5")
@@ -119,21 +105,17 @@ def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert call.x_q.numel() == 0 and call.fc1.a is call.x and call.fc1.d_sf is None
-    assert torch.equal(y, reference(call))
+    assert torch.equal(y, layer_on_cpu(call))
 
 
 @pytest.mark.sweep
 def test_gate_and_up_are_stored_by_expert() -> None:
     drawn = call_of(replace(LAYER, gate_up="up_first", preactivations=True), 5)
-    call = replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16())
+    call, expected = (replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16()) for _ in range(2))
     artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), 5)]
-    assert not any(report.findings for report in simulate_experts(artifacts, call)[1])
-    metadata, (x_q, x_sf) = router_metadata(call.topk_idx, 8), quantize_e4m3_f32(call.x.float())
-    expected = torch.full_like(call.preactivations, 7.0)
-    own = metadata.sources.long().split(metadata.counts.tolist())
-    sums = [scaled_matmul(x_q[rows], x_sf[rows], call.weights.w1[e], call.weights.w1_sf[e], "hopper") for e, rows in enumerate(own)]
-    expected[: len(metadata.sources)] = torch.cat(sums).bfloat16()
-    assert torch.equal(call.preactivations, expected)
+    y, reports = simulate_experts(artifacts, call)
+    assert not any(report.findings for report in reports)
+    assert torch.equal(y, layer_on_cpu(expected)) and torch.equal(call.preactivations, expected.preactivations)
     with pytest.raises(ProblemError, match="preactivations = None: must be a tensor where the layer stores"):
         drawn.check()
 

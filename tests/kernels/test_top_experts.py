@@ -12,9 +12,9 @@ from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.reference.router import top_experts
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
-from router_reference import top_experts
 
 DEEPSEEK_V3: dict[str, Any] = {"scores": "sigmoid", "biased": True, "groups": 8, "topk_groups": 4, "scale": 2.5}
 CASES = {

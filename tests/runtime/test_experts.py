@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megamoe_dsl import ProblemError, moe
+from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.top_experts import top_experts
 
 FP8 = torch.float8_e4m3fn
@@ -48,7 +50,6 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16)}, "w1_sf = .*: must be None: bf16xbf16 has no scales"),
         ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16), "w1_sf": None}, "w2.dtype = torch.float8_e4m3fn: must be torch.bfloat16"),
         ({"gate_up": "mixed"}, "gate_up = 'mixed': must be one of gate_first"),
-        ({}, "a.device = 'cpu': must be a CUDA device"),
     ],
 )
 def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
@@ -66,7 +67,7 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
         ({"w1_sf": torch.zeros(4, 2, 512, dtype=torch.int32)}, r"w1_sf.shape = \(4, 2, 512\): must be \(4, 4, 512\)"),
         ({"w2_sf": torch.zeros(4, 256, 16, dtype=FP8)}, "w2_sf.dtype = torch.float8_e4m3fn: must be torch.int32"),
         ({"w1": torch.zeros(4, 512, 256, dtype=FP8)}, "factors = 'a tensor': must be None with fp8xfp8"),
-        ({}, "a.device = 'cpu': must be a CUDA device"),
+        ({}, "w1.dtype = torch.uint8: must be torch.float8_e4m3fn or torch.bfloat16 on the CPU"),
     ],
 )
 def test_factors_come_with_nvfp4(changes: dict[str, Any], message: str) -> None:
@@ -96,7 +97,6 @@ def test_fake_tensors_give_the_result_s_shape() -> None:
         ({"router_logits": torch.zeros(6, 4, dtype=torch.float16)}, "router_logits.dtype = torch.float16: must be torch.float32 or"),
         ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
         ({"scores": "sigmoid", "score_bias": torch.zeros(3)}, r"bias.shape = \(3,\): must be \(4,\)"),
-        ({}, "a.device = 'cpu': must be a CUDA device"),
     ],
 )
 def test_logits_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
@@ -109,3 +109,68 @@ def test_fake_logits_give_experts_of_their_shapes() -> None:
     with FakeTensorMode():
         idx, weights = top_experts(torch.zeros(6, 64, dtype=torch.bfloat16), 4, scores="sigmoid", groups=2)
     assert (idx.shape, idx.dtype, weights.shape, weights.dtype) == ((6, 4), torch.int64, (6, 4), torch.float32)
+
+
+def drawn(dtype: torch.dtype, tokens: int = 6) -> dict[str, Any]:
+    """Of `arguments`, with numbers to compute with."""
+    generator = torch.Generator().manual_seed(tokens)
+    w1, w2 = (torch.randn(4, *shape, generator=generator) / 16 for shape in ((512, 256), (256, 256)))
+    fp8 = dtype == FP8
+    (w1, w1_sf), (w2, w2_sf) = (quantize_weight_e4m3(w) if fp8 else (w.bfloat16(), None) for w in (w1, w2))
+    routing = torch.rand(tokens, 4, generator=generator).topk(2)
+    x = torch.randn(tokens, 256, generator=generator).bfloat16()
+    return arguments(x=x, w1=w1, w1_sf=w1_sf, w2=w2, w2_sf=w2_sf, topk_idx=routing.indices, topk_weights=routing.values)
+
+
+def in_float64(call: dict[str, Any]) -> torch.Tensor:
+    idx, (x, w1, w2, weights) = call["topk_idx"], (call[name].double() for name in ("x", "w1", "w2", "topk_weights"))
+    gate, up = torch.einsum("th,tkih->tki", x, w1[idx]).chunk(2, dim=2)
+    rows = torch.einsum("tki,tkhi->tkh", torch.nn.functional.silu(gate) * up, w2[idx])
+    return (rows * weights[:, :, None]).sum(dim=1)
+
+
+def test_cpu_tensors_are_computed_by_the_reference() -> None:
+    """Its bits are those of the kernels: tests/kernels/test_expert_routing.py."""
+    call = drawn(torch.bfloat16)
+    y, expected = moe(**call), in_float64(call)
+    assert (y - expected).norm() < 0.01 * expected.norm()
+    logits = torch.randn(6, 4)
+    idx, weights = top_experts(logits, 2, scores="sigmoid")
+    routed = moe(**{**call, "topk_idx": None, "topk_weights": None}, router_logits=logits, topk=2, scores="sigmoid")
+    assert torch.equal(routed, moe(**{**call, "topk_idx": idx, "topk_weights": weights}))
+
+
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16])
+def test_the_layer_is_one_node_of_a_whole_graph(dtype: torch.dtype) -> None:
+    """Of any number of tokens: three numbers take two compilations at most."""
+    counter = CompileCounter()
+    compiled = torch.compile(lambda **call: moe(**call) + 1, fullgraph=True, backend=counter)
+    for tokens in (6, 7, 9):
+        call = drawn(dtype, tokens)
+        assert torch.equal(compiled(**call), moe(**call) + 1)
+    assert counter.frame_count <= 2
+
+
+def test_the_layer_exports() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            return moe(**{**call, "x": x, "topk_idx": idx, "topk_weights": weights})
+
+    call = drawn(torch.bfloat16)
+    tensors = call["x"], call["topk_idx"], call["topk_weights"]
+    tokens = torch.export.Dim("tokens", min=2, max=512)
+    program = torch.export.export(Layer(), tensors, dynamic_shapes=({0: tokens}, {0: tokens}, {0: tokens}))
+    more = drawn(torch.bfloat16, 11)
+    found = program.module()(more["x"], more["topk_idx"], more["topk_weights"])
+    assert torch.equal(found, moe(**{**call, **{name: more[name] for name in ("x", "topk_idx", "topk_weights")}}))
+
+
+def test_modes_of_torch_change_nothing() -> None:
+    call = drawn(torch.bfloat16)
+    y = moe(**call)
+    with torch.inference_mode():
+        assert torch.equal(moe(**call), y)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(moe(**call), y)
+    functional = torch.func.functionalize(lambda x: moe(**{**call, "x": x}) * 1)
+    assert torch.equal(functional(call["x"]), y)

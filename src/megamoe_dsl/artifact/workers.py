@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,28 +28,33 @@ log = logging.getLogger("megamoe_dsl")
 
 def compile_into(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
     """Compiles every configuration whose kernel the folder lacks, `jobs` at a time.  Raises `CompileError`."""
-    jobs = min(jobs, len(configs))
-    log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, jobs), folder)
+    log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, min(jobs, len(configs))), folder)
     start = time.monotonic()
     compile_all(folder, configs, jobs)
     log.info("compiled %d kernels in %.1f s", len(configs), time.monotonic() - start)
 
 
-def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
-    """Compiles as `compile_into` does, and prints nothing."""
+def ignore(config: KernelConfig) -> None:
+    pass
+
+
+def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], None] = ignore) -> None:
+    """Compiles as `compile_into` does, and prints nothing; `done` is called with every kernel that is there, from several threads."""
+    jobs = min(jobs, len(configs))
     if jobs < 2 or not sys.executable:
         for config in configs:
             ArtifactStore(folder).get(config)
+            done(config)
         return
     waiting: queue.SimpleQueue[KernelConfig] = queue.SimpleQueue()
     for config in configs:
         waiting.put(config)
     with ThreadPoolExecutor(jobs) as threads:
-        for one in [threads.submit(feed, folder, waiting) for _ in range(jobs)]:
+        for one in [threads.submit(feed, folder, waiting, done) for _ in range(jobs)]:
             one.result()
 
 
-def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig]) -> None:
+def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[[KernelConfig], None]) -> None:
     """Hands waiting configurations to one process, one at a time."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]
@@ -69,6 +74,7 @@ def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig]) -> None:
             if answer != DONE:
                 process.kill()
                 raise CompileError(answer or f"a compiling process ended with exit code {process.wait()}: {config}")
+            done(config)
         process.stdin.close()
 
 

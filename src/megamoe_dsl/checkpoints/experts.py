@@ -10,17 +10,19 @@ from pathlib import Path
 
 import torch
 
+from ..cuda_device import require_usable
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
 from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import BF16, MXFP4, MXFP8, Format
+from ..recipe import BF16, LAYER_RECIPES, MXFP4, MXFP8, RECIPES, Format
 from .files import Checkpoint, CheckpointError
 from .published import FP8_BLOCKS, PUBLISHED, PublishedLayout
 
 Weight = tuple[torch.Tensor, torch.Tensor | None]
 """Codes and scales."""
 _UE8M0_BLOCKS = PUBLISHED["deepseek-v4-fp8"].format
+NUMBER = "(0|[1-9][0-9]{0,5})"  # of a layer, as names have it
 
 
 def _float_scales(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
@@ -92,7 +94,8 @@ def _has_scales(checkpoint: Checkpoint, layout: PublishedLayout, layer: int) -> 
 
 def find_layers(checkpoint: Checkpoint) -> list[int]:
     """Layers with experts, in order."""
-    patterns = {re.escape(one.fc2 + one.codes).replace(r"\{layer\}", r"(\d+)").replace(r"\{expert\}", r"\d+") for one in PUBLISHED.values()}
+    stems = {re.escape(one.fc2 + one.codes) for one in PUBLISHED.values()}
+    patterns = [stem.replace(r"\{layer\}", NUMBER).replace(r"\{expert\}", "[0-9]+") for stem in stems]
     matches = (re.fullmatch(pattern, name) for name in checkpoint.files for pattern in patterns)
     return sorted({int(found[1]) for found in matches if found})
 
@@ -127,9 +130,8 @@ class PublishedExperts:
         """Published hidden and intermediate, by the first expert's Linear2."""
         _, shape = self.checkpoint.describe(self.name(self.layout.fc2, 0))
         rows, *k = shape[1:] if self.layout.stacked else shape
-        if len(k) != (2 if self.layout.blocked else 1):
-            name = self.name(self.layout.fc2, 0)
-            raise CheckpointError(f"shape {shape}: must be [rows, K]", file=self.checkpoint.files[name], tensor=name)
+        if len(k) != (2 if self.layout.blocked else 1) or 0 in shape:
+            raise self._error(f"shape {shape}: must be [rows, K]")
         values = 1
         for size in k:
             values *= size
@@ -145,8 +147,15 @@ class PublishedExperts:
         return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
 
     def bias_names(self, expert: int) -> list[str]:
-        """Names of the biases that an expert of a layer with biases needs."""
+        """Names of the biases that an expert of a layer with biases needs; none where the layout has none."""
+        if self.layout.biases is None:
+            return []
         return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
+
+    @property
+    def stored_biases(self) -> list[str]:
+        """Names of the biases that the checkpoint has for the first expert."""
+        return [name for name in self.bias_names(0) if name in self.checkpoint]
 
     def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:
         """Raises `CheckpointError` unless these can be the experts of `problem`; reads headers only.
@@ -161,13 +170,14 @@ class PublishedExperts:
         if self.num_experts != problem.num_experts:
             raise self._error(f"{self.num_experts} experts: must be the problem's {problem.num_experts}")
         if not can_convert(layout.format, wanted):
-            raise self._error(f"weights of layout {layout.name}, which recipe {problem.recipe} cannot have: {layout.format} to {wanted}")
+            others = ", ".join(name for name in LAYER_RECIPES if can_convert(layout.format, RECIPES[name].weights))
+            stored = f"weights of layout {layout.name} ({layout.format.words})"
+            raise self._error(f"{stored}, which recipe {problem.recipe} cannot have: must be one of {others}")
         if (layout.format, wanted) == DOUBLES and not expand:
             raise self._error(f"weights in E2M1, and recipe {problem.recipe} takes E4M3, twice the bytes: must be asked for with expand")
-        for name in () if layout.biases is None or ignore_biases or problem.biases else self.bias_names(0):
-            if name in self.checkpoint:
-                what = "the layer has biases = False: must be True, or the bias be left out on purpose with ignore_biases"
-                raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
+        for name in () if ignore_biases or problem.biases else self.stored_biases:
+            what = "the layer has biases = False: must be True, or the bias be left out on purpose with ignore_biases"
+            raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
         if problem.biases and layout.biases is None:
             raise self._error(f"layout {layout.name} has no biases, and the layer has biases = True")
 
@@ -184,6 +194,7 @@ class PublishedExperts:
 
         Nothing but this expert's bytes is read.  Raises `CheckpointError` that names the tensor and its file.
         """
+        require_usable(device)
         self.check_tensors(expert)
         stored, hidden, intermediate = self.layout.format, problem.hidden, problem.intermediate
         halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]
@@ -215,7 +226,10 @@ class PublishedExperts:
         return torch.cat(grown, dim=1), _grow(fc2[None], 1, problem.hidden, 0)
 
     def _bias(self, name: str, expert: int, device: torch.device) -> torch.Tensor:
-        return self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
+        bias = self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
+        if not bool(bias.isfinite().all()):
+            raise CheckpointError("a bias is infinite or NaN", file=self.checkpoint.files[name], tensor=name)
+        return bias
 
     def _error(self, what: str) -> CheckpointError:
         name = self.name(self.layout.fc2, 0)
@@ -243,8 +257,18 @@ class PublishedExperts:
         codes = codes.view(_DTYPES[layout.format.element]).flatten(1)
         if layout.scales is None:
             return codes, None
-        scales = self.checkpoint.read(self.name(stem, expert, scales=True), row).to(device)
-        return codes, scales.view(_DTYPES[layout.format.scale])
+        name = self.name(stem, expert, scales=True)
+        scales = self.checkpoint.read(name, row).to(device).view(_DTYPES[layout.format.scale])
+        if bool(_is_no_scale(scales).any()):
+            allowed = "0 to 254, of which each is a power of two" if scales.dtype == torch.uint8 else "finite and not negative"
+            wrong = scales[_is_no_scale(scales)][0].item()
+            raise CheckpointError(f"scale {wrong}: must be {allowed}", file=self.checkpoint.files[name], tensor=name)
+        return codes, scales
+
+
+def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
+    """Which values no quantization gives: NaN (255 of UE8M0), infinite and negative ones."""
+    return scales == 255 if scales.dtype == torch.uint8 else ~(scales.isfinite() & (scales >= 0))
 
 
 def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:
@@ -301,9 +325,10 @@ def summarize(checkpoint: Checkpoint) -> list[LayerSummary]:
 
 def _summary(experts: PublishedExperts) -> LayerSummary:
     count, (hidden, intermediate) = experts.num_experts, experts.shape
-    for expert in range(1 if experts.layout.stacked else count):
+    own = range(1 if experts.layout.stacked else count)
+    for expert in own:
         experts.check_tensors(expert)
-    names = dict.fromkeys(name for expert in range(count) for name in experts.names(expert))
+    names = dict.fromkeys(name for expert in own for name in experts.names(expert))
     files = tuple(sorted({experts.checkpoint.files[name].name for name in names}))
     values = 3 * count * hidden * intermediate
     num_bytes = round(values * experts.layout.format.bytes_per_value)

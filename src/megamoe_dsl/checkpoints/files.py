@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 import torch
+
+from ..json_file import FileError, open_regular, printable, read_json_object
 
 
 class CheckpointError(ValueError):
@@ -20,7 +23,7 @@ class CheckpointError(ValueError):
     """
 
     def __init__(self, what: str, *, file: Path | None = None, tensor: str | None = None) -> None:
-        super().__init__(": ".join(str(one) for one in (file, tensor, what) if one is not None))
+        super().__init__(": ".join(printable(str(one)) for one in (file, tensor, what) if one is not None))
         self.what, self.file, self.tensor = what, file, tensor
         self.expert: int | None = None
 
@@ -52,16 +55,20 @@ class Checkpoint:
         self._open: dict[Path, Any] = {}
         library = safetensors_library()
         self._safe_open, self._error = library.safe_open, library.SafetensorError
-        if not self.path.exists():
-            raise CheckpointError("no such file or folder", file=self.path)
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            raise CheckpointError("no such file or folder", file=self.path) from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(getattr(error, "strerror", None) or str(error), file=self.path) from None
 
     @cached_property
     def files(self) -> Mapping[str, Path]:
-        if self.path.is_file():
+        if not self.path.is_dir():
             return dict.fromkeys(self._file(self.path).keys(), self.path)
         indexes = sorted(self.path.glob(INDEX))
         if indexes:
-            return _read_index(indexes[0])
+            return {name: self.path / file for name, file in read_index(indexes[0]).weight_map.items()}
         files = sorted(self.path.glob("*.safetensors"))
         if not files:
             raise CheckpointError("a folder without *.safetensors", file=self.path)
@@ -106,18 +113,55 @@ class Checkpoint:
 
     def _file(self, file: Path, tensor: str | None = None) -> Any:
         if file not in self._open:
-            if not file.exists():
-                raise CheckpointError("no such file, though the index names it", file=file, tensor=tensor)
+            self._require_regular(file, tensor)
             try:
                 self._open[file] = self._safe_open(str(file), framework="pt", device="cpu")
             except (self._error, OSError) as error:
                 raise CheckpointError(f"truncated, or no safetensors file ({error})", file=file, tensor=tensor) from None
         return self._open[file]
 
+    def _require_regular(self, file: Path, tensor: str | None) -> None:
+        """A file of a folder may be a link to another one there; a file that the caller named may be a link to any."""
+        if self.path.is_dir():
+            require_within(self.path, file, tensor)
+        try:
+            os.close(open_regular(file))
+        except FileError as error:
+            why = error.why if os.path.lexists(file) else "no such file, though the index names it"
+            raise CheckpointError(why, file=file, tensor=tensor) from None
 
-def _read_index(index: Path) -> dict[str, Path]:
+
+def require_within(folder: Path, file: Path, tensor: str | None = None) -> None:
+    """Raises `CheckpointError` for a link out of the folder, but for those of a Hugging Face cache: from snapshots/REVISION to blobs."""
+    place, home = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
+    homes = [home, home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [home]
+    if not any(place.is_relative_to(one) for one in homes):
+        raise CheckpointError(f"a link to {place}: must stay in the checkpoint's folder", file=file, tensor=tensor)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The index of a folder.
+
+    weight_map  tensor to file, from the index's folder on
+    recipe      of what `megamoe weights convert` wrote; empty for others
+    """
+
+    weight_map: dict[str, str]
+    recipe: str
+
+
+def read_index(index: Path) -> Index:
+    """Raises `CheckpointError` for what is no index, and for one that names files elsewhere."""
+    require_within(index.parent, index)
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {str(name): index.parent / str(file) for name, file in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise CheckpointError(f"no index of safetensors files: it has no readable weight_map ({error!r})", file=index) from None
+        read = read_json_object(index)
+    except FileError as error:
+        raise CheckpointError(f"no index of safetensors files: {error.why}", file=index) from None
+    found, metadata = read.get("weight_map"), read.get("metadata")
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise CheckpointError("no index of safetensors files: it has no weight_map of names to files", file=index)
+    for name, file in found.items():
+        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts or not file.isprintable():
+            raise CheckpointError(f"file {file!r}: must lie in the index's folder", file=index, tensor=name)
+    return Index(found, str(metadata.get("recipe", "")) if isinstance(metadata, dict) else "")

@@ -69,7 +69,7 @@ class PublishedLayout:
 _V4 = "layers.{layer}.ffn.experts.{expert}"
 _HF = "model.layers.{layer}.mlp.experts.{expert}"
 _GPT_OSS = "model.layers.{layer}.mlp.experts"
-_OWN = "layers.{layer}.experts.{expert}"
+OWN_STEM = "layers.{layer}.experts.{expert}"
 
 PUBLISHED = {
     one.name: one
@@ -134,8 +134,8 @@ PUBLISHED = {
                 "what `megamoe weights convert` writes",
                 "quant.ExpertWeights, an expert at a time",
                 weights,
-                fc1=(f"{_OWN}.fc1",),
-                fc2=f"{_OWN}.fc2",
+                fc1=(f"{OWN_STEM}.fc1",),
+                fc2=f"{OWN_STEM}.fc2",
                 codes="",
                 scales=None if weights.scale is None else "_sf",
             )

@@ -1,28 +1,33 @@
 """A checkpoint in a recipe's format: files of experts in checkpoint order, and an index.
 
 Files appear whole.  One that is there already, of the same source, layer, experts and recipe, is not made again, so that an interrupted
-run goes on.
+run goes on.  Layers may be converted one after another, or at the same time, into one folder: the index keeps those of earlier runs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from ..cuda_device import require_usable
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, Problem, integer_between
 from ..quant import WEIGHT_NAMES
 from .experts import PublishedExperts, find_layers
-from .files import Checkpoint, CheckpointError, safetensors_library
-from .published import OWN, PUBLISHED
+from .files import INDEX, Checkpoint, CheckpointError, read_index, safetensors_library
+from .published import OWN, OWN_STEM, PUBLISHED
 
 FILE_BYTES = 2 << 30
 INDEX_NAME = "model.safetensors.index.json"
+OWN_FILE = re.compile(r"layer-\d+-experts-\d+-\d+\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -80,35 +85,90 @@ def convert_checkpoint(
     folder                        where files and index go; made if need be
     device                        where experts are converted
     file_bytes                    of a file, about; an expert is never cut
-    progress                      called with files that are written and files altogether
+    progress                      called before each file and at the end, with files that are written and files altogether
 
     Returns the files.  Raises `CheckpointError`, `ProblemError`, and OSError.
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
     integer_between("file_bytes", file_bytes, 1, 1 << 50, "between 1 and 2^50")
+    place = require_usable(device)
+    _check_place(folder, checkpoint)
     parts: list[ExpertFile] = []
-    for layer in find_layers(checkpoint) if layers is None else layers:
+    for layer in dict.fromkeys(find_layers(checkpoint) if layers is None else layers):
         experts = PublishedExperts.of(checkpoint, layer)
         problem = recipe_problem(experts, recipe)
-        experts.check(problem, expand=expand, ignore_biases=ignore_biases)
+        for name in () if ignore_biases else experts.stored_biases:
+            what = "converted files have no place for a bias: leave it out with ignore_biases (--ignore-biases)"
+            raise CheckpointError(what, file=checkpoint.files[name], tensor=name)
+        experts.check(problem, expand=expand, ignore_biases=True)
         step = max(1, int(file_bytes // (3 * problem.hidden * problem.intermediate * problem.formats.weights.bytes_per_value)))
         count = experts.num_experts
         parts += [ExpertFile(experts, problem, first, min(first + step, count)) for first in range(0, count, step)]
     if not parts:
         raise CheckpointError("has no experts in a published layout", file=checkpoint.path)
+    _kept_entries(folder, {part.experts.layer for part in parts}, recipe)
     folder.mkdir(parents=True, exist_ok=True)
-    for done, part in enumerate(parts, 1):
-        _write_part(part, folder / part.name, torch.device(device))
+    for done, part in enumerate(parts):
         if progress is not None:
             progress(done, len(parts))
-    index = {"metadata": {"recipe": recipe}, "weight_map": {name: part.name for part in parts for name in part.tensor_names()}}
-    _replace(folder / INDEX_NAME, lambda place: place.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+        _write_part(part, folder / part.name, place)
+    _enter(folder, parts, recipe)
+    if progress is not None:
+        progress(len(parts), len(parts))
     return [folder / part.name for part in parts]
+
+
+def _check_place(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raises `CheckpointError` for a folder with files of another checkpoint, which a new index would hide."""
+    home = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+    if folder.exists() and folder.samefile(home):
+        raise CheckpointError("the folder of the checkpoint itself: must be another one", file=folder)
+    others = [file for file in sorted(folder.glob("*.safetensors")) if not OWN_FILE.fullmatch(file.name)]
+    others += [file for file in sorted(folder.glob(INDEX)) if file.name != INDEX_NAME]
+    if others:
+        raise CheckpointError(f"holds {others[0].name}, a file of another checkpoint: must be another folder", file=folder)
+
+
+def _kept_entries(folder: Path, layers: Iterable[int], recipe: str) -> dict[str, str]:
+    """Entries of the folder's index that are of other layers.  Raises `CheckpointError` where another recipe made them."""
+    index = folder / INDEX_NAME
+    if not os.path.lexists(index):
+        return {}
+    converted = tuple(OWN_STEM.format(layer=layer, expert="") for layer in layers)
+    read = read_index(index)
+    kept = {name: file for name, file in read.weight_map.items() if not name.startswith(converted)}
+    for name, file in kept.items():
+        if not OWN_FILE.fullmatch(file):
+            raise CheckpointError(f"names {file}, a file of another checkpoint: must be in another folder", file=index, tensor=name)
+    if kept and read.recipe != recipe:
+        raise CheckpointError(f"has other layers in recipe {read.recipe}: recipe {recipe} must have another folder", file=index)
+    return kept
+
+
+def _enter(folder: Path, parts: Sequence[ExpertFile], recipe: str) -> None:
+    """The files' tensors into the folder's index, beside those of other layers."""
+    with _alone_in(folder):
+        kept = _kept_entries(folder, {part.experts.layer for part in parts}, recipe)
+        found = {**kept, **{name: part.name for part in parts for name in part.tensor_names()}}
+        text = json.dumps({"metadata": {"recipe": recipe}, "weight_map": found}, indent=1)
+        _replace(folder / INDEX_NAME, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time, where the file system has locks of folders."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _write_part(part: ExpertFile, place: Path, device: torch.device) -> None:
     library = safetensors_library()
-    if place.exists():
+    if place.is_file():
         try:
             with library.safe_open(str(place), framework="pt") as file:
                 if file.metadata() == part.metadata and set(file.keys()) == set(part.tensor_names()):
@@ -116,7 +176,10 @@ def _write_part(part: ExpertFile, place: Path, device: torch.device) -> None:
         except library.SafetensorError:
             pass  # damaged: made again
     tensors = dict(zip(part.tensor_names(), part.tensors(device), strict=True))
-    _replace(place, lambda partial: library.torch.save_file(tensors, str(partial), metadata=part.metadata))
+    try:
+        _replace(place, lambda partial: library.torch.save_file(tensors, str(partial), metadata=part.metadata))
+    except library.SafetensorError as error:
+        raise CheckpointError(f"cannot be written ({error})", file=place) from None
 
 
 def _replace(place: Path, write: Callable[[Path], object]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,19 +14,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from ..integer import parse_integer
 from ..problem import ProblemError
 from ..recipe import LAYER_RECIPES
 from .config_options import either
 from .tables import ruled
 
 if TYPE_CHECKING:
-    import torch
-
     from ..checkpoints.experts import LayerSummary
 
 weights = typer.Typer(no_args_is_help=True, help="Published checkpoints: look at one, or convert its experts.", rich_markup_mode="rich")
-MOST_LAYERS = 10_000
 Source = Annotated[Path, typer.Argument(help="A folder of safetensors files, or one file.")]
 
 
@@ -57,9 +53,21 @@ def convert(
 ) -> None:
     """Write the experts in the format of a recipe; what is there already from the same source is kept."""
     from ..checkpoints.write import convert_checkpoint
+    from ..cuda_device import require_usable
 
     chosen = None if layers is None else parse_layers(layers)
-    with progress_bar("files") as show:
+    if not re.fullmatch("cpu|cuda(:[0-9]{1,2})?", device):
+        raise ProblemError("--device", device, "cpu, cuda, or cuda with a number, as in cuda:1")
+    place = require_usable(device, "--device")
+    bar = Progress(console=Console(stderr=True))
+    task = bar.add_task("files", total=None)
+    with ExitStack() as shown:
+
+        def show(done: int, total: int) -> None:
+            if not bar.live.is_started:  # an error before the first file shows no bar
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total)
+
         files = convert_checkpoint(
             path,
             folder,
@@ -67,46 +75,21 @@ def convert(
             layers=chosen,
             expand=expand,
             ignore_biases=ignore_biases,
-            device=place_of(device),
+            device=place,
             progress=show,
         )
     Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
-
-
-def place_of(device: str) -> torch.device:
-    """The device of a name.  Raises `ProblemError` for one where weights cannot be converted."""
-    from ..cuda_device import require_usable
-
-    if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise ProblemError("--device", device, "cpu, cuda, or cuda with a number")
-    return require_usable(device, "--device")
-
-
-@contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """What draws a bar on stderr, from the first time that it is called with what is done and the total."""
-    bar = Progress(console=Console(stderr=True))
-    task = bar.add_task(name, total=None)
-
-    def show(done: int, total: int) -> None:
-        bar.start()
-        bar.update(task, completed=done, total=total)
-
-    try:
-        yield show
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def parse_layers(text: str) -> list[int]:
     """3-5,8 is 3, 4, 5 and 8.  Raises `ProblemError`."""
     found: list[int] = []
     for part in text.split(","):
-        first, last = (parse_integer(one) for one in (part if "-" in part else f"{part}-{part}").split("-", 1))
-        if first is None or last is None or not 0 <= first <= last < MOST_LAYERS:
-            raise ProblemError("--layers", text, f"numbers less than {MOST_LAYERS:,}, and ranges of them from the least up, as in 3-5,8")
-        found += range(first, last + 1)
+        read = re.fullmatch("([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        layers = range(int(read[1]), int(read[2] or read[1]) + 1) if read else range(0)
+        if not layers:
+            raise ProblemError("--layers", text, "numbers up to 9999, and ranges from the lower to the higher, as in 3-5,8")
+        found += layers
     return found
 
 

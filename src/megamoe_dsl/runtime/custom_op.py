@@ -61,7 +61,7 @@ def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
 def is_plain_call(x: torch.Tensor) -> bool:
     """Whether nobody looks at operators (a compiler, a tracer, a mode, a tensor of another kind, autograd), so that a call may leave out
     the operator and the time it takes."""
-    if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+    if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
 

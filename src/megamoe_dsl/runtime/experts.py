@@ -20,6 +20,7 @@ from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
+from .cpu_experts import layer_on_cpu
 from .custom_op import define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
@@ -80,7 +81,7 @@ def moe(
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
         if topk is None:
             raise ProblemError("topk", None, "a number with router_logits")
-        if x.numel() and is_plain_call(x) and is_plain_call(router_logits):
+        if x.numel() and x.is_cuda and is_plain_call(x) and is_plain_call(router_logits):
             others = (topk, scores, groups, topk_groups, weight_scale), (gate_up, activation)
             return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others, factors)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
@@ -92,8 +93,11 @@ def moe(
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf)
     if is_plain_call(x):
         return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation, factors)
-    given = vars(ExpertWeightsFp8.given(*weights)).values()
-    y: torch.Tensor = moe_op(x, topk_idx, topk_weights, *given, preactivations, gate_up, activation, factors)
+    given = x, topk_idx, topk_weights, *weights
+    if preactivations is None:
+        y: torch.Tensor = moe_op(*given, gate_up, activation, factors)
+    else:
+        y = moe_storing_op(*given, preactivations, gate_up, activation, factors)
     return y
 
 
@@ -134,6 +138,8 @@ def launch(
     tensors = (x, idx, topk_weights, *weights, preactivations, factors)
     if not x.numel():
         return call_of(tensors, gate_up, activation).y
+    if x.device.type == "cpu":
+        return layer_on_cpu(call_of(tensors, gate_up, activation))
     missing = (preactivations is None, factors is None, w1_sf is None, w2_sf is None)
     return _PLANS.of(tensors, ((gate_up, activation), missing))(x, (idx, topk_weights), weights, preactivations, factors)
 
@@ -187,12 +193,19 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 
 
 _PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
-_TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
+_TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w1_sf, Tensor w2, Tensor? w2_sf"
+_OTHERS = "str gate_up, str activation, Tensor? factors=None"
 
-_OTHERS = "Tensor(a!)? preactivations, str gate_up, str activation, Tensor? factors=None"
 
-moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", launch, _fake)
-"""`moe` of chosen experts, as an operator."""
+def _without_preactivations(*given: Any) -> torch.Tensor:
+    return launch(*(*given[:7], None, *given[7:]))
+
+
+moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", _without_preactivations, _fake)
+"""`moe` of chosen experts, as an operator that changes none of its arguments."""
+
+moe_storing_op = define("moe_storing", f"({_TENSORS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
+"""`moe` of chosen experts that stores gate and up, as an operator."""
 
 
 __all__ = ["moe"]

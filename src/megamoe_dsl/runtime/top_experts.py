@@ -12,6 +12,7 @@ from ..artifact.store import ArtifactStore
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import BF16, F32, SOFTMAX, TopExpertsProblem
 from ..problem import ProblemError
+from ..reference.router import top_experts as chosen_experts
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
 from .cuda_kernel import CudaKernel
@@ -107,7 +108,16 @@ def launch(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str |
     """`top_experts`, as an operator or without one."""
     if not logits.numel():
         return _fake(logits, bias, *others)
+    if logits.device.type == "cpu":
+        return _on_cpu(logits, bias, *others)
     return _PLANS.of((logits, bias), others)(logits, bias)
+
+
+def _on_cpu(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:
+    problem_of(logits, bias, others)  # type: ignore[arg-type]
+    topk, scores, groups, topk_groups, scale = others
+    idx, weights = chosen_experts(logits.float(), topk, scores, bias, groups, topk_groups, scale)  # type: ignore[arg-type]
+    return idx.long(), weights
 
 
 def _fake(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:

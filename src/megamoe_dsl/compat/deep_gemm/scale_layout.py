@@ -6,7 +6,8 @@ import torch
 
 from ...problem import ProblemError
 
-_MANTISSA = 23
+_MANTISSA = 23  # bits of FP32
+_LOWEST = 1 << (_MANTISSA - 1)  # 2^-127, the only subnormal that UE8M0 has
 
 
 def transform_sf_into_required_layout(
@@ -24,20 +25,23 @@ def transform_sf_into_required_layout(
             `disable_ue8m0_cast`; without E where num_groups is None
     Returns int32 [E, mn, k / 128], strides of M-major words, or the FP32 scales as they are.
 
-    Raises `ProblemError` for another recipe or shape, and for scales that are no powers of two: nothing is rounded.
+    Raises `ProblemError` for another recipe or shape, and for scales that are no powers of two from 2^-127 to 2^127, or FP32 scales that
+    are negative, infinite or NaN: nothing is rounded.
     """
     recipe = tuple(recipe)
     lead = () if num_groups is None else (num_groups,)
     if recipe == (128, 128) and disable_ue8m0_cast:
         _check_scales(sf, (*lead, -(-mn // 128), -(-k // 128)))
+        _require_all(sf.isfinite() & (sf >= 0), sf, "finite and not negative")
         return sf.contiguous()
     if recipe != (1, 32) or disable_ue8m0_cast:
         raise ProblemError("recipe", recipe, "(1, 32), or (128, 128) with disable_ue8m0_cast")
     _check_scales(sf, (*lead, mn, k // 32))
     bits = sf.contiguous().view(torch.int32)
-    if bool((bits & ((1 << _MANTISSA) - 1)).any()) or bool((bits < 0).any()):
-        raise ProblemError("sf", "a scale with a fraction or a sign", "powers of two, which UE8M0 holds")
-    words = (bits >> _MANTISSA).to(torch.uint8).view(torch.int32)
+    exponent, fraction = bits >> _MANTISSA, bits & ((1 << _MANTISSA) - 1)  # a sign makes the exponent negative
+    whole = (fraction == 0) & (exponent > 0) & (exponent < 255)
+    _require_all(whole | (bits == _LOWEST), sf, "powers of two from 2^-127 to 2^127, which UE8M0 holds")
+    words = exponent.to(torch.uint8).view(torch.int32)
     return words.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
@@ -58,3 +62,9 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
 def _check_scales(sf: torch.Tensor, shape: tuple[int, ...]) -> None:
     if sf.dtype != torch.float32 or tuple(sf.shape) != shape:
         raise ProblemError("sf", f"{sf.dtype} {tuple(sf.shape)}", f"float32 {shape}")
+
+
+def _require_all(right: torch.Tensor, sf: torch.Tensor, allowed: str) -> None:
+    """Raises `ProblemError` that names the first scale that is not right."""
+    if not bool(right.all()):
+        raise ProblemError("sf", sf[~right][0].item(), allowed)

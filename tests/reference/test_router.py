@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.layouts.expert_rows import PackedRows
 from megamoe_dsl.problem import ProblemError
-from router_reference import router_metadata, top_experts, weighted_sum
+from megamoe_dsl.reference.router import router_metadata, top_experts, weighted_sum
 
 
 @given(st.integers(0, 40), st.integers(1, 10), st.sampled_from([1, 16, 128, 512]), st.integers(0, 1 << 20))

@@ -1,0 +1,47 @@
+"""The layer of `moe` on CPU tensors: the reference, with the bits of Hopper's kernels, and slow.
+
+A model whose experts call `moe` therefore runs, and can be tested, without a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..blocks.gemm.gather.problem import INTERLEAVED, UP_FIRST
+from ..problem import Problem, ProblemError
+from ..quant import no_scales, quantize_e4m3_f32
+from ..reference import activate, requantize, scaled_matmul
+from ..reference.router import router_metadata, weighted_sum
+from .expert_call import ExpertCall
+
+
+def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
+    """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.
+
+    Sums are formed as Hopper's tensor core forms them (`reference.hopper_dot`).  Raises `ProblemError` for E2M1 weights.
+    """
+    layer, w = call.layer, call.weights
+    if layer.formats.scales_in_mma:
+        raise ProblemError("w1.dtype", w.w1.dtype, "torch.float8_e4m3fn or torch.bfloat16 on the CPU")
+    named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
+    metadata = router_metadata(call.topk_idx.where(named, -1), layer.num_experts)
+    x, x_sf = quantize_e4m3_f32(call.x.float()) if layer.formats.scaled else (call.x, no_scales(call.x))
+    formulas = Problem(256, 128, 1, 1, 1, 1, activation=layer.activation, fast_math=layer.fc1.fast_math)
+    rows, stored = [call.x[:0]], []
+    for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
+        if len(sources):
+            own = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
+            sums = scaled_matmul(*own, w.w1[expert], w.w1_sf[expert], "hopper")
+            stored.append(sums.bfloat16())
+            h, h_sf = requantize(activate(formulas, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
+            rows.append(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper").bfloat16())
+    if call.preactivations is not None and stored:
+        call.preactivations[: len(metadata.sources)] = torch.cat(stored)
+    return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
+
+
+def gate_then_up(columns: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """The columns [gate | up] of Linear1's sums, in whatever order W1 has its rows."""
+    if gate_up == INTERLEAVED:
+        return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
+    return columns.roll(columns.shape[1] // 2, dims=1) if gate_up == UP_FIRST else columns

@@ -1,0 +1,129 @@
+"""Kernels compiled before the first call, in parallel: which ones a layer asks its store for, and how they get there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..artifact.cache import cache_folder, load_one, require_writable
+from ..artifact.store import ArtifactStore, dsl_version, kernel_name
+from ..kernels.expert_layer import ExpertLayer
+from ..kernels.expert_routing.family import TopExpertsKernel
+from ..kernels.expert_routing.problem import TopExpertsProblem
+from ..kernels.kernel import KernelConfig
+from ..kernels.moe.halves.tables_config import RoutingTablesConfig
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.unfused.family import stage_configs
+from ..kernels.registry import find_kernel
+from ..problem import Problem, integer_between
+from ..shared_experts import SharedExperts
+from ..target import Target, target_at_hand
+from .selection import Selection
+
+Step = Callable[[KernelConfig], None]
+
+
+def compile_ahead(configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None) -> int:
+    """Compiles what the store lacks of these kernels, in `jobs` processes, by default one per usable core; how many that were.
+
+    store  by default the cache
+
+    A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
+    is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
+    """
+    store = ArtifactStore(cache_folder()) if store is None else store
+    missing = [one for one in dict.fromkeys(configs) if load_one(store, one) is None]
+    if not missing:
+        return 0
+    if dsl_version() is None:
+        store.load(missing[0])  # says which kernel and which folder
+    require_writable("store.folder", store.folder)
+    from ..artifact.workers import compile_all
+
+    with showing_progress(len(missing)) as step:
+        compile_all(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
+    return len(missing)
+
+
+@contextmanager
+def showing_progress(count: int) -> Iterator[Step]:
+    """What is called with every kernel that is done, of `count`."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("compiling kernels"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=count)
+            yield lambda config: bar.advance(task)
+        return
+    start, numbers = time.monotonic(), itertools.count(1)
+
+    def say(config: KernelConfig) -> None:
+        print(f"compiled {next(numbers)} of {count}, {time.monotonic() - start:.0f} s: {kernel_name(config)}", file=sys.stderr, flush=True)
+
+    yield say
+
+
+def layer_kernels(
+    problem: Problem,
+    target: Target,
+    bounds: Sequence[int] | None = None,
+    *,
+    bf16_inputs: bool = True,
+    fused: bool = True,
+    shared_experts: int = 0,
+) -> list[KernelConfig]:
+    """Those of a `MegaMoE` on such a GPU: of these bounds and of its capacity, or of every number of tokens; and what brings tokens into
+    the buffer."""
+    whole = SharedExperts(problem, shared_experts).whole
+    tried = range(1, problem.max_tokens_per_rank + 1) if bounds is None else bounds
+    tiers = dict.fromkeys(Selection(whole, tried).configs(target).values())
+    kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
+    quantized = (True, False) if bf16_inputs else (True,)
+    return [*kernels, *(PreDispatchConfig.choose(whole, target, one, shared_experts) for one in quantized)]
+
+
+def halves_kernels(
+    problem: Problem, target: Target, dispatch: Mapping[str, Any] | None = None, combine: Mapping[str, Any] | None = None
+) -> list[KernelConfig]:
+    """Those of an `EpMoE` on such a GPU."""
+    tokens = problem.max_tokens_per_rank
+    first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
+    second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
+    return [first, second, RoutingTablesConfig.of(first)]
+
+
+def expert_kernels(
+    layer: ExpertLayer, target: Target, tokens: Iterable[int], router: TopExpertsProblem | None = None
+) -> list[KernelConfig]:
+    """Those of `moe` with these numbers of tokens on such a GPU, and of its choice from logits."""
+    chosen: list[KernelConfig] = [] if router is None else [TopExpertsKernel().choose(router, target, 0)]
+    return list(dict.fromkeys([*chosen, *(one for number in tokens for one in layer.configs(target, number))]))
+
+
+def prepare_moe(
+    layer: ExpertLayer,
+    most_tokens: int,
+    *,
+    router: TopExpertsProblem | None = None,
+    target: Target | None = None,
+    store: ArtifactStore | None = None,
+    jobs: int | None = None,
+) -> int:
+    """Compiles the kernels that `moe` takes for 1 to `most_tokens` tokens, as `compile_ahead` does; returns how many.
+
+    layer   what the call's tensors say: `ExpertLayer(hidden, intermediate, num_experts, topk)`, with its formats and activation
+    router  of calls with router_logits
+    target  the GPU, by default the one at hand
+    store   by default the cache, which is where `moe` looks
+
+    Raises as `compile_ahead`, and `ProblemError`.
+    """
+    most = integer_between("most_tokens", most_tokens, 1, 1 << 30, "at least 1")
+    return compile_ahead(expert_kernels(layer, target or target_at_hand(), range(1, most + 1), router), store, jobs)

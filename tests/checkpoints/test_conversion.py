@@ -1,0 +1,139 @@
+"""Where a conversion writes: never over the checkpoint's own files, never out of an index what another run put there."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, write
+from safetensors import SafetensorError
+
+from expert_reading import read_experts
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, find_layers
+from megamoe_dsl.checkpoints.write import convert_checkpoint
+from megamoe_dsl.problem import Problem
+
+WHOLE = Problem(256, 128, 4, 2, 1, 16)
+INDEX = "model.safetensors.index.json"
+
+
+def layers_of(*layers: int) -> Tensors:
+    return {
+        name.replace(f"layers.{LAYER}.", f"layers.{layer}."): tensor
+        for layer in layers
+        for name, tensor in deepseek_v4(random_weights(WHOLE, 0, layer)).items()
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write(tmp_path / "source", layers_of(3, 4))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_checkpoint_is_not_converted_into_itself(source: Path, tmp_path: Path) -> None:
+    before, link = contents(source), tmp_path / "link"
+    link.symlink_to(source)
+    single = source / "model-00001-of-00002.safetensors"
+    for path, folder in ((source, source), (source, link), (link, source), (source, source / ".." / "source"), (single, source)):
+        with pytest.raises(CheckpointError, match="the folder of the checkpoint itself: must be another one"):
+            convert_checkpoint(path, folder, "fp8xfp4")
+    assert contents(source) == before
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "other.safetensors.index.json"])
+def test_another_checkpoint_is_not_hidden(source: Path, tmp_path: Path, file: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / file).write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=f"holds {file}, a file of another checkpoint"):
+        convert_checkpoint(source, other, "fp8xfp4")
+    assert contents(other) == {file: b"{}"}
+
+
+def test_another_checkpoints_index_is_not_replaced(source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / INDEX).write_text(json.dumps({"weight_map": {"embed": "model-1.safetensors"}}))
+    before = contents(other)
+    with pytest.raises(CheckpointError, match=r"embed: names model-1\.safetensors, a file of another checkpoint"):
+        convert_checkpoint(source, other, "fp8xfp4")
+    assert contents(other) == before
+
+
+def test_layers_one_after_another(source: Path, tmp_path: Path) -> None:
+    """In any order, again too; a run of the same layer puts its files in place of the earlier ones."""
+    folder = tmp_path / "converted"
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3], file_bytes=1)
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3, 3])
+    assert find_layers(Checkpoint(folder)) == [3, 4]
+    for layer in (3, 4):
+        found, want = (Checkpoint(one) for one in (folder, source))
+        assert torch.equal(
+            found.read(f"layers.{layer}.experts.1.fc2"), want.read(f"layers.{layer}.ffn.experts.1.w2.weight").view(torch.uint8)
+        )
+    assert set(Checkpoint(folder).files.values()) == {folder / f"layer-00{n}-experts-00000-00003.safetensors" for n in (3, 4)}
+
+
+def test_layers_at_the_same_time(tmp_path: Path) -> None:
+    """No run loses another's entries between reading the index and writing it."""
+    layers, folder = range(2, 8), tmp_path / "converted"
+    source = write(tmp_path / "source", layers_of(*layers))
+    with ThreadPoolExecutor(6) as threads:
+        for done in [threads.submit(convert_checkpoint, source, folder, "fp8xfp4", layers=[layer]) for layer in layers]:
+            done.result()
+    assert find_layers(Checkpoint(folder)) == list(layers)
+    assert not list(folder.glob(".*"))
+
+
+def test_one_recipe_a_folder(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "converted"
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
+    before = contents(folder)
+    with pytest.raises(CheckpointError, match="has other layers in recipe fp8xfp4: recipe fp8xfp8 must have another folder"):
+        convert_checkpoint(source, folder, "fp8xfp8", layers=[4], expand=True)
+    assert contents(folder) == before
+    convert_checkpoint(source, folder, "fp8xfp8", layers=[3, 4], expand=True)
+    assert json.loads((folder / INDEX).read_text())["metadata"]["recipe"] == "fp8xfp8"
+    assert find_layers(Checkpoint(folder)) == [3, 4]
+
+
+def test_a_full_disk(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there stays, and nothing half written is left."""
+    folder = tmp_path / "converted"
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
+    before = contents(folder)
+
+    def full(tensors: Tensors, place: str, metadata: dict[str, str]) -> None:
+        Path(place).write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"layer-004.*cannot be written \(.*No space left on device"):
+        convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
+    assert contents(folder) == before
+
+
+def test_biases_have_no_place(tmp_path: Path) -> None:
+    bias = f"model.layers.{LAYER}.mlp.experts.gate_up_proj_bias"
+    source = write(tmp_path / "source", {**gpt_oss(random_weights(WHOLE, 0, 1)), bias: torch.zeros(4, 256)})
+    with pytest.raises(CheckpointError, match=r"no place for a bias: leave it out with ignore_biases \(--ignore-biases\)") as caught:
+        convert_checkpoint(source, tmp_path / "out", "fp8xfp4")
+    assert caught.value.tensor == bias and not (tmp_path / "out").exists()
+    convert_checkpoint(source, tmp_path / "out", "fp8xfp4", ignore_biases=True)
+    assert read_experts(WHOLE, tmp_path / "out", LAYER).fc1.shape == (4, 256, 128)
+
+
+def test_progress_begins_with_the_first_file(source: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    convert_checkpoint(source, tmp_path / "out", "fp8xfp4", progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 2), (1, 2), (2, 2)]

@@ -1,0 +1,149 @@
+"""Real models of transformers, tiny and on the CPU, with this project's experts: their logits beside eager's."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers.integrations.finegrained_fp8 import FP8Experts
+
+import megamoe_dsl.compat.transformers as adapter
+from megamoe_dsl.quant import quantize_weight_e4m3
+
+COMMON: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "num_experts_per_tok": 2,
+}
+LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32}
+GROUPED = {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+MODELS: dict[str, dict[str, Any]] = {
+    "Qwen3Moe": {"num_experts": 4, "head_dim": 64},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Next": {"num_experts": 4, "head_dim": 64, "shared_expert_intermediate_size": 128, "layer_types": ["full_attention"] * 2},
+    "Glm4Moe": {**GROUPED, "head_dim": 64},
+    "DeepseekV3": {**GROUPED, **LATENT, "head_dim": 16},
+}
+
+
+def tiny(name: str, **changes: Any) -> Any:
+    """A model of random weights in BF16, without gradients."""
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{name}Config")(**{**COMMON, **MODELS.get(name, {}), **changes})
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch.bfloat16).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(0, 0.08)
+    return model
+
+
+def logits(model: Any, implementation: str) -> torch.Tensor:
+    model.set_experts_implementation(implementation)
+    tokens = torch.arange(14).view(2, 7)
+    return model(tokens, use_cache=False).logits.float()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Tokens of each call of `moe` by the adapter."""
+    found: list[torch.Tensor] = []
+    moe = adapter.moe
+
+    def counted(x: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
+        found.append(x)
+        return moe(x, *others, **more)
+
+    monkeypatch.setattr(adapter, "moe", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_give_the_logits_of_eager(name: str, calls: list[torch.Tensor]) -> None:
+    model = tiny(name)
+    expected, found, other = logits(model, "eager"), logits(model, "megamoe"), logits(model, "grouped_mm")
+    assert len(calls) == sum(hasattr(layer.mlp, "experts") for layer in model.model.layers)
+    assert expected.std() > 0.1 and not torch.equal(found, expected)
+    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.01 * expected.norm())
+
+
+def test_greedy_generation_is_eager_s() -> None:
+    model, prompt = tiny("Qwen3Moe"), torch.arange(5)[None]
+    found = {}
+    for implementation in ("eager", "megamoe"):
+        model.set_experts_implementation(implementation)
+        found[implementation] = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert found["megamoe"].shape == (1, 9) and torch.equal(found["megamoe"], found["eager"])
+
+
+def test_a_model_compiles_whole(calls: list[torch.Tensor]) -> None:
+    model = tiny("Qwen3Moe", num_hidden_layers=1)
+    expected = logits(model, "megamoe")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    tokens = torch.arange(14).view(2, 7)
+    assert torch.equal(compiled(tokens, use_cache=False).logits.float(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("GptOss", {"num_local_experts": 4, "head_dim": 64}, "its experts have biases"),
+        ("Qwen3Moe", {"moe_intermediate_size": 96}, "n = 192: must be a multiple of 256"),
+        ("Qwen3Moe", {"hidden_act": "gelu"}, "its activation is not silu"),
+    ],
+)
+def test_other_layers_fall_back_and_say_so(
+    name: str, changes: dict[str, Any], reason: str, calls: list[torch.Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter.warn_once.cache_clear()
+    model = tiny(name, **changes)
+    with caplog.at_level(logging.WARNING, "megamoe_dsl"):
+        found = logits(model, "megamoe")
+    assert not calls and torch.equal(found, logits(model, "grouped_mm"))
+    assert [one.getMessage().split(": ")[0] for one in caplog.records] == [f"{name}Experts runs as 'grouped_mm', not 'megamoe'"]
+    assert reason in caplog.text
+
+
+def test_training_falls_back(calls: list[torch.Tensor]) -> None:
+    model = tiny("Qwen3Moe").requires_grad_(True)
+    logits(model, "megamoe").sum().backward()
+    assert not calls and all(layer.mlp.experts.gate_up_proj.grad.any() for layer in model.model.layers)
+
+
+def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:
+    """Experts in E4M3, and in BF16 with the same values."""
+    plain = tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts
+    experts = FP8Experts(plain.config, block_size=(128, 128)).requires_grad_(False)
+    for name in ("gate_up_proj", "down_proj"):
+        values, scales = quantize_weight_e4m3(getattr(plain, name).float())
+        getattr(experts, name).copy_(values)
+        getattr(experts, f"{name}_scale_inv").copy_(scales)
+        of_blocks = scales.repeat_interleave(128, dim=1).repeat_interleave(128, dim=2)
+        getattr(plain, name).copy_((values.float() * of_blocks).bfloat16())
+    return experts, plain
+
+
+def test_fp8_experts_are_those_of_their_values(calls: list[torch.Tensor]) -> None:
+    experts, plain = fp8_experts()
+    x, idx = torch.randn(9, 128).bfloat16(), torch.rand(9, 4).topk(2).indices
+    weights = torch.rand(9, 2).bfloat16()
+    found = adapter.fp8_experts_forward(experts, x, idx, weights).float()
+    assert len(calls) == 1
+    expected = adapter.ALL_EXPERTS_FUNCTIONS["grouped_mm"](plain, x, idx, weights).float()
+    assert 0 < (found - expected).norm() < 0.06 * expected.norm()  # tokens and products are quantized
+
+
+def test_other_ranks_experts_count_for_nothing() -> None:
+    """With expert parallelism transformers names the experts of other ranks by numbers that no expert of this rank has."""
+    experts = tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts
+    x, idx = torch.randn(3, 128).bfloat16(), torch.tensor([[0, 4], [4, 4], [1, 3]])
+    found = adapter.experts_forward(experts, x, idx, torch.full((3, 2), 0.5))
+    alone = adapter.experts_forward(experts, x, torch.tensor([[0, -1], [-1, -1], [1, 3]]), torch.full((3, 2), 0.5))
+    assert torch.equal(found, alone) and not found[1].any() and found[0].any()
