@@ -44,6 +44,7 @@ class OneLineErrors(TyperGroup):
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command that the arguments name, and ends the process."""
         try:
             try:
                 return super().main(*args, **kwargs)

@@ -75,11 +75,12 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def numbers(field: str, text: str, least: int) -> list[int]:
     """8,64 as [8, 64].  Raises `ProblemError`."""
-    found = [parse_integer(part) for part in text.split(",")]
-    if None in found:
+    parts = text.split(",")
+    found = [number for part in parts if (number := parse_integer(part)) is not None]
+    if len(found) < len(parts):
         raise ProblemError(field, text, "numbers separated by commas")
     for one in found:
-        if one is None or one < least:
+        if one < least:
             raise ProblemError(field, one, f"at least {least}")
     return found
 
