@@ -12,6 +12,7 @@ from .bench import bench
 from .demo import demo
 from .errors import OneLineErrors
 from .export import export
+from .fuzz import fuzz
 from .inspect import inspect
 from .layout import layout
 from .predict import predict
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(bench)
 app.command()(demo)
 app.command()(export)
+app.command()(fuzz)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)
