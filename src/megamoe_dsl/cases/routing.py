@@ -95,21 +95,13 @@ def random_routing(
     skew: bool = False,
     target_expert: SupportsIndex | None = None,
 ) -> list[torch.Tensor]:
-    """Draw distinct experts for every token.
+    """Draw distinct experts for every token of each rank: per rank int64 [T_r, topk], the slots of a row in random order.
 
-    Args:
-        problem: num_experts, topk and num_ranks.
-        tokens: tokens of each rank.
-        generator: source of randomness.
-        mask: fraction of slots set to -1 afterwards.
-        skew: one random expert is chosen by most tokens, a few others by many.
-        target_expert: this expert is in every row; with topk = 1 all tokens go to it.
+    mask           fraction of slots set to -1 afterwards
+    skew           one random expert is chosen by most tokens, a few others by many
+    target_expert  this expert is in every row; with topk = 1 all tokens go to it
 
-    Returns:
-        Per rank int64 [T_r, topk], the slots of a row in random order.
-
-    Raises:
-        ProblemError: when an argument does not fit `problem`.
+    Raises `ProblemError` when an argument does not fit `problem`.
     """
     counts = check_tokens(problem, tokens)
     bias = routing_bias(problem, generator, skew, target_expert)

@@ -87,5 +87,4 @@ class GpuMachine:
         """What approximate exponentials and reciprocals explain."""
         if case.exact:
             return SimulatedMachine().hopper_bound(case)
-        arguments = (case.problem, case.x, case.x_sf, case.topk_idx, case.topk_weights, case.weights)
-        return error_bound(*arguments, sums_exact=True, accumulate="hopper")
+        return error_bound(case, sums_exact=True, accumulate="hopper")
