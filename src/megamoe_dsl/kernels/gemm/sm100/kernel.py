@@ -31,15 +31,14 @@ from ....blocks.gemm.setup import addresses, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_tokens, load_weights, weight_operand
-from ....blocks.gemm.sm100.mma import issue_in_even_cta, issue_mma
+from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.gemm.tile_scheduler import schedule_tiles
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
-from ....blocks.warp_roles import WarpRole, run_roles, warps
+from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
+from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.cluster import sync_cluster
 from ....device.tma import wait_group_read
-
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
@@ -59,16 +58,8 @@ def initialize(ctx: GemmContext, warp: Any):
 
 
 @cute.jit
-def schedule(ctx: GemmContext):
-    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then publishes work tiles."""
-    tensor_memory.check_first_column(ctx)
-    schedule_tiles(ctx)
-
-
-@cute.jit
 def schedule_rows_of_experts(ctx: GemmContext):
-    """The same over the rows of experts."""
-    tensor_memory.check_first_column(ctx)
+    """Publishes work tiles in the first CTA of a cluster."""
     if ctx.cta_rank == 0:
         schedule_experts(ctx)
 
@@ -99,32 +90,24 @@ def finish(ctx: GemmContext):
         epilogue(ctx, thread)
 
 
-def loader_roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
+def loaders(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """The first four warps load rows, load weights, issue MMAs and schedule; over the rows of experts the first lists rows or idles."""
     operand = gate_up_operand if config.problem.gate_up else weight_operand
-    weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx, operand))
     if not config.problem.of_experts:
-        return (
-            WarpRole("token loader", warps(TOKENS_WARP), lambda ctx, warp: load_tokens(ctx)),
-            weights,
-            WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: issue_in_even_cta(ctx)),
-            WarpRole("scheduler", None, lambda ctx, warp: schedule(ctx)),
-        )
-    lists = WarpRole("index", None, lambda ctx, warp: list_rows(ctx))
+        return loader_roles(load_tokens, lambda ctx: load_weights(ctx, operand), issue_mma, schedule_tiles)
     return (
-        weights,
-        WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: multiply_or_announce(ctx)),
-        WarpRole("scheduler", warps(SCHEDULER_WARP), lambda ctx, warp: schedule_rows_of_experts(ctx)),
-        *((lists,) if config.problem.gathers else ()),
+        one_warp("weight loader", WEIGHTS_WARP, lambda ctx: load_weights(ctx, operand)),
+        one_warp("MMA", MMA_WARP, multiply_or_announce),
+        one_warp("scheduler", SCHEDULER_WARP, lambda ctx: run_scheduler(ctx, schedule_rows_of_experts)),
+        *((one_warp("index", None, list_rows),) if config.problem.gathers else ()),
     )
 
 
 def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    loaders = loader_roles(config)
     gatherers = WarpRole("gather", range(LOADER_WARPS, config.first_epilogue_warp), lambda ctx, warp: gather(ctx))
     return (
-        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
+        warp_group("loaders", range(LOADER_WARPS), loaders(config)),
         *((gatherers,) if config.rows.warps else ()),
         WarpRole("epilogue", None, lambda ctx, warp: finish(ctx)),
     )
@@ -135,10 +118,7 @@ def run(ctx: GemmContext, warp: Any):
     """One CTA, from set-up to tear-down."""
     initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
-    # Neither CTA leaves while the other may still reach its SMEM or TMEM.
-    sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tensor_memory.free(ctx)
+    end_pair(ctx, warp)
 
 
 @cute.kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 from .....hardware.scale_factors import CHANNELS_PER_WORD
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
@@ -139,3 +140,10 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
         *kept_fields(keeps, rows, hidden),
     )
+
+
+def field_address(config: Any, base: Any, name: str, *index: Any) -> Any:
+    """Address in the symmetric buffer that starts at `base`, for a kernel of this configuration: of the fields that launches have for
+    themselves, its own."""
+    own = (int(config.launch),) if name in PER_LAUNCH else ()
+    return symmetric_buffer(config.problem, config.keeps).address(base, name, *own, *index)
