@@ -18,10 +18,8 @@ from ....problem import Problem
 from ....target import Target
 from ..config import require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
-from .gemm_part import GemmPart, WarpgroupGemm
-from .layouts.pool import pool_rows
-from .layouts.symmetric import EpLaunch, Kept, field_address
-from .sm100.gemm_part import PairGemm
+from .gemm_part import GemmPart, PairGemm, WarpgroupGemm
+from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
 

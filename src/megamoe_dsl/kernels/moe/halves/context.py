@@ -11,19 +11,18 @@ from cutlass import Int32
 
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.work_tile import GemmTile
-from ....blocks.rank_place import RankPlace
+from ....blocks.rank_barrier import RankContext
 from ....blocks.trace import begin, stamp
 from ....device.memory import fence_async_global, load_shared_u32, load_u32
 from ....device.sync import Equals32, spin
 from ....layouts.activity import Activity, Role, tile_detail
 from ....layouts.arith import div
-from ....layouts.region import Region
-from .layouts.symmetric import EpLaunch, field_address, symmetric_buffer
+from .layouts.symmetric import EpLaunch, field_address
 from .layouts.watchdog import EpWait
 
 
 @dataclass(frozen=True)
-class EpContext(RankPlace):
+class EpContext(RankContext):
     """`smem` is the shared address of the plan.  What is read where it is used takes no register of roles that do not use it."""
 
     waits = EpWait
@@ -42,27 +41,9 @@ class EpContext(RankPlace):
         """Launches of this kernel before this one, as they were when this CTA began."""
         return load_shared_u32(self.shared("epoch"))
 
-    @property
-    def region(self) -> Region:
-        """The layout of a rank's symmetric buffer."""
-        return symmetric_buffer(self.config.problem, self.config.keeps)
-
-    def at(self, name: str, *index: Any) -> Any:
-        """Address in this rank's symmetric buffer."""
-        return self.at_peer(self.args.sym, name, *index)
-
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`; of the fields that kernels have for themselves, this one's."""
         return field_address(self.config, base, name, *index)
-
-    # --- shared memory
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.smem.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (barriers.py)."""
-        return self.shared(f"{name}_barrier", index)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ....device.memory import load_u32, store_shared_v2
 from ....device.tile_queue import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
 from .context import EpContext, EpGemm
-from .layouts.pool import padded_rows
+from .layouts.symmetric import padded_rows
 
 
 @cute.jit

@@ -24,8 +24,7 @@ from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
 from .arguments import RoutingTablesArguments
 from .context import EpContext
-from .layouts.pool import padded_rows
-from .layouts.symmetric import EpBarrier
+from .layouts.symmetric import EpBarrier, padded_rows
 from .tables_config import LANES, WARPS, RoutingTablesConfig
 
 CTA_BARRIER = 1  # named; 0 is that of sync_threads

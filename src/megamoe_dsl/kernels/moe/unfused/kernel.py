@@ -37,8 +37,8 @@ from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier
 from ..arguments import Arguments, BiasedStageArguments, StageArguments
-from ..clean import clean_workspace
 from ..combine import combine_tokens
+from ..dispatch import clean_workspace
 from ..exchange_counts import THREADS, exchange_counts
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
 from ..layouts.workspace import RankBarrier
