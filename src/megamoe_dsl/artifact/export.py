@@ -33,6 +33,7 @@ from .cache import require_writable
 from .compile import calling_the_dsl, require_whole
 from .store import describe_config, dsl_version, kernel_name, source_digest
 
+NAME_BYTES = 200
 RUNTIME = "libcute_dsl_runtime.so"
 
 
@@ -52,8 +53,10 @@ class Export:
     @classmethod
     def within(cls, folder: Path, name: str) -> Export:
         """Raises `ExportError` for a name that is no file's, or the runtime's."""
-        if name in ("", ".", "..") or set(name) & {"/", "\0"} or name == Path(RUNTIME).stem:
-            raise ExportError(f"name = {name!r}: must be a file name without a folder, other than {Path(RUNTIME).stem}")
+        is_name = name.isprintable() and "/" not in name and name not in ("", ".", "..") and len(name.encode()) <= NAME_BYTES
+        if not is_name or name == Path(RUNTIME).stem:
+            allowed = f"a file name without a folder, other than {Path(RUNTIME).stem}, printable, of at most {NAME_BYTES} bytes"
+            raise ExportError(f"name = {name!r}: must be {allowed}")
         return cls(*(folder / one for one in (f"{name}.o", f"{name}.so", RUNTIME, f"{name}.json")))
 
     @property

@@ -57,7 +57,9 @@ def inspect(
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
     require_writable_files({"--ptx": ptx, "--sass": sass})
-    before = None if diff is None else read_json(diff)
+    from ..inspect.saved import read_inspection
+
+    before = None if diff is None else read_inspection(diff)
     config = given.chosen
 
     from ..artifact.compile import compile_kernel
@@ -94,17 +96,6 @@ def wide_console() -> Console:
     """stdout; what is not a terminal has room for the widest table."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A file that `--json` wrote.  Raises OSError with a readable message when it is something else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote ({error})") from None
-    if not isinstance(found, dict) or "measures" not in found:
-        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote")
-    return found
 
 
 def print_summary(console: Console, artifact: Artifact) -> None:

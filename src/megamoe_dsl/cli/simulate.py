@@ -22,7 +22,7 @@ from ..options.option import numbers
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 from .config_options import TILE, KernelOptions
-from .estimate import LONG_SECONDS, Estimate, physical_memory
+from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import takes
 from .simulator_output import compiled, counting, print_outcome, print_reports, steps, verdict
 from .tables import config_table, problem_table, ruled
@@ -63,6 +63,7 @@ def simulate(
         ),
     ] = None,
     no_race: Annotated[bool, typer.Option("--no-race", help="Without the race detector: faster.", rich_help_panel=RUN)] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start what is estimated to take more than an hour.", rich_help_panel=RUN)] = False,
 ) -> None:
     """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
 
@@ -76,7 +77,7 @@ def simulate(
     if not given.of_layer:
         from .simulate_gemm import simulate_given
 
-        if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
+        if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race, yes=yes):
             raise typer.Exit(FAILED)
         return
     numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
@@ -93,7 +94,7 @@ def simulate(
     if given.kernel == PreDispatchKernel.name:
         inputs = PreDispatchConfig(problem, sms, given.architecture.name)
         check_draw(problem, counts, seed, mask)
-        announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race)
+        announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race, yes=yes)
         from .simulate_inputs import simulate_inputs
 
         if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
@@ -108,7 +109,7 @@ def simulate(
     launches = launches or 1
     for launch in range(launches):
         check_draw(problem, rotate(counts, launch), seed + launch, mask)
-    announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
+    announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race, yes=yes)
 
     def draw() -> list[Case]:
         return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
@@ -140,15 +141,17 @@ def asked_ranks(given: KernelOptions) -> int:
     return DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
 
 
-def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool) -> None:
+def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool, yes: bool) -> None:
     """Says what will run and roughly what it takes.  Raises `ProblemError` for more than the memory or the race detector has room for."""
     if race:
         require_agents(config)
-    estimate.require(config, physical_memory())
+    p = config.problem
+    estimate.require_memory(physical_memory(), ("num_experts", p.num_experts), ("tokens", p.max_tokens_per_rank))
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
     if estimate.seconds > LONG_SECONDS:
-        console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
+        console.print(Text(f"That is long: {SHORTER}.", style="yellow"), soft_wrap=True)
+    estimate.require_yes(yes)
 
 
 def check_kernel(name: str) -> None:

@@ -14,15 +14,19 @@ from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..options.option import numbers
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions
+from .estimate import Estimate, physical_memory
 from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
 from .tables import config_table, problem_table, ruled
 
 
 def simulate_given(
-    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool
+    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool, yes: bool
 ) -> bool:
-    """What the command's options say; as `run_gemm`."""
+    """What the command's options say; as `run_gemm`.  Raises `ProblemError` for what takes long or does not fit, too."""
     config = given.other(sum(numbers("tokens", tokens, 0)), sms)
+    estimate = Estimate.of_gemm(config, sum(rows_of(config.problem, tokens)), launches)
+    estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", tokens))
+    estimate.require_yes(yes)
     return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
 
 
