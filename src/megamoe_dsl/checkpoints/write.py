@@ -89,9 +89,9 @@ def convert_checkpoint(
 
     Returns the files.  Raises `CheckpointError`, `ProblemError`, and OSError.
     """
+    place = require_usable(device)
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
     integer_between("file_bytes", file_bytes, 1, 1 << 50, "between 1 and 2^50")
-    place = require_usable(device)
     _check_place(folder, checkpoint)
     parts: list[ExpertFile] = []
     for layer in dict.fromkeys(find_layers(checkpoint) if layers is None else layers):

@@ -32,8 +32,16 @@ SAME = (
     "kernel",
     "combine",
     "activation",
+    "pool_rows",
 )
-RENAMED = {**TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp"}
+RENAMED = {
+    **TYPED,
+    "num_sms": "sms",
+    "num_stages": "stages",
+    "num_tokens": "tokens",
+    "activation_clamp": "clamp",
+    "problem.pool_rows": "pool_rows",
+}
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""
 
@@ -63,7 +71,7 @@ def said(error: Exception) -> str | None:
         missing = ascii(error.object[error.start])
         return f"encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8"
     if isinstance(error, MemoryError):
-        return f"memory: {error or 'there is not enough'}"
+        return f"memory: {str(error) or 'there is not enough'}"
     if isinstance(error, ProblemError | ConfigError):
         return str(as_typed(error, FLAGS, RENAMED))
     if isinstance(error, OSError) and error.strerror:

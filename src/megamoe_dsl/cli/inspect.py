@@ -17,7 +17,7 @@ from ..problem import ProblemError
 from .config_options import CompiledOptions
 from .options import takes
 from .output_file import require_writable_files, write_whole
-from .tables import artifact_table, config_table, problem_table, ruled
+from .tables import ANY_WIDTH, artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 OUTPUT = "Output"
 PIPE_WIDTH = 120
-ANY_WIDTH = 10_000
 KINDS_SHOWN = {
     "mma": "mma",
     "utccp": "cp",
