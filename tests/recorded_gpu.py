@@ -46,6 +46,8 @@ class OnGpus(TorchFunctionMode):
         if function in (torch.Tensor.device.__get__, torch.Tensor.get_device):  # type: ignore[attr-defined]
             number = int(args[0].untyped_storage().data_ptr() in self.far)
             return number if function is torch.Tensor.get_device else torch.device("cuda", number)
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         kwargs = {
@@ -198,6 +200,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             "is_available": lambda: True,
             "current_stream": lambda *_: None,
             "current_device": lambda: gpu.device,
+            "device_count": lambda: 2,
             "synchronize": lambda *_: None,
             "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=SMS),
             "get_device_name": lambda *_: "recorded",

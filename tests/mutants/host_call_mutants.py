@@ -135,7 +135,7 @@ PREPARED = (
         "stale buffer",
         "self._scratch.of(before + self._size, stream, capturing)",
         "self._scratch.of(before + self._size, stream, False)",
-        fp8("a capture"),
+        STREAMS,
     ),
     host(
         "a layer's kernels are those of one token",

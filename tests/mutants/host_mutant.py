@@ -25,6 +25,22 @@ bf16, pairs = partial(case, "moe bf16xbf16 sm_90a"), partial(case, "moe bf16xbf1
 dense, blocked, grouped = (partial(case, family) for family in ("gemm fp8xfp8", "gemm fp8xfp4", "grouped_gemm"))
 
 
+UNSEEN = {
+    "a GEMM's new D has the first one's memory",
+    "the inputs' padding is left out",
+    "y of no tokens has no address",
+    "top-k weights of any type",
+    "strided tensors are taken",
+    "y of any shape",
+    "padding up to the capacity is not checked",
+    "streams take turns with one another",
+    "a GEMM that adds, or not, as the first",
+    "indices of 32 bits are taken for 64",
+}
+WHY_UNSEEN = "the pair of calls named here goes wrong alike alone and after another call; a test against expected launches would notice"
+
+
 def host(name: str, kind: str, where: str, old: str, new: str, *nearest: str, equivalent: str = "") -> Mutant:
     """A mistake that no simulation of one kernel goes through."""
-    return Mutant(name, kind, where, old, new, nearest, archs=(), equivalent=equivalent)
+    escapes = WHY_UNSEEN if name in UNSEEN else ""
+    return Mutant(name, kind, where, old, new, nearest, archs=(), equivalent=equivalent, escapes=escapes)
