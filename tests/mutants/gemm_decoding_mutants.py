@@ -187,7 +187,7 @@ DECODING_MUTANTS = (
     mutant(
         "both chunks of a tall tile store the first one's sums",
         "wrong base",
-        "finish_tile",
+        "DecodedRows.parts",
         "sums[chunk : chunk + 1]",
         "sums[:1]",
         "fp4-rows-256",
