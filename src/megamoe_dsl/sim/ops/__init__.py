@@ -17,25 +17,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..cta import Cta, Warp
 from ..errors import SimError
 from ..fragment import YIELD, Outcome
-from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..operands import Binder, vector
 from ..parser import PtxInstruction
 
 __all__ = [
-    "YIELD", "Binder", "CtaLike", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "WarpLike", "build",
+    "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp", "build",
     "converged", "load_families", "register", "vector",
 ]  # fmt: skip
 
-Handler = Callable[[WarpLike, Mask], Outcome | None]
+Handler = Callable[[Warp, Mask], Outcome | None]
 
 
 def converged(handler: Handler) -> Handler:
     """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         return handler(w, mask) if w.converged(mask) else w.block("convergence")
 
     return run
@@ -45,7 +45,7 @@ def converged(handler: Handler) -> Handler:
 class Straight:
     """A handler that never blocks, yields or exits."""
 
-    handler: Callable[[WarpLike, Mask], None]
+    handler: Callable[[Warp, Mask], None]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .common import origin, shared_target
 
 
@@ -66,7 +66,7 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
     sizes = b.read(ins.operands[2], np.uint32)
     multicast = b.read(ins.operands[4], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, sources, size, barriers = destination(w), source(w), sizes(w), barrier_address(w)
         masks = multicast(w) if multicast else None
         for lane in w.lanes(mask):
@@ -88,7 +88,7 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
     return Straight(run)
 
 
-def _load(issue: Issue, start: int, fetch: tuple[CtaLike, int] | None, target: CtaLike, offset: int, count: int, barrier: Mbarrier) -> None:
+def _load(issue: Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier) -> None:
     actor = issue.load_actor(barrier)
     if count:
         if fetch is None:
@@ -105,7 +105,7 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, sources, size = destination(w), source(w), sizes(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(sources[lane]))
@@ -119,7 +119,7 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
     return Straight(run)
 
 
-def post_store(w: WarpLike, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
+def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
     """A store that lanes have issued, once, in two steps: `read` its source in shared memory, `write` its destination."""
     world, label = w.world, origin(w)
     actors = StoreActors.of(w, lanes[0])
@@ -139,7 +139,7 @@ def post_store(w: WarpLike, lanes: list[int], read: Callable[[Actor | None], Byt
     world.post(first, label)
 
 
-def _store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+def _store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
     cta, rows = w.cta, GlobalRows(np.array([start]), count)
 
     def read(actor: Actor | None) -> Bytes:
@@ -157,7 +157,7 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """Close the open group of every lane."""
     kind = "bulk" if "bulk" in ins.parts else "cp.async"
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         for lane in w.lanes(mask):
             groups_of(w, kind, lane).commit()
         w.world.progress += 1
@@ -172,7 +172,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     keep = int(ins.operands[0], 0) if ins.operands else 0
     commit_first = ins.parts[-1] == "wait_all"
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         by_lane = {lane: w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state}
         groups = by_lane.values()
         if commit_first:

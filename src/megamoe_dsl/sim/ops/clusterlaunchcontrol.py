@@ -15,7 +15,7 @@ from ..chunks import CHUNK, Chunks
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import B128
 from ..tma_engine import Issue, finish_load, write_shared_chunks
-from . import Binder, CtaLike, Inline, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
+from . import Binder, Cta, Inline, Mask, PtxInstruction, SimError, Straight, Warp, register, vector
 from .common import origin, shared_target
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -27,7 +27,7 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[1])
     multicast = "multicast::cluster::all" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
@@ -43,7 +43,7 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _canceller(issue: Issue, cta: CtaLike, answers: list[tuple[CtaLike, Mbarrier]], offset: int) -> Callable[[], None]:
+def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offset: int) -> Callable[[], None]:
     def run() -> None:
         first = issue.world.cancel(cta)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)

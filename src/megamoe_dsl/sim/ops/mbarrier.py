@@ -7,7 +7,7 @@ import numpy as np
 from ..lane_codes import mask_of
 from ..lanes import uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
-from . import YIELD, Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
@@ -17,7 +17,7 @@ _SUSPEND_SWEEPS = 16
 _ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)
 
 
-def _barrier(w: WarpLike, address: int) -> Mbarrier:
+def _barrier(w: Warp, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
     if race and (key := (w, w.order.lanes())) not in barrier.checked:
@@ -33,7 +33,7 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.init [address], count: a barrier whose phases have so many arrivals."""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, counts = address(w), count(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
@@ -51,7 +51,7 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _exit_check(cta: CtaLike) -> None:
+def _exit_check(cta: Cta) -> None:
     for _, barrier in sorted(cta.mbarriers.items()):
         if text := barrier.left_over():
             cta.world.warnings[text] += 1
@@ -62,7 +62,7 @@ def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.inval [address]: the bytes are memory again."""
     address = b.address(ins.operands[0])
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where = address(w)
         for lane in w.lanes(mask):
             barrier = _barrier(w, int(where[lane]))
@@ -83,7 +83,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     expect = "expect_tx" in ins.parts
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64) if state else None
         for target, lanes in by_address(w.lanes(mask), where):
@@ -110,7 +110,7 @@ def build_transactions(ins: PtxInstruction, b: Binder) -> Straight:
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
     sign = 1 if ins.parts[1] == "expect_tx" else -1
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, counts = address(w), count(w)
         for lane in w.lanes(mask):
             barrier = _barrier(w, int(where[lane]))
@@ -134,13 +134,13 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
 
     bits = 1 if parity_form else -1
 
-    def look(w: WarpLike, target: int) -> Mbarrier:
+    def look(w: Warp, target: int) -> Mbarrier:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
         return barrier
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
         if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
@@ -171,7 +171,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _suspend(w: WarpLike, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
+def _suspend(w: Warp, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
     world = w.world
     deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
     if world.sweeps >= deadline:
