@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.text import Text
 
 from ..arch import Gpu
+from ..bench.candidates import neighbors
 from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
 from ..predict.limits import Gain
-from ..predict.prediction import BUSY, Prediction, choices, prefers
+from ..predict.prediction import BUSY, Prediction, prefers
 from ..target import Target
 from .tables import ruled
 
@@ -50,8 +51,9 @@ def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
 
 def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:
     """A line per choice, the fastest first, and whether the model prefers the fastest to it."""
-    load = RankLoad.uniform(config.problem, tokens)
-    found = sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+    load, target = RankLoad.uniform(config.problem, tokens), Target(gpu.arch, config.num_sms, gpu.name)
+    choices = [config, *neighbors(config, tokens, target)]
+    found = sorted((Prediction.of(one, load, calibration) for one in choices), key=lambda one: one.us)
     table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
     for one in found:
         verdict = "chosen, " if one.config == config else ""

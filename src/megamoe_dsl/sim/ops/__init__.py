@@ -21,12 +21,12 @@ from ..cta import Cta, Warp
 from ..errors import SimError
 from ..fragment import YIELD, Outcome
 from ..lanes import Mask
-from ..operands import Binder, vector
+from ..operands import Binder, Reader, vector
 from ..parser import PtxInstruction
 
 __all__ = [
     "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp", "build",
-    "converged", "load_families", "register", "vector",
+    "converged", "each_lane", "load_families", "register", "vector",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -53,6 +53,21 @@ class Inline:
     """Assignments to evaluate together: (destination register, Python expression, numpy type of its value)."""
 
     assignments: list[tuple[str, str, type]]
+
+
+def each_lane(*readers: Reader | None) -> Callable[[Callable[..., None]], Straight]:
+    """An instruction of single lanes: the function is called for one after the other, with the warp, the lane, and integers that `readers`
+    find for it; None for a reader that there is not."""
+
+    def of(handler: Callable[..., None]) -> Straight:
+        def run(w: Warp, mask: Mask) -> None:
+            columns = [reader and reader(w) for reader in readers]
+            for lane in w.lanes(mask):
+                handler(w, lane, *(None if column is None else int(column[lane]) for column in columns))
+
+        return Straight(run)
+
+    return of
 
 
 Built = Handler | Straight | Inline

@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
 from ..memory import SMEM_RESERVED, Allocation
 from ..operands import DTYPES, UNSIGNED
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register, vector
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .common import origin, shared_target
 
 
@@ -98,15 +98,14 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.async.mbarrier.arrive[.noinc] [address]: arrive when all earlier cp.async of the lane have completed."""
     address, increment = b.address(ins.operands[0]), "noinc" not in ins.parts
 
-    def run(w: Warp, mask: Mask) -> None:
-        where = address(w)
-        for lane in w.lanes(mask):
-            barrier = mbarrier_at(*shared_target(w, int(where[lane])))
-            if increment:
-                barrier.pending += 1
-            _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
+    @each_lane(address)
+    def run(w: Warp, lane: int, where: int) -> None:
+        barrier = mbarrier_at(*shared_target(w, where))
+        if increment:
+            barrier.pending += 1
+        _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
 
-    return Straight(run)
+    return run
 
 
 def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
@@ -171,16 +170,14 @@ def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
     """st.bulk[.weak].shared::cta [address], size, 0: zero-fill, a generic-proxy write."""
     address, sizes = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, size = address(w), sizes(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            count = int(size[lane])
-            if offset % 8 or count % 8 or cta is not w.cta:
-                raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
-            if w.world.race:
-                w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
-            cta.shared.write(offset, np.zeros(count, np.uint8))
+    @each_lane(address, sizes)
+    def run(w: Warp, lane: int, where: int, count: int) -> None:
+        cta, offset = shared_target(w, where)
+        if offset % 8 or count % 8 or cta is not w.cta:
+            raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
+        if w.world.race:
+            w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
+        cta.shared.write(offset, np.zeros(count, np.uint8))
         w.world.progress += 1
 
-    return Straight(run)
+    return run

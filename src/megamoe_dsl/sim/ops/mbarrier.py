@@ -7,7 +7,7 @@ import numpy as np
 from ..lane_codes import mask_of
 from ..lanes import uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
-from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
+from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
 from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
@@ -33,22 +33,21 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.init [address], count: a barrier whose phases have so many arrivals."""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, counts = address(w), count(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            if offset % BYTES:
-                raise SimError(f"mbarrier.init at smem address {int(where[lane]):#x}: must be 8-byte aligned")
-            if w.world.race:
-                w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
-            cta.shared.write(offset, np.zeros(BYTES, np.uint8))
-            if not cta.state.setdefault("mbarrier exit check", False):
-                cta.state["mbarrier exit check"] = True
-                cta.exit_checks.append(lambda cta=cta: _exit_check(cta))  # type: ignore[misc]
-            cta.mbarriers[offset] = Mbarrier(cta, offset, int(counts[lane]))
-            w.world.progress += 1
+    @each_lane(address, count)
+    def run(w: Warp, lane: int, where: int, arrivals: int) -> None:
+        cta, offset = shared_target(w, where)
+        if offset % BYTES:
+            raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
+        if w.world.race:
+            w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+        cta.shared.write(offset, np.zeros(BYTES, np.uint8))
+        if not cta.state.setdefault("mbarrier exit check", False):
+            cta.state["mbarrier exit check"] = True
+            cta.exit_checks.append(lambda: _exit_check(cta))
+        cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
+        w.world.progress += 1
 
-    return Straight(run)
+    return run
 
 
 def _exit_check(cta: Cta) -> None:
@@ -62,15 +61,14 @@ def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.inval [address]: the bytes are memory again."""
     address = b.address(ins.operands[0])
 
-    def run(w: Warp, mask: Mask) -> None:
-        where = address(w)
-        for lane in w.lanes(mask):
-            barrier = _barrier(w, int(where[lane]))
-            if w.world.race:
-                w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
-            del barrier.cta.mbarriers[barrier.offset]
+    @each_lane(address)
+    def run(w: Warp, lane: int, where: int) -> None:
+        barrier = _barrier(w, where)
+        if w.world.race:
+            w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+        del barrier.cta.mbarriers[barrier.offset]
 
-    return Straight(run)
+    return run
 
 
 @register("mbarrier.arrive")
@@ -108,19 +106,14 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
 def build_transactions(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.expect_tx / complete_tx [address], count"""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
-    sign = 1 if ins.parts[1] == "expect_tx" else -1
+    change = Mbarrier.expect if ins.parts[1] == "expect_tx" else Mbarrier.complete
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, counts = address(w), count(w)
-        for lane in w.lanes(mask):
-            barrier = _barrier(w, int(where[lane]))
-            if sign > 0:
-                barrier.expect(int(counts[lane]))
-            else:
-                barrier.complete(int(counts[lane]))
-            w.world.progress += 1
+    @each_lane(address, count)
+    def run(w: Warp, lane: int, where: int, num_bytes: int) -> None:
+        change(_barrier(w, where), num_bytes)
+        w.world.progress += 1
 
-    return Straight(run)
+    return run
 
 
 @register("mbarrier.try_wait", "mbarrier.test_wait")

@@ -24,7 +24,22 @@ from ..report import describe_line
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import COLUMNS, all_valid, fragment, granules
-from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, build, converged, register, vector
+from . import (
+    Binder,
+    Handler,
+    Inline,
+    Mask,
+    Outcome,
+    PtxInstruction,
+    SimError,
+    Straight,
+    Warp,
+    build,
+    converged,
+    each_lane,
+    register,
+    vector,
+)
 from .common import line_of, origin, shared_target
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
@@ -153,21 +168,18 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     address = b.address(ins.operands[0])
     masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, cta_masks = address(w), masks(w) if masks else None
+    @each_lane(address, masks)
+    def run(w: Warp, lane: int, where: int, chosen: int | None) -> None:
         cta_group(w, ins.parts)
-        unit = tensor_unit(w.cta)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            ctas = w.cta.cluster.ctas
-            if cta_masks is not None and int(cta_masks[lane]) >> len(ctas):
-                raise SimError(f"multicast mask {int(cta_masks[lane]):#x} in a cluster of {len(ctas)} CTAs")
-            targets = [cta] if cta_masks is None else [c for r, c in enumerate(ctas) if int(cta_masks[lane]) >> r & 1]
-            issue = PipeIssue(w)
-            barriers = [mbarrier_at(target, offset) for target in targets]
-            unit.pipe.push(lambda issue=issue, barriers=barriers: _commit(unit, issue, barriers), origin(w))  # type: ignore[misc]
+        unit, ctas = tensor_unit(w.cta), w.cta.cluster.ctas
+        cta, offset = shared_target(w, where)
+        if chosen is not None and chosen >> len(ctas):
+            raise SimError(f"multicast mask {chosen:#x} in a cluster of {len(ctas)} CTAs")
+        targets = [cta] if chosen is None else [one for rank, one in enumerate(ctas) if chosen >> rank & 1]
+        issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
+        unit.pipe.push(lambda: _commit(unit, issue, barriers), origin(w))
 
-    return Straight(run)
+    return run
 
 
 def _commit(unit: TensorUnit, issue: PipeIssue, barriers: list[Mbarrier]) -> None:

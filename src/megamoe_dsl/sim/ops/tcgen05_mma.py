@@ -31,7 +31,7 @@ from ..umma import (
     scale_rows,
 )
 from ..wgmma_fragment import RESULT_TYPES
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register, vector
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
@@ -267,14 +267,12 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     if not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
         raise SimError(f"{ins.opcode}: this shape is not modeled")
 
-    def run(w: Warp, mask: Mask) -> None:
-        ctas = cta_group(w, ins.parts)
-        unit = tensor_unit(w.cta)
-        for lane in w.lanes(mask):
-            target, descriptor, issue = int(address(w)[lane]), SmemDescriptor.decode_sm100(int(word(w)[lane])), PipeIssue(w)
-            if target >> 16:
-                raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
-            unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
+    @each_lane(address, word)
+    def run(w: Warp, lane: int, target: int, fields: int) -> None:
+        ctas, unit, descriptor, issue = cta_group(w, ins.parts), tensor_unit(w.cta), SmemDescriptor.decode_sm100(fields), PipeIssue(w)
+        if target >> 16:
+            raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
+        unit.work(lambda: copy(ctas, target, descriptor, unit.begin(issue)), origin(w))
 
     def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
         chunks = _copy_chunks(descriptor, rows, row_bytes)
@@ -284,7 +282,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
             words = np.ascontiguousarray(expand(values, source) if source else values).view(np.uint32)
             _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
 
-    return Straight(run)
+    return run
 
 
 def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:

@@ -16,7 +16,7 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
 from ..lane_agents import LaneAgents
 from ..memory import SHARED_BASE, Bytes
 from ..sync import SCOPES, in_scope
-from . import Binder, Cta, Handler, Mask, PtxInstruction, SimError, Straight, Warp, converged, register
+from . import Binder, Cta, Handler, Mask, PtxInstruction, SimError, Straight, Warp, converged, each_lane, register
 from .common import scope, shared_target, state_space
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
@@ -119,21 +119,18 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
     ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
     value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, values = address(w), value(w)
-        for lane in w.lanes(mask):
-            at, which = int(where[lane]), int(ordinal(w)[lane]) if ordinal else 0
-            if space == "shared" or (space == "generic" and at >= SHARED_BASE):
-                cta, piece = _shared(w, at)
-                new = replace_field(_read_shared(cta, piece.start), name, which, int(values[lane]))
-                if w.world.race:
-                    w.world.race.write_shared(cta, piece, 1, w)
-                cta.shared.write(piece.start, new)
-            else:
-                new = replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which, int(values[lane]))
-                _write_global(w, at, new, released=False)
+    @each_lane(address, value, ordinal)
+    def run(w: Warp, lane: int, at: int, new: int, which: int | None) -> None:
+        if space == "shared" or (space == "generic" and at >= SHARED_BASE):
+            cta, piece = _shared(w, at)
+            changed = replace_field(_read_shared(cta, piece.start), name, which or 0, new)
+            if w.world.race:
+                w.world.race.write_shared(cta, piece, 1, w)
+            cta.shared.write(piece.start, changed)
+        else:
+            _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which or 0, new), released=False)
 
-    return Straight(run)
+    return run
 
 
 @register("tensormap.cp_fenceproxy")
