@@ -2,16 +2,20 @@
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from megamoe_dsl.artifact import workers
 from megamoe_dsl.cli import INTERRUPTED, errors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.inspect.saved import SECTIONS
@@ -153,3 +157,22 @@ def test_an_interrupt_waits_for_native_code() -> None:
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
     assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    emptied = []
+
+    def feed(folder: Path, waiting: queue.SimpleQueue[int], done: Callable[[int], None]) -> None:
+        with suppress(queue.Empty):
+            if waiting.get_nowait() == 0:
+                raise KeyboardInterrupt
+        for _ in range(500):
+            if waiting.empty():
+                emptied.append(True)
+                break
+            time.sleep(0.01)
+
+    monkeypatch.setattr(workers, "feed", feed)
+    with pytest.raises(KeyboardInterrupt):
+        workers.compile_all(tmp_path, list(range(9)), 2)  # type: ignore[arg-type]
+    assert emptied == [True]
