@@ -91,7 +91,7 @@ def choices(config: MegaMoeConfig, num_tokens: int) -> list[MegaMoeConfig]:
 
 def _around(config: MegaMoeConfig, num_tokens: int) -> Iterator[MegaMoeConfig]:
     kind, local, names = type(config), config.problem.experts_per_rank, {one.name for one in fields(config)}
-    for block_m in kind.tiles:
+    for block_m in kind.tiles_of(config.problem):
         yield from _possible(partial(kind.choose, config.problem, num_tokens, num_sms=config.num_sms, block_m=block_m))
     for lookahead in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead, local):
         if 1 <= lookahead <= local:
