@@ -17,6 +17,7 @@ from pathlib import Path
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
+from .ownership import make_own_folder
 from .store import ArtifactError, ArtifactStore
 
 FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
@@ -70,7 +71,7 @@ def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
 def why_not_writable(folder: Path) -> OSError | None:
     """What happens to a process that writes into the folder, which is made if need be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             return None
     except OSError as error:
