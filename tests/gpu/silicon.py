@@ -30,7 +30,7 @@ from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.recipe import RECIPES
-from megamoe_dsl.reference import error_bound
+from megamoe_dsl.reference import LayerInputs, error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.target import Target
 from portable import dump
@@ -209,11 +209,10 @@ def bound_of(case: Case, given: list[Inputs]) -> list[torch.Tensor]:
     if case.exact:
         return [torch.zeros(one.num_tokens, case.problem.hidden, dtype=torch.float64) for one in given]
     fields = [[getattr(one, name) for one in given] for name in ("x", "x_sf", "topk_idx", "topk_weights")]
-    x, x_sf, topk_idx, topk_weights = fields
-    arguments = (case.problem, x, x_sf, topk_idx, topk_weights, case.weights)
+    inputs = LayerInputs(case.problem, *fields, case.weights)
     if not RECIPES[case.problem.recipe].promoted:
-        return [2 * one for one in error_bound(*arguments)]
-    return error_bound(*arguments, sums_exact=True, accumulate="hopper")
+        return [2 * one for one in error_bound(inputs)]
+    return error_bound(inputs, sums_exact=True, accumulate="hopper")
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

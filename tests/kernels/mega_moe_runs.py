@@ -16,7 +16,6 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.reference import linear1, route
-from megamoe_dsl.reference.moe import expert_inputs
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.comparison import RankComparison, compare
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -169,7 +168,7 @@ def received(case: Case) -> list[list[int]]:
 
 def lowest_gate(case: Case) -> float:
     """Of all accumulators of Linear1 that go through SiLU."""
-    jobs = expert_inputs(case.problem, route(case.problem, case.topk_idx), case.x, case.x_sf, case.topk_weights, case.weights)
+    jobs = case.jobs(route(case.problem, case.topk_idx))
     return min(float(linear1(job.x, job.x_sf, job.fc1, job.fc1_sf)[:, : case.problem.intermediate].min()) for job in jobs)
 
 

@@ -31,8 +31,7 @@ class SoftCase(HopperCase):
     """Sums to the bit, and what approximations of the activation may change after them."""
 
     def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
-        given = (self.problem, self.x, self.x_sf, self.topk_idx, self.topk_weights, self.weights)
-        return error_bound(*given, sums_exact=True, accumulate="hopper")
+        return error_bound(self, sums_exact=True, accumulate="hopper")
 
 
 def case_of(runs: ModuleType, problem: Problem, tokens: Sequence[int], seed: int, **data: Any) -> Case:

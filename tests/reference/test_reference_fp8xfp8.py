@@ -198,9 +198,8 @@ def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous):
 
 def test_a_hopper_kernel_is_held_to_its_own_partial_sums(rough_kernel):
     case = random_case(MEDIUM, [14, 9], seed=5, exact=False)
-    inputs = (case.x, case.x_sf, case.topk_idx, case.topk_weights, case.weights)
     result, kernel = case.reference("hopper"), rough_kernel(case)
-    bound = reference.error_bound(MEDIUM, *inputs, sums_exact=True, accumulate="hopper")
+    bound = reference.error_bound(case, sums_exact=True, accumulate="hopper")
     assert [len(v) for v in violations(kernel.y, result.y, bound)] == [0, 0]
     assert sum(len(v) for v in violations(case.reference().y, result.y, bound)) > 0  # exact sums are another result
     assert float(torch.cat(bound).square().mean().sqrt() / torch.cat(result.y).double().square().mean().sqrt()) < 0.02
@@ -279,20 +278,16 @@ def test_requantization_is_a_power_of_two_per_128_channels():
 def test_sampled_tokens_have_the_bits_of_the_whole_layer():
     weights = [random_weights(MEDIUM, rank, seed=4) for rank in range(2)]
     tokens = [random_inputs(MEDIUM, rank, 20 + rank, seed=4, mask=0.3, skew=True) for rank in range(2)]
-    inputs = [list(t) for t in zip(*tokens, strict=True)]
+    case = Case(MEDIUM, *(list(t) for t in zip(*tokens, strict=True)), weights, exact=False)
     picks = [torch.tensor([7, 0, 19]), torch.tensor([20])]
 
-    def sampled(inputs, picks):
-        return reference.mega_moe(MEDIUM, *reference.sample_inputs(*inputs, picks), weights)
-
-    whole, sample = reference.mega_moe(MEDIUM, *inputs, weights), sampled(inputs, picks)
+    whole, sample = case.reference().y, case.sample(picks).reference().y
     assert same(sample, [y[pick] for y, pick in zip(whole, picks, strict=True)])
     # A process that checks its own tokens needs no inputs of the others.
-    own = [[tensors[0][:0], tensors[1]] for tensors in inputs]
-    alone = sampled(own, [torch.tensor([], dtype=torch.int64), picks[1]])
+    own = {name: [getattr(case, name)[0][:0], getattr(case, name)[1]] for name in ("x", "x_sf", "topk_idx", "topk_weights")}
+    alone = dataclasses.replace(case, **own).sample([torch.tensor([], dtype=torch.int64), picks[1]]).reference().y
     assert alone[0].shape == (0, 1024) and same(alone[1:], sample[1:])
-    case = Case(MEDIUM, *inputs, weights, False)
-    assert same(case.sample(picks).reference().y, sample) and same(case.to("cpu").reference().y, whole)
+    assert same(case.to("cpu").reference().y, whole)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -305,19 +300,19 @@ def test_weights_and_tokens_of_a_rank_are_reproducible(exact):
     assert not same([x], [random_inputs(MEDIUM, 0, 64, seed=1, exact=exact).x])
     if exact:  # partial sums are exact, so only the order of FP32 additions could matter, and that is fixed
         inputs = [[t, t] for t in (x[:9], x_sf[:9], idx[:9], weight[:9])]
-        results = [reference.mega_moe_stages(MEDIUM, *inputs, [first, other], mode).y for mode in (torch.float64, "hopper")]
+        case = Case(MEDIUM, *inputs, [first, other], exact=True)
+        results = [case.reference(mode).y for mode in (torch.float64, "hopper")]
         assert same(*results)
 
 
 def test_errors_name_the_field():
     case = random_case(SMALL, [2, 2], seed=1, exact=False)
-    inputs = {"x": case.x, "x_sf": case.x_sf, "topk_idx": case.topk_idx, "topk_weights": case.topk_weights, "weights": case.weights}
     for change, match in (
         ({"x_sf": [s.double() for s in case.x_sf]}, r"x_sf\[0\] = 'torch.float64 \(2, 2\)': must be torch.float32 \(2, 2\)"),
         ({"weights": [dataclasses.replace(w, fc2=w.fc1) for w in case.weights]}, r"fc2: shape"),
     ):
         with pytest.raises(ValueError, match=match):
-            reference.mega_moe(SMALL, **(inputs | change))
+            dataclasses.replace(case, **change).reference()
     own = case.weights[0]
     with pytest.raises(ValueError, match=r"x_sf: torch.float32 \(2, 1\), allowed: torch.float32 \(2, 2\)"):
         reference.promoted_matmul(case.x[0], case.x_sf[0][:, :1], own.fc1[0], own.fc1_sf[0])

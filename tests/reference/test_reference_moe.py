@@ -300,7 +300,6 @@ def test_transformed_weights_describe_the_same_layer():
 
 def test_input_errors_name_the_field():
     case = random_case(SMALL, [2, 2], seed=1, exact=False)
-    arguments = {"x": case.x, "x_sf": case.x_sf, "topk_idx": case.topk_idx, "topk_weights": case.topk_weights, "weights": case.weights}
     for change, match in (
         ({"x": case.x[:1]}, r"len\(x\) = 1: must be num_ranks = 2"),
         ({"x_sf": [s[:, :-1] for s in case.x_sf]}, r"x_sf\[0\] = 'torch.uint8 \(2, 7\)': must be torch.uint8 \(2, 8\)"),
@@ -308,7 +307,7 @@ def test_input_errors_name_the_field():
         ({"weights": [dataclasses.replace(w, fc2=w.fc1) for w in case.weights]}, r"fc2: shape"),
     ):
         with pytest.raises(ValueError, match=match):
-            reference.mega_moe(SMALL, **(arguments | change))
+            dataclasses.replace(case, **change).reference()
     with pytest.raises(ProblemError, match=r"mask = 1\.5: must be between 0 and 1"):
         random_case(SMALL, [2, 2], seed=1, mask=1.5)
     with pytest.raises(ProblemError, match="target_expert = 8"):

@@ -8,7 +8,7 @@ import torch
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1
-from megamoe_dsl.reference import mega_moe, requantize
+from megamoe_dsl.reference import requantize
 from violations import violations
 
 PROBLEM = Problem(512, 256, 4, 2, num_ranks=2, max_tokens_per_rank=16, recipe="mxf4xmxf4")
@@ -40,7 +40,7 @@ def test_bound_holds_for_moved_sums_and_not_for_a_wrong_code(rigorous):
     assert [len(one) for one in violations(case.reference(torch.float32).y, reference, bound)] == [0, 0]
     wrong = [one.clone() for one in case.x]
     wrong[0][3] ^= 0x88  # every sign of a token
-    y = mega_moe(PROBLEM, wrong, case.x_sf, case.topk_idx, case.topk_weights, case.weights)
+    y = replace(case, x=wrong).reference().y
     places = violations(y, reference, bound)
     assert len(places[0]) > 100 and set(places[0][:, 0].tolist()) == {3} and len(places[1]) == 0
 
@@ -58,4 +58,4 @@ def test_tokens_of_another_recipe_are_refused():
     case = random_case(PROBLEM, (2, 2), 0, exact=False)
     other = random_case(replace(PROBLEM, recipe="fp8xfp4"), (2, 2), 0, exact=False)
     with pytest.raises(ProblemError, match=r"x\[0\] = 'torch.float8_e4m3fn \(2, 512\)': must be torch.uint8 \(2, 256\)"):
-        mega_moe(PROBLEM, other.x, case.x_sf, case.topk_idx, case.topk_weights, case.weights)
+        replace(case, x=other.x).reference()

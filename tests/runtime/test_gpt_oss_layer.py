@@ -15,7 +15,7 @@ from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.checkpoints import load_experts
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3_f32, quantize_e2m1
-from megamoe_dsl.reference import error_bound, mega_moe_stages, sample_inputs
+from megamoe_dsl.reference import LayerInputs, error_bound, mega_moe_stages
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from simulated_gpu import simulated_gpu, visible
@@ -62,9 +62,9 @@ def test_from_checkpoint_to_y(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         gpu.tensors = visible(moe, y=y, **given._asdict())
         moe(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf, out=y)
     weights = read_experts(PROBLEM, tmp_path, 3)
-    inputs = [[one] for one in given]
-    want = mega_moe_stages(PROBLEM, *sample_inputs(*inputs, [torch.arange(TOKENS)]), [weights], "hopper").y[0]
-    bound = error_bound(PROBLEM, *inputs, [weights], sums_exact=True, accumulate="hopper")[0]
+    inputs = LayerInputs(PROBLEM, *([one] for one in given), [weights])
+    want = mega_moe_stages(inputs.sample([torch.arange(TOKENS)]), "hopper").y[0]
+    bound = error_bound(inputs, sums_exact=True, accumulate="hopper")[0]
     assert bool(((y.double() - want.double()).abs() <= bound).all())
     x = dequantize_e4m3_f32(given.x, given.x_sf).float()
     model = gpt_oss(x, given.topk_idx, given.topk_weights, *published)

@@ -12,7 +12,7 @@ from ..cases import TokenInputs
 from ..problem import Problem
 from ..quant import ExpertWeights
 from ..recipe import RECIPES
-from ..reference import error_bound, mega_moe_stages
+from ..reference import LayerInputs, error_bound, mega_moe_stages
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Expected:
     def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
         """Computes what the tokens (x, x_sf, topk_idx, topk_weights) of every rank should give, rank by rank; all tensors are on one
         device."""
-        x, x_sf, topk_idx, topk_weights = ([one[i] for one in ranks] for i in range(4))
-        arguments = (problem, x, x_sf, topk_idx, topk_weights, weights)
-        exact = mega_moe_stages(*arguments).y
-        summed = mega_moe_stages(*arguments, "hopper").y if RECIPES[problem.recipe].promoted else exact
-        results = (exact, summed, error_bound(*arguments))
+        x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
+        inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
+        exact = mega_moe_stages(inputs).y
+        summed = mega_moe_stages(inputs, "hopper").y if RECIPES[problem.recipe].promoted else exact
+        results = (exact, summed, error_bound(inputs))
         return cls(*(torch.cat(list(one)) for one in results))
 
     def check(self, got: torch.Tensor) -> Check:

@@ -4,10 +4,13 @@ import math
 
 import torch
 
-from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale, quantize
 from megamoe_dsl.reference.moe import ExpertInputs
 
 FP32_BITS = 24
+UNSCALED_BLOCK = 128
+"""Values of BF16 that have a magnitude in common."""
 _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
 _MARGIN = 2.0**-20
 
@@ -36,11 +39,16 @@ def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> to
     return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)[..., : shape[-1]]
 
 
+def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal tokens in the problem's formats, and their scales."""
+    form = problem.formats.activations
+    return quantize(normal((count, problem.hidden), form.channels if form.scale else UNSCALED_BLOCK, generator), form)
+
+
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
     """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`.
 
-    Raises:
-        CaseError: when a sum could need more bits than FP32 has.
+    Raises `CaseError` when a sum could need more bits than FP32 has.
     """
     largest = float(left.norm(dim=1).max() * right.norm(dim=1).max()) / unit
     if largest >= 2.0**FP32_BITS:
@@ -73,13 +81,11 @@ def low_bit(values: torch.Tensor) -> torch.Tensor:
 def thin(place: torch.Tensor, weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Halve the entries of sparse rows until the sums of every token are exact in FP32, in any order.
 
-    Args:
-        place: int64 [rows, E], the columns of the entries.
-        weight: float64 [rows, E], their values, few mantissa bits.
-        values: float64 [n, columns], the tokens, few mantissa bits.
+    place   int64 [rows, E], the columns of the entries
+    weight  float64 [rows, E], their values, few mantissa bits
+    values  float64 [n, columns], the tokens, few mantissa bits
 
-    Returns:
-        bool [rows, E]: which entries stay, always the first ones of a row.
+    Gives bool [rows, E]: which entries stay, always the first ones of a row.
     """
     rows, entries = weight.shape
     keep = torch.full((rows,), entries, device=weight.device)

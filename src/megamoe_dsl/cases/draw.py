@@ -1,6 +1,6 @@
 """Random cases, and random weights and tokens of single ranks of large layers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import NamedTuple, SupportsIndex
@@ -9,12 +9,12 @@ import torch
 
 from megamoe_dsl.cases import bf16xbf16, fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
 from megamoe_dsl.cases.case import Case
-from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16
+from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16, normal_x
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
 from megamoe_dsl.reference import activate, linear1, requantize, route
-from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
+from megamoe_dsl.reference.moe import ExpertInputs
 
 _MAX_REDRAWS = 200
 _LOWEST_SEED, _HIGHEST_SEED = -(1 << 63), (1 << 64) - 1  # what a torch generator takes
@@ -38,28 +38,22 @@ def random_case(
 ) -> Case:
     """Inputs for every rank of a layer.
 
-    Args:
-        problem: the layer.
-        tokens: tokens of each rank, 0 allowed.
-        seed: equal seeds give equal cases; from -2^63 to 2^64 - 1.
-        mask, skew, target_expert: see `random_routing`.
-        exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data with block
-            magnitudes over several binades.
-        progress: is told of each step before it is taken, as in "weights of rank 2 of 8": large layers take minutes.
+    tokens                     of each rank, 0 allowed
+    seed                       equal seeds give equal cases; from -2^63 to 2^64 - 1
+    mask, skew, target_expert  see `random_routing`
+    exact                      data whose result does not depend on FP32 summation order (module docstring); False draws normal data with
+                               block magnitudes over several binades
+    progress                   is told of each step before it is taken, as in "weights of rank 2 of 8": large layers take minutes
 
-    Returns:
-        The `Case`.
-
-    Raises:
-        ProblemError: when an argument does not fit `problem`, or `seed` is out of range.
-        CaseError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
+    Raises `ProblemError` when an argument does not fit `problem`, or `seed` is out of range, and `CaseError` when `exact` data cannot be
+    found (a shape far beyond the ones of the presets).
     """
     generator = torch.Generator().manual_seed(check_draw(problem, tokens, seed, mask))
     tell = progress or _say_nothing
     make = _generators(problem)
     counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
-    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (make.normal_x, make.normal_weights)
+    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (normal_x, make.normal_weights)
     x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
     weights = []
     for rank in range(problem.num_ranks):
@@ -68,7 +62,7 @@ def random_case(
     topk_weights = [_topk_weights(idx.shape, generator) for idx in topk_idx]
     case = Case(problem, list(x), list(x_sf), topk_idx, topk_weights, weights, exact)
     if exact:
-        for job in _jobs(case):
+        for job in case.jobs(route(problem, topk_idx)):
             tell(f"exact sums of expert {job.expert} of {problem.num_experts}")
             make.check_linear1(job)
             acts, acts_sf = _settle_topk_weights(case, job, generator)
@@ -97,10 +91,6 @@ def _with_biases(problem: Problem, weights: ExpertWeights, generator: torch.Gene
 
 def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, generator=generator, device=generator.device) * 0.75 + 0.25
-
-
-def _jobs(case: Case) -> Iterator[ExpertInputs]:
-    return expert_inputs(case.problem, route(case.problem, case.topk_idx), case.x, case.x_sf, case.topk_weights, case.weights)
 
 
 def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,19 +147,10 @@ def random_weights(
 ) -> ExpertWeights:
     """Weights of one rank's experts, drawn on `device`: any process can draw those of any rank.
 
-    Args:
-        problem: the layer.
-        rank: whose experts.
-        seed: equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers).
-        device: fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8 are drawn on the CPU only.
-        exact: as `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K order are those of the
-            reference, in another order they may round differently.
-
-    Returns:
-        The `ExpertWeights`.
-
-    Raises:
-        ProblemError: when `rank` or `seed` is out of range.
+    Equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers); fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8 are drawn
+    on the CPU only.  `exact` is that of `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K
+    order are those of the reference, in another order they may round differently.  Raises `ProblemError` when `rank` or `seed` is out of
+    range.
     """
     make = _generators(problem)
     generator = _rank_generator(problem, rank, _check_seed(seed), device)
@@ -189,25 +170,18 @@ def random_inputs(
 ) -> TokenInputs:
     """Tokens of one rank, drawn on `device`; with `skew` all ranks prefer the same experts.
 
-    Args:
-        problem: the layer.
-        rank, seed, device: as `random_weights`.
-        num_tokens: 0 to max_tokens_per_rank.
-        mask, skew: see `random_routing`.
-        exact: as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantize a few
-            activations in 10^5 to the neighboring code, which `error_bound(sums_exact=True)` allows for.
-        remote: about this fraction of the slots goes to experts of other ranks, 7/8 as on eight ranks; None: (R - 1) / R of R ranks.
+    num_tokens  0 to max_tokens_per_rank
+    mask, skew  see `random_routing`
+    exact       as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantize a few
+                activations in 10^5 to the neighboring code, which `error_bound(sums_exact=True)` allows for
+    remote      about this fraction of the slots goes to experts of other ranks, 7/8 as on eight ranks; None: (R - 1) / R of R ranks
 
-    Returns:
-        The `TokenInputs`.
-
-    Raises:
-        ProblemError: when an argument does not fit `problem`.
+    `rank`, `seed` and `device` are those of `random_weights`.  Raises `ProblemError` when an argument does not fit `problem`.
     """
     count, start = problem.check_num_tokens(num_tokens), _check_seed(seed)
     make = _generators(problem)
     generator = _rank_generator(problem, rank, start + 1, device)
     bias = routing_bias(problem, torch.Generator(device).manual_seed(start), skew)
     idx = draw_experts(problem, count, bias_of_rank(problem, int(rank), bias, remote), generator, mask)
-    x, x_sf = (make.exact_x if exact else make.normal_x)(problem, count, generator)
+    x, x_sf = (make.exact_x if exact else normal_x)(problem, count, generator)
     return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))

@@ -11,6 +11,7 @@ from ..artifact.store import DSL, dsl_version
 from .bench import bench
 from .demo import demo
 from .export import export
+from .fuzz import fuzz
 from .inspect import inspect
 from .layout import layout
 from .predict import predict
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(bench)
 app.command()(demo)
 app.command()(export)
+app.command()(fuzz)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)

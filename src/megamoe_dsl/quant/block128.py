@@ -43,20 +43,13 @@ def _spread(sf: torch.Tensor, block: int, values: int) -> torch.Tensor:
 
 
 def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
+    """Quantize floating point [..., K] to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
 
-    Each step rounds once in FP32: the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating.
+    Gives float8_e4m3fn [..., K] and float32 [..., ceil(K / block)]; the last block may have fewer values. Each step rounds once in FP32:
+    the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating. What is not float32 is cast to it
+    first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
 
-    Args:
-        x: floating point [..., K], finite; anything but float32 is cast to float32 first.
-        block: values per scale; the last may have fewer.
-        check: look for non-finite values, which waits for the device; without, they stay in their block.
-
-    Returns:
-        (float8_e4m3fn [..., K], float32 [..., ceil(K / block)]).
-
-    Raises:
-        ValueError: when x is not floating point, or, with `check`, holds a non-finite value.
+    Raises ValueError when x is not floating point or, with `check`, holds a non-finite value.
     """
     blocks = _float_blocks("x", x, block, check)
     sf = _scales(blocks.abs().amax(dim=-1))
@@ -67,9 +60,8 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
     """Quantize to E4M3 with one power of two per `block` values of the last dimension: what the Linear1 epilogue does.
 
     The exponent byte e is `e4m3_scale_byte` of the block's amax; the scale is the float32 with bits e << 23, which is 2^(e - 127), and 0
-    for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23.
-
-    Args, Returns, Raises: as `quantize_e4m3_f32`.
+    for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23. Shapes and errors
+    are those of `quantize_e4m3_f32`.
     """
     blocks = _float_blocks("x", x, block)
     byte = e4m3_scale_byte(blocks.abs().amax(dim=-1)).to(torch.int32)
@@ -79,18 +71,9 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
-    """Exact values of E4M3 with FP32 scales per row.
+    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].
 
-    Args:
-        x: float8_e4m3fn [..., K].
-        sf: float32 [..., ceil(K / block)].
-        block: values per scale.
-
-    Returns:
-        float64 [..., K], exact.
-
-    Raises:
-        ValueError: on a wrong dtype or shape.
+    Raises ValueError on a wrong dtype or shape.
     """
     _require_dtype("x", x, torch.float8_e4m3fn)
     _require_dtype("sf", sf, torch.float32)
@@ -101,16 +84,9 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize to E4M3 with one FP32 scale per 128 x 128, fewer at the ends; rounding as `quantize_e4m3_f32`.
+    """Quantize floating point [..., rows, K] to E4M3 with one FP32 scale per 128 x 128, fewer at the ends.
 
-    Args:
-        w: floating point [..., rows, K], finite.
-
-    Returns:
-        (float8_e4m3fn [..., rows, K], float32 [..., ceil(rows / 128), ceil(K / 128)]).
-
-    Raises:
-        ValueError: on another dtype, or a non-finite value.
+    Gives float8_e4m3fn [..., rows, K] and float32 [..., ceil(rows / 128), ceil(K / 128)]; rounding and errors as `quantize_e4m3_f32`.
     """
     block, (rows, k) = FP32_SCALE_BLOCK, w.shape[-2:]
     filled = torch.nn.functional.pad(w, (0, 0, 0, -rows % block)) if rows % block else w
@@ -121,11 +97,10 @@ def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tensor:
-    """Scales per 128 x 128 to scales per row: [..., blocks, K / 128] to [..., rows, K / 128].  `parts` matrices lie below one another, each
-    of as many rows and with blocks of its own, of which the last may have fewer rows.
+    """Scales per 128 x 128 to scales per row: [..., blocks, K / 128] to [..., rows, K / 128].
 
-    Raises:
-        ValueError: when these are not the blocks of so many rows.
+    `parts` matrices lie below one another, each of as many rows and with blocks of its own, of which the last may have fewer rows.  Raises
+    ValueError when these are not the blocks of so many rows.
     """
     each, blocks = rows // parts, sf.shape[-2]
     if blocks != parts * -(-each // FP32_SCALE_BLOCK):
@@ -135,17 +110,8 @@ def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tens
 
 
 def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-    """Exact values of E4M3 with FP32 scales per 128 x 128.
+    """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`.
 
-    Args:
-        w: float8_e4m3fn [..., rows, K].
-        sf: float32 [..., ceil(rows / 128), ceil(K / 128)], of `parts` matrices as in `weight_scale_rows`.
-        parts: matrices below one another.
-
-    Returns:
-        float64 [..., rows, K], exact.
-
-    Raises:
-        ValueError: on a wrong dtype or shape.
+    Raises ValueError on a wrong dtype or shape.
     """
     return dequantize_e4m3_f32(w, weight_scale_rows(sf, w.shape[-2], parts))

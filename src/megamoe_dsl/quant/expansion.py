@@ -20,18 +20,12 @@ _FAR = -40  # further than any E4M3, and no underflow in FP32
 
 
 def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same values in E4M3.
+    """The same values in E4M3: float8_e4m3fn [..., rows, K], and float32 powers of two [..., ceil(rows / 128), ceil(K / 128)].
 
-    Args:
-        packed: uint8 [..., rows, K / 2], low nibble first; K a multiple of 32.
-        sf: uint8 or float8_e8m0fnu [..., rows, K / 32].
+    Takes packed E2M1, uint8 [..., rows, K / 2], low nibble first, with UE8M0 scales [..., rows, K / 32]; K is a multiple of 32.
 
-    Returns:
-        (float8_e4m3fn [..., rows, K], float32 powers of two [..., ceil(rows / 128), ceil(K / 128)]).
-
-    Raises:
-        ValueError: for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and its
-            scales: nothing is rounded.
+    Raises ValueError for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and its
+    scales: nothing is rounded.
     """
     codes = unpack_e2m1(packed)
     block = FP32_SCALE_BLOCK

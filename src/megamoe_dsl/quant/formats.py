@@ -55,16 +55,9 @@ def ue8m0_bytes(sf: torch.Tensor) -> torch.Tensor:
 
 
 def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
-    """Scale bytes to powers of two.
+    """Scale bytes (uint8 or float8_e8m0fnu, any shape) to powers of two: float64 2^(code - 127), for 2^-127 is subnormal in float32.
 
-    Args:
-        code: uint8 or float8_e8m0fnu of any shape; 255 (NaN) is refused.
-
-    Returns:
-        float64 of the same shape, 2^(code - 127). float64 because 2^-127 is subnormal in float32.
-
-    Raises:
-        ValueError: on another dtype or a byte of 255.
+    Raises ValueError on another dtype and on a byte of 255, which is NaN.
     """
     code = ue8m0_bytes(code)
     _require_dtype("code", code, torch.uint8)
@@ -78,19 +71,10 @@ def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 
 
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
-    """The smallest UE8M0 scale that is not below `scale`: ceil(log2(scale)) + 127, clamped to [0, 254].
+    """The smallest UE8M0 scale that is not below `scale`, float32 of any shape: uint8 ceil(log2(scale)) + 127, clamped to [0, 254].
 
-    The computation is on the bits of the float32, as in the kernel: exponent field, plus one when any mantissa bit is set. A
-    subnormal or zero input therefore gives byte 1 or 0.
-
-    Args:
-        scale: float32 of any shape, finite and not negative.
-
-    Returns:
-        uint8 of the same shape.
-
-    Raises:
-        ValueError: on another dtype, a negative or a non-finite value.
+    The computation is on the bits of the float32, as in the kernel: exponent field, plus one when any mantissa bit is set. A subnormal or
+    zero input therefore gives byte 1 or 0.  Raises ValueError on another dtype, a negative or a non-finite value.
     """
     _require_dtype("scale", scale, torch.float32)
     _require_finite("scale", scale)
@@ -106,19 +90,10 @@ def _byte_not_below(scale: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_scale(code: torch.Tensor) -> torch.Tensor:
-    """2^(127 - code) as float32, the factor a value is multiplied with before the cast.
+    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises ValueError as `decode_ue8m0`.
 
     For code 254 the result is 2^-127, a float32 subnormal; the kernel's bit construction gives 0 there. That byte needs an amax above
     448 * 2^126, which no float32 reaches (the largest byte from a float32 amax is 247).
-
-    Args:
-        code: uint8 of any shape, 0..254.
-
-    Returns:
-        float32 of the same shape.
-
-    Raises:
-        ValueError: as `decode_ue8m0`.
     """
     return decode_ue8m0(code).reciprocal().to(torch.float32)
 
@@ -127,54 +102,26 @@ def inverse_scale(code: torch.Tensor) -> torch.Tensor:
 
 
 def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
-    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448 (PTX `cvt.rn.satfinite.e4m3x2.f32`).
+    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`).
 
     torch's own cast rounds the same way but turns values that round above 448 into NaN, hence the clamp. The clamp does not move any
-    rounding: everything it touches would round to 448 or beyond.
-
-    Args:
-        x: float32 of any shape; NaN stays NaN.
-
-    Returns:
-        float8_e4m3fn of the same shape.
-
-    Raises:
-        ValueError: on another dtype.
+    rounding: everything it touches would round to 448 or beyond.  Raises ValueError on another dtype.
     """
     _require_dtype("x", x, torch.float32)
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
 def decode_e4m3(code: torch.Tensor) -> torch.Tensor:
-    """E4M3 codes to their exact values.
-
-    Args:
-        code: float8_e4m3fn, or uint8 holding the bits; any shape.
-
-    Returns:
-        float64 of the same shape.
-
-    Raises:
-        ValueError: on another dtype.
-    """
+    """E4M3 codes, float8_e4m3fn or uint8 bits, to their exact values in float64.  Raises ValueError on another dtype."""
     _require_dtype("code", code, torch.float8_e4m3fn, torch.uint8)
     return code.view(torch.float8_e4m3fn).to(torch.float64)
 
 
 def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
-    """UE8M0 byte of a block whose largest magnitude is `amax`.
+    """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.  Raises ValueError as `encode_ue8m0`.
 
     bits = float32 bits of amax * float32(1/448), one rounding; byte = (bits + 0x7FFFFF) >> 23. The rounded product decides: an amax of
     448 * 2^n times the rounded 1/448 gives exactly 2^n.
-
-    Args:
-        amax: float32 of any shape, finite and not negative.
-
-    Returns:
-        uint8 of the same shape, 0 for amax 0.
-
-    Raises:
-        ValueError: as `encode_ue8m0`.
     """
     return encode_ue8m0(_least_scale(amax, E4M3_MAX))
 
@@ -197,39 +144,22 @@ def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check
 
 
 def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize to E4M3 with one UE8M0 scale per `block` values of the last dimension.
+    """Quantize floating point [..., K] to E4M3 with one UE8M0 scale per `block` values: float8_e4m3fn [..., K], uint8 [..., K / block].
 
-    A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. Source: DeepGEMM `math.cuh` and the
-    cast of the Linear1 epilogue; article section 4.5.4.
+    A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. What is not float32 is cast to it
+    first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block. Source: DeepGEMM
+    `math.cuh` and the cast of the Linear1 epilogue; article section 4.5.4.
 
-    Args:
-        x: floating point [..., K], finite; anything but float32 is cast to float32 first.
-        block: values per scale; K must be a multiple.
-        check: look for non-finite values, which waits for the device; without, they stay in their block.
-
-    Returns:
-        (float8_e4m3fn [..., K], uint8 [..., K / block]).
-
-    Raises:
-        ValueError: when K is not a multiple of `block`, x is not floating point, or, with `check`, holds a non-finite value.
+    Raises ValueError when K is not a multiple of `block`, x is not floating point or, with `check`, holds a non-finite value.
     """
     scaled, sf = _scaled_blocks("x", x, block, E4M3_MAX, check)
     return encode_e4m3(scaled).flatten(-2), sf
 
 
 def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values of block-scaled E4M3.
+    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].
 
-    Args:
-        x: float8_e4m3fn or uint8 bits, [..., K].
-        sf: uint8 or float8_e8m0fnu [..., K / block].
-        block: values per scale.
-
-    Returns:
-        float64 [..., K], exact.
-
-    Raises:
-        ValueError: on a wrong dtype, shape or a scale byte of 255.
+    Raises ValueError on a wrong dtype or shape, and on a scale byte of 255.
     """
     _require_blocks("x", x.shape[-1], block)
     _require_scales("sf", x, sf, block)
@@ -246,20 +176,11 @@ def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
-    """Cast to E2M1 codes, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
+    """Cast float32 or float64 to E2M1 codes, uint8, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
-    Ties at 0.25, 0.75, 1.25, 1.75, 2.5, 3.5 and 5 give 0, 1, 1, 2, 2, 4 and 4; minus zero, and what rounds to it, keeps its sign.  An
-    encoder that counts the boundaries a magnitude exceeds, as DeepGEMM's `per_token_cast_to_fp4`, takes every tie down, so 0.75, 1.75 and
-    3.5 to 0.5, 1.5 and 3, and gives no minus zero.
-
-    Args:
-        x: float32 or float64 of any shape, no NaN.
-
-    Returns:
-        uint8 of the same shape, codes 0..15 (bit 3 is the sign).
-
-    Raises:
-        ValueError: on another dtype or NaN.
+    Bit 3 is the sign. Ties at 0.25, 0.75, 1.25, 1.75, 2.5, 3.5 and 5 give 0, 1, 1, 2, 2, 4 and 4; minus zero, and what rounds to it, keeps
+    its sign.  An encoder that counts the boundaries a magnitude exceeds, as DeepGEMM's `per_token_cast_to_fp4`, takes every tie down, so
+    0.75, 1.75 and 3.5 to 0.5, 1.5 and 3, and gives no minus zero.  Raises ValueError on another dtype or NaN.
     """
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
@@ -279,16 +200,9 @@ def _nearest_code(x: torch.Tensor) -> torch.Tensor:
 
 
 def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
-    """Two codes per byte, the even index in the low nibble.
+    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].
 
-    Args:
-        code: uint8 [..., K], 0..15, K even.
-
-    Returns:
-        uint8 [..., K / 2].
-
-    Raises:
-        ValueError: on another dtype, an odd K or a code above 15.
+    Raises ValueError on another dtype, an odd K or a code above 15.
     """
     _require_dtype("code", code, torch.uint8)
     _require_blocks("code", code.shape[-1], 2)
@@ -318,34 +232,16 @@ def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
 def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize to packed E2M1 with one UE8M0 scale (`e2m1_scale_byte`) per `block` values: weights, and the activations of mxf4xmxf4.
 
-    Args:
-        w: floating point [..., K], finite; cast to float32 first.
-        block: values per scale, even.
-        check: look for non-finite values, which waits for the device; without, they stay in their block.
-
-    Returns:
-        (uint8 [..., K / 2] low nibble first, uint8 [..., K / block]).
-
-    Raises:
-        ValueError: when K is not a multiple of `block`, w is not floating point, or, with `check`, holds a non-finite value.
+    Takes floating point [..., K] and gives uint8 [..., K / 2], low nibble first, and uint8 [..., K / block]; all else as `quantize_e4m3`.
     """
     scaled, sf = _scaled_blocks("w", w, block, E2M1_MAX, check)
     return _two_in_a_byte(_nearest_code(scaled).flatten(-2)), sf
 
 
 def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values of block-scaled packed E2M1.
+    """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block].
 
-    Args:
-        packed: uint8 [..., K / 2], low nibble first.
-        sf: uint8 or float8_e8m0fnu [..., K / block].
-        block: values per scale.
-
-    Returns:
-        float64 [..., K], exact.
-
-    Raises:
-        ValueError: on a wrong dtype, shape or a scale byte of 255.
+    Raises ValueError on a wrong dtype or shape, and on a scale byte of 255.
     """
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)

@@ -30,20 +30,13 @@ def nvfp4_factor(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize to packed E2M1 with one E4M3 scale per 16 values of the last dimension.
+    """Quantize floating point [..., K] to packed E2M1, uint8 [..., K / 2], with one E4M3 scale per 16 values, float8_e4m3fn [..., K / 16].
 
     A scale is amax / (6 * factor), to the nearest E4M3; codes are x / (scale * factor), to the nearest E2M1; both saturate, each operation
-    is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.
+    is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.  `factor` is float32 and positive: one, or [...] of
+    leading dimensions as `nvfp4_factor` gives it for each.
 
-    Args:
-        x: floating point [..., K], finite; K a multiple of 16.
-        factor: float32, positive: one, or [...] of leading dimensions as `nvfp4_factor` gives it for each.
-
-    Returns:
-        (uint8 [..., K / 2], float8_e4m3fn [..., K / 16]).
-
-    Raises:
-        ValueError: when K is not a multiple of 16, or x holds a non-finite value.
+    Raises ValueError when K is not a multiple of 16, or x holds a non-finite value.
     """
     _require_blocks("x", x.shape[-1], NVFP4_BLOCK)
     _require_finite("x", x)
@@ -56,17 +49,9 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-    """Exact values without the factor of the matrix.
+    """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K].
 
-    Args:
-        packed: uint8 [..., K / 2].
-        sf: float8_e4m3fn [..., K / 16].
-
-    Returns:
-        float64 [..., K].
-
-    Raises:
-        ValueError: when shapes do not fit.
+    Raises ValueError when shapes do not fit.
     """
     codes = unpack_e2m1(packed)
     if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):

@@ -30,20 +30,15 @@ class PackedWeightsError(ValueError):
 
 
 def pack_tiles(packed: torch.Tensor, sf: torch.Tensor, name: str = "w", rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Tiles of the weights of some experts.
+    """Tiles of the weights of some experts: uint8 [experts, N / 256, K / 128, 17408], each tile as `hardware.packed_tile` says.
 
-    Args:
-        packed: uint8 [experts, N, K / 2], two E2M1 a byte, N a multiple of 256 and K of 128.
-        sf: uint8 [experts, N, K / 32], UE8M0.
-        name: of the matrix, in errors.
-        rows: int64 [N], for each row of the tiles its row in `packed`; None: the same.
+    packed  uint8 [experts, N, K / 2], two E2M1 a byte, N a multiple of 256 and K of 128
+    sf      uint8 [experts, N, K / 32], UE8M0
+    name    of the matrix, in errors
+    rows    int64 [N], for each row of the tiles its row in `packed`; None: the same
 
-    Returns:
-        uint8 [experts, N / 256, K / 128, 17408], each tile as `hardware.packed_tile` says.
-
-    Raises:
-        PackedWeightsError: when scales of a tile are too far apart, or out of FP32's range.
-        ValueError: on sizes that are not multiples.
+    Raises `PackedWeightsError` when scales of a tile are too far apart, or out of FP32's range, and ValueError on sizes that are not
+    multiples.
     """
     experts, n, k = packed.shape[0], packed.shape[1], 2 * packed.shape[2]
     if n % TILE_ROWS or k % TILE_K:
@@ -74,13 +69,9 @@ def unpack_tiles(tiles: torch.Tensor, rows: torch.Tensor | None = None) -> tuple
 def split_exponents(lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Integers r per row and b per block with lowest <= r + b <= highest, by relaxation of the difference constraints (Bellman-Ford).
 
-    Args:
-        lowest, highest: int32 [tiles, rows, blocks].
-
-    Returns:
-        (int32 [tiles, rows], int32 [tiles, blocks], bool [tiles, rows, blocks]: which constraints do not hold). Where a solution exists
-        they all hold, and b is 0 if one with b = 0 exists; then r is as small as can be, so that the largest weights of a row are large
-        E4M3 numbers, and small ones as seldom as can be subnormal.
+    Takes int32 [tiles, rows, blocks] twice; gives int32 [tiles, rows], int32 [tiles, blocks] and bool [tiles, rows, blocks]: which
+    constraints do not hold. Where a solution exists they all hold, and b is 0 if one with b = 0 exists; then r is as small as can be, so
+    that the largest weights of a row are large E4M3 numbers, and small ones as seldom as can be subnormal.
     """
     block = torch.zeros_like(lowest[:, 0])
     row = lowest.amax(dim=2)

@@ -169,18 +169,10 @@ class TransformedWeights:
 
 
 def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
-    """Reorder rows [gate | up] to `group` gate rows, `group` up rows, and so on.
+    """Reorder the rows [gate | up] of dimension `dim` to `group` gate rows, `group` up rows, and so on: a new contiguous tensor.
 
-    Args:
-        w: any dtype, 2I rows in dimension `dim` (weights [El, 2I, H/2] and their scales [El, 2I, H/32] alike).
-        group: rows per run; I must be a multiple.
-        dim: the rows dimension.
-
-    Returns:
-        A new contiguous tensor of the same shape.
-
-    Raises:
-        ValueError: when the rows are not a multiple of 2 * group.
+    Weights [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises ValueError when the rows are no multiple of 2 *
+    group.
     """
     rows = w.shape[dim]
     if group <= 0 or rows % (2 * group):
@@ -205,20 +197,11 @@ _SM90_TILE = {"group": 2, "block": 2, "warp": 4, "half": 2, "row": 8}
 
 
 def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
-    """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel.
+    """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel: [..., 2I, K] to a contiguous tensor of the same shape.
 
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
     or up (half 1) row of channel 16 (4 group + warp) + 2 row + block: a thread then holds gate and up of the same channels, and the Linear1
-    epilogue's transposed store puts the 128 outputs in natural order.
-
-    Args:
-        w: [..., 2I, K], I a multiple of 128.
-
-    Returns:
-        A contiguous tensor of the same shape.
-
-    Raises:
-        ValueError: when the rows are not a multiple of 256.
+    epilogue's transposed store puts the 128 outputs in natural order.  Raises ValueError when the rows are not a multiple of 256.
     """
     rows = w.shape[-2]
     if rows % 256:
@@ -251,9 +234,7 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
     """Cut [..., N, K] E4M3 weights into the tiles that the SM90 kernel loads: [..., N / 256, K / 128, 256, 128], each contiguous.
 
     A tile is 32 KiB in a row, instead of 256 pieces of 128 bytes at a distance of K: kinder to DRAM, which a small batch is bound by.
-
-    Raises:
-        ValueError: when N is not a multiple of 256 or K of 128.
+    Raises ValueError when N is not a multiple of 256 or K of 128.
     """
     rows, k = w.shape[-2:]
     if rows % 256 or k % 128:
@@ -273,19 +254,11 @@ def _require_little_endian() -> None:
 
 
 def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
-    """Scale bytes to the words of a UTCCP copy.
+    """Scale bytes, uint8 [..., rows, K/32], to the words of a UTCCP copy, int32 [prod(leading) * K/128, rows].
 
-    Four consecutive K bytes share a word, lowest K in the lowest byte; words run along the rows; row m of each 128-row atom lands at
-    word (m % 32) * 4 + m // 32.
-
-    Args:
-        sf: uint8 [..., rows, K/32], rows a multiple of 128 and K of 128. Leading dimensions are experts.
-
-    Returns:
-        int32 [prod(leading) * K/128, rows]; [K/128, rows] without leading dimensions.
-
-    Raises:
-        ValueError: on another dtype or sizes that are not multiples.
+    Four consecutive K bytes share a word, lowest K in the lowest byte; words run along the rows; row m of each 128-row atom lands at word
+    (m % 32) * 4 + m // 32.  Leading dimensions are experts.  Raises ValueError on another dtype, and unless rows and K are multiples of
+    128.
     """
     _require_little_endian()
     if sf.dtype != torch.uint8:
@@ -301,17 +274,10 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
-    """Inverse of `utccp_scale_order`.
+    """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
+    ...].
 
-    Args:
-        words: int32 [K/128, rows], or [batch * K/128, rows] when `batch` is given.
-        batch: number of experts.
-
-    Returns:
-        uint8 [rows, K/32], or [batch, rows, K/32] when `batch` is given.
-
-    Raises:
-        ValueError: on another dtype or sizes that are not multiples.
+    Raises ValueError on another dtype or sizes that are not multiples.
     """
     _require_little_endian()
     if words.dtype != torch.int32 or words.ndim != 2:
@@ -338,18 +304,9 @@ def transform_weights(
     fc1_bias: torch.Tensor | None = None,
     fc2_bias: torch.Tensor | None = None,
 ) -> TransformedWeights:
-    """Checkpoint weights of one rank to the layout of an architecture's kernel (module docstring).
+    """Checkpoint weights of one rank, the fields of `ExpertWeights`, to the layout of an architecture's kernel (module docstring).
 
-    Args:
-        problem: gives the recipe, El, H and I, and whether there are biases.
-        arch: of the kernel.
-        fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias: as the fields of `ExpertWeights`.
-
-    Returns:
-        The `TransformedWeights`; tensors that do not change are passed through.
-
-    Raises:
-        ValueError: naming the field, its shape or dtype and what `problem` asks for.
+    Tensors that do not change are passed through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for.
     """
     given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias)
     given.validate(problem)
@@ -370,11 +327,7 @@ def transform_weights(
 
 
 def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
-    """Inverse of `transform_weights`.
-
-    Raises:
-        ValueError: naming the field when the result does not fit `problem`.
-    """
+    """Inverse of `transform_weights`.  Raises ValueError naming the field when the result does not fit `problem`."""
     experts = problem.experts_per_rank
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))

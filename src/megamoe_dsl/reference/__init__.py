@@ -6,7 +6,7 @@ ranks, `bounds` says how far a kernel may be from the oracle on data whose FP32 
 
 from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.bounds import error_bound
-from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs
+from megamoe_dsl.reference.moe import LayerInputs, MoeResult, mega_moe_stages
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 from megamoe_dsl.reference.routing import Routing, dispatch_order, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, travel
@@ -14,6 +14,7 @@ from megamoe_dsl.reference.tensor_core import hopper_dot
 
 __all__ = [
     "Accumulate",
+    "LayerInputs",
     "MoeResult",
     "Routing",
     "activate",
@@ -24,12 +25,10 @@ __all__ = [
     "hopper_dot",
     "linear1",
     "linear2",
-    "mega_moe",
     "mega_moe_stages",
     "promoted_matmul",
     "requantize",
     "route",
-    "sample_inputs",
     "scaled_matmul",
     "travel",
 ]

@@ -25,7 +25,10 @@ def linear(form: Activation, up: torch.Tensor) -> torch.Tensor:
 
 
 def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Activated gate * up * weight as the Linear1 epilogue computes it: with `silu`, silu(gate) * up * weight.
+    """Activated gate * up * weight as the Linear1 epilogue computes it, float32 [n, I]: with `silu`, silu(gate) * up * weight.
+
+    `gate_up` is float32 [n, 2I], columns [gate | up], of any I; `weight` is float32 [n], the top-k weight of each row, or None where
+    combine applies it.
 
     gate and up are rounded to BF16, then clamped in BF16 by BF16(activation_clamp): gate from above, up on both sides. In FP32, each step
     rounded: v = gate, or gate limited by tanh; with `fast_math`, e = exp2(gate * float32(-slope * log2 e)), s = v * (1 / (1 + e)), a
@@ -33,18 +36,7 @@ def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor | Non
     offset. Result (s * u) * weight.
 
     Exponential, reciprocal and tanh are correctly rounded here; `ex2.approx` and `rcp.approx` may be 2 ulp off, which
-    `bounds.error_bound` allows for and which exact cases are chosen to survive.
-
-    Args:
-        problem: says activation, clamp and which of the two formulas.
-        gate_up: float32 [n, 2I], columns [gate | up], of any I.
-        weight: float32 [n], the top-k weight of each row; None where combine applies it.
-
-    Returns:
-        float32 [n, I].
-
-    Raises:
-        ValueError: on another dtype or shape.
+    `bounds.error_bound` allows for and which exact cases are chosen to survive.  Raises ValueError on another dtype or shape.
     """
     if gate_up.dtype != torch.float32 or gate_up.ndim != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up: {gate_up.dtype} {tuple(gate_up.shape)}, allowed: torch.float32 (n, 2I)")

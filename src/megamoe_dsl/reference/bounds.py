@@ -34,20 +34,15 @@ A kernel on Hopper can be held to more: the reference with `accumulate="hopper"`
 the bound keeps only step 2 and what follows from it.
 """
 
-from collections.abc import Sequence
-
 import torch
 
-from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
     MICRO_SCALING,
-    ExpertWeights,
     MicroScaling,
     blocks_of,
     decode_ue8m0,
     dequantize,
-    dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     input_layout,
     inverse_scale,
@@ -55,7 +50,7 @@ from megamoe_dsl.quant import (
 )
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
-from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
+from megamoe_dsl.reference.moe import LayerInputs, travel_dtype
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel, with_bias
 from megamoe_dsl.reference.tensor_core import E4M3_SUMS
@@ -101,13 +96,9 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic.
+    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic: two float64 [n, rows].
 
-    Args:
-        x, x_sf, w, w_sf: as `stages.scaled_matmul`, not promoted.
-
-    Returns:
-        Two float64 [n, rows].
+    x, x_sf, w and w_sf are those of `stages.scaled_matmul`, not promoted.
     """
     left, right = dequantize(x, x_sf), dequantize(w, w_sf)
     total = left @ right.T
@@ -121,9 +112,6 @@ class _Sums:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
         self.element = MICRO_SCALING[RECIPES[recipe].hidden.element]
 
-    def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
-
     def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf, parts)
 
@@ -131,7 +119,7 @@ class _Sums:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted:
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
-        return self.activations(x, x_sf) @ self.weights(w, w_sf).T
+        return dequantize(x, x_sf) @ self.weights(w, w_sf).T
 
     def biased(
         self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
@@ -176,40 +164,26 @@ def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor
 
 
 def error_bound(
-    problem: Problem,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-    rigorous: bool = False,
-    sums_exact: bool = False,
-    accumulate: Accumulate = torch.float64,
+    inputs: LayerInputs, rigorous: bool = False, sums_exact: bool = False, accumulate: Accumulate = torch.float64
 ) -> list[torch.Tensor]:
     """Largest |y_kernel - y_reference| per element that accumulation in the tensor core and approximate functions explain.
 
-    Args:
-        problem, x, x_sf, topk_idx, topk_weights, weights: as `mega_moe`.
-        rigorous: worst case instead of the probabilistic bound (module docstring).
-        sums_exact: the kernel's two sums are known to be the reference's, bit for bit, where their operands are.
-        accumulate: that of the reference compared with; matters for fp8xfp8 only.
+    rigorous    worst case instead of the probabilistic bound (module docstring)
+    sums_exact  the kernel's two sums are known to be the reference's, bit for bit, where their operands are
+    accumulate  that of the reference compared with; matters for fp8xfp8 only
 
-    Returns:
-        Per rank float64 [T_r, H], same units as y.
-
-    Raises:
-        ProblemError, ValueError: as `mega_moe`.
+    Per rank float64 [T_r, H], same units as y.  Raises as `LayerInputs.check`.
     """
-    routing = check_inputs(problem, x, x_sf, topk_idx, topk_weights, weights)
+    problem, routing, topk_idx = inputs.problem, inputs.check(), inputs.topk_idx
     shapes = [(problem.topk, idx.shape[0], problem.hidden) for idx in topk_idx]
-    device = x[0].device
+    device = inputs.x[0].device
     outputs = [torch.zeros(shape, dtype=travel_dtype(problem), device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
     clamp, block = problem.activation_clamp, input_layout(problem)[1]
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
-    for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
+    for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
-        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
+        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -222,7 +196,7 @@ def error_bound(
         error = error + _SFU_ERROR * (values.abs() + error)
 
         codes = requantize(values.float(), problem.recipe)
-        acts, fc2 = sums.activations(*codes), sums.weights(job.fc2, job.fc2_sf)
+        acts, fc2 = dequantize(*codes), sums.weights(job.fc2, job.fc2_sf)
         deviation = _code_error(sums.element, values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T
@@ -237,7 +211,7 @@ def error_bound(
         for row, (rank, token, slot) in enumerate(job.rows.tolist()):
             outputs[rank][slot, token] = sent[row]
             slot_error[rank][slot, token] = out_error[row]
-    weigh = topk_weights if problem.weigh_results else [None] * problem.num_ranks
+    weigh = inputs.topk_weights if problem.weigh_results else [None] * problem.num_ranks
     return [_combine_error(*arguments) for arguments in zip(outputs, slot_error, topk_idx, weigh, strict=True)]
 
 

@@ -1,7 +1,10 @@
 """The whole layer over all ranks, joined from `routing` and `stages`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 
@@ -14,55 +17,85 @@ from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, 
 
 
 @dataclass(frozen=True)
-class MoeResult:
-    """Output and intermediates, one list entry per source rank; intermediates of masked slots are zero.  On the device of the inputs.
+class LayerInputs:
+    """Inputs of a layer, one list entry per rank, all tensors on one device.
 
-    Attributes:
-        y: bfloat16 [T_r, H].
-        acts: float8_e4m3fn [T_r, topk, I], the requantized Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2].
-        acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
-        outputs: bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3.
-        routing: which rows each expert received.
+    problem       shapes and numerics
+    x             float8_e4m3fn [T_r, H]; mxf4xmxf4: uint8 [T_r, H/2], packed E2M1
+    x_sf          uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128]
+    topk_idx      int64 [T_r, topk], global experts, -1 masked
+    topk_weights  float32 [T_r, topk]
+    weights       `ExpertWeights` in checkpoint order (not transformed), rows [gate | up]
     """
 
-    y: list[torch.Tensor]
-    acts: list[torch.Tensor]
-    acts_sf: list[torch.Tensor]
-    outputs: list[torch.Tensor]
-    routing: Routing
+    problem: Problem
+    x: Sequence[torch.Tensor]
+    x_sf: Sequence[torch.Tensor]
+    topk_idx: Sequence[torch.Tensor]
+    topk_weights: Sequence[torch.Tensor]
+    weights: Sequence[ExpertWeights] = field(repr=False)
+
+    def check(self) -> Routing:
+        """The routing, when shapes and dtypes of all ranks fit `problem`.
+
+        Raises `ProblemError` on routing errors (see `route`) and on tensors that do not fit, naming field, value and what is allowed;
+        ValueError from `ExpertWeights.validate`.
+        """
+        problem = self.problem
+        for name in ("x", "x_sf", "topk_weights", "weights"):
+            if len(getattr(self, name)) != problem.num_ranks:
+                raise ProblemError(f"len({name})", len(getattr(self, name)), f"num_ranks = {problem.num_ranks}")
+        routing = route(problem, self.topk_idx)
+        sf_dtype, _ = input_layout(problem)
+        dtype, width = input_row(problem)
+        scales = problem.formats.activations.scales_of(problem.hidden)
+        for rank, idx in enumerate(self.topk_idx):
+            tokens = idx.shape[0]
+            _require(f"x[{rank}]", self.x[rank], dtype, (tokens, width))
+            _require(f"x_sf[{rank}]", ue8m0_bytes(self.x_sf[rank]), sf_dtype, (tokens, scales))
+            _require(f"topk_weights[{rank}]", self.topk_weights[rank], torch.float32, (tokens, problem.topk))
+            self.weights[rank].validate(problem)
+        return routing
+
+    def jobs(self, routing: Routing) -> Iterator[ExpertInputs]:
+        """The inputs of every expert that received tokens, in expert order, rows in pool order; tensors on the device of the weights."""
+        first = torch.tensor([0] + [one.shape[0] for one in self.x]).cumsum(0)
+        # float8 tensors cannot be indexed on every torch build; their bytes can.
+        all_x = torch.cat([one.view(torch.uint8) for one in self.x])
+        all_sf, all_weights = torch.cat([ue8m0_bytes(one) for one in self.x_sf]), torch.cat(list(self.topk_weights))
+        for expert in range(self.problem.num_experts):
+            rows = expert_rows(routing, expert)
+            if not len(rows):
+                continue
+            owner, local = divmod(expert, self.problem.experts_per_rank)
+            source, slot = ((first[rows[:, 0]] + rows[:, 1]).to(all_x.device), rows[:, 2].to(all_x.device))
+            weight = all_weights[source, slot]
+            own: dict[str, Any] = {name: None if one is None else one[local] for name, one in vars(self.weights[owner]).items()}
+            yield ExpertInputs(
+                expert=expert,
+                rows=rows,
+                x=all_x[source].view(self.x[0].dtype),
+                x_sf=all_sf[source],
+                weight=weight,
+                hidden_weight=None if self.problem.weigh_results else weight,
+                **own,
+            )
+
+    def sample(self, tokens: Sequence[torch.Tensor]) -> Self:
+        """The inputs of the rows `tokens` of every rank, int64 [n_r]: all that the results of these tokens depend on."""
+        picks = [one.to(self.x[rank].device) for rank, one in enumerate(tokens)]
+        return replace(
+            self,
+            x=[one.view(torch.uint8)[pick].view(one.dtype) for one, pick in zip(self.x, picks, strict=True)],
+            x_sf=[one[pick] for one, pick in zip(self.x_sf, picks, strict=True)],
+            topk_idx=[one[pick] for one, pick in zip(self.topk_idx, picks, strict=True)],
+            topk_weights=[one[pick] for one, pick in zip(self.topk_weights, picks, strict=True)],
+        )
 
 
-def _require(field: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def _require(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        raise ProblemError(field, f"{tensor.dtype} {tuple(tensor.shape)}", f"{dtype} {shape}")
-
-
-def check_inputs(
-    problem: Problem,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-) -> Routing:
-    """Check shapes, dtypes and routing of all ranks; arguments and errors as `mega_moe`. Returns the routing."""
-    for field, given in (("x", x), ("x_sf", x_sf), ("topk_weights", topk_weights), ("weights", weights)):
-        if len(given) != problem.num_ranks:
-            raise ProblemError(f"len({field})", len(given), f"num_ranks = {problem.num_ranks}")
-    routing = route(problem, topk_idx)
-    sf_dtype, _ = input_layout(problem)
-    dtype, width = input_row(problem)
-    for rank, idx in enumerate(topk_idx):
-        tokens = idx.shape[0]
-        _require(f"x[{rank}]", x[rank], dtype, (tokens, width))
-        _require(f"x_sf[{rank}]", ue8m0_bytes(x_sf[rank]), sf_dtype, (tokens, problem.formats.activations.scales_of(problem.hidden)))
-        _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
-        weights[rank].validate(problem)
-    return routing
-
-
-def travel_dtype(problem: Problem) -> torch.dtype:
-    return torch.float32 if problem.formats.combine.scale else torch.bfloat16
+        raise ProblemError(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"{dtype} {shape}")
 
 
 @dataclass(frozen=True)
@@ -86,62 +119,42 @@ class ExpertInputs:
     hidden_weight: torch.Tensor | None
 
 
-def expert_inputs(
-    problem: Problem,
-    routing: Routing,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-) -> Iterator[ExpertInputs]:
-    """The inputs of every expert that received tokens, in expert order, rows in pool order; tensors on the device of the weights."""
-    first = torch.tensor([0] + [one.shape[0] for one in x]).cumsum(0)
-    # float8 tensors cannot be indexed on every torch build; their bytes can.
-    all_x = torch.cat([one.view(torch.uint8) for one in x])
-    all_sf, all_weights = torch.cat([ue8m0_bytes(one) for one in x_sf]), torch.cat(list(topk_weights))
-    for expert in range(problem.num_experts):
-        rows = expert_rows(routing, expert)
-        if not len(rows):
-            continue
-        owner, local = divmod(expert, problem.experts_per_rank)
-        own = weights[owner]
-        source, slot = ((first[rows[:, 0]] + rows[:, 1]).to(all_x.device), rows[:, 2].to(all_x.device))
-        weight = all_weights[source, slot]
-        yield ExpertInputs(
-            expert=expert,
-            rows=rows,
-            x=all_x[source].view(x[0].dtype),
-            x_sf=all_sf[source],
-            weight=weight,
-            hidden_weight=None if problem.weigh_results else weight,
-            fc1=own.fc1[local],
-            fc1_sf=own.fc1_sf[local],
-            fc2=own.fc2[local],
-            fc2_sf=own.fc2_sf[local],
-            fc1_bias=None if own.fc1_bias is None else own.fc1_bias[local],
-            fc2_bias=None if own.fc2_bias is None else own.fc2_bias[local],
-        )
+@dataclass(frozen=True)
+class MoeResult:
+    """Output and intermediates, one list entry per source rank; intermediates of masked slots are zero.  On the device of the inputs.
+
+    y        bfloat16 [T_r, H]
+    acts     float8_e4m3fn [T_r, topk, I], the requantized Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2]
+    acts_sf  uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128]
+    outputs  bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3
+    routing  which rows each expert received
+    """
+
+    y: list[torch.Tensor]
+    acts: list[torch.Tensor]
+    acts_sf: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+    routing: Routing
 
 
-def mega_moe_stages(
-    problem: Problem,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-    accumulate: Accumulate = torch.float64,
-) -> MoeResult:
-    """As `mega_moe`, with the intermediates; `accumulate` as in `stages.scaled_matmul`."""
-    routing = check_inputs(problem, x, x_sf, topk_idx, topk_weights, weights)
-    tokens = [idx.shape[0] for idx in topk_idx]
-    k, h, i, device = problem.topk, problem.hidden, problem.intermediate, x[0].device
+def travel_dtype(problem: Problem) -> torch.dtype:
+    return torch.float32 if problem.formats.combine.scale else torch.bfloat16
+
+
+def mega_moe_stages(inputs: LayerInputs, accumulate: Accumulate = torch.float64) -> MoeResult:
+    """The MoE layer of all ranks, bit by bit as `stages` defines it, with its intermediates; `accumulate` as in `stages.scaled_matmul`.
+
+    Raises as `LayerInputs.check`, and ValueError when an activation becomes infinite.
+    """
+    problem, routing = inputs.problem, inputs.check()
+    tokens, dtype, device = [idx.shape[0] for idx in inputs.topk_idx], inputs.x[0].dtype, inputs.x[0].device
+    k, h, i = problem.topk, problem.hidden, problem.intermediate
     sf_dtype, _ = input_layout(problem)
     row_bytes = problem.formats.hidden.row_bytes(i)
     acts = [torch.zeros(t, k, row_bytes, dtype=torch.uint8, device=device) for t in tokens]
     acts_sf = [torch.zeros(t, k, problem.formats.hidden.scales_of(i), dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
-    for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
+    for job in inputs.jobs(routing):
         gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias)
         values, values_sf = requantize(activate(problem, gate_up, job.hidden_weight), problem.recipe)
         out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate, job.fc2_bias, job.hidden_weight)
@@ -153,51 +166,6 @@ def mega_moe_stages(
             acts[rank][token, slot] = values.view(torch.uint8)[chosen]
             acts_sf[rank][token, slot] = values_sf[chosen]
             outputs[rank][slot, token] = out[chosen]
-    weigh = topk_weights if problem.weigh_results else [None] * problem.num_ranks
-    y = [combine(*one) for one in zip(outputs, topk_idx, weigh, strict=True)]
-    return MoeResult(y, [a.view(x[0].dtype) for a in acts], acts_sf, outputs, routing)
-
-
-def mega_moe(
-    problem: Problem,
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    weights: Sequence[ExpertWeights],
-) -> list[torch.Tensor]:
-    """The MoE layer of all ranks, bit by bit as `stages` defines it.  All tensors on one device, any.
-
-    Args:
-        problem: shapes and numerics.
-        x: per rank float8_e4m3fn [T_r, H]; mxf4xmxf4: uint8 [T_r, H/2], packed E2M1.
-        x_sf: per rank uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128].
-        topk_idx: per rank int64 [T_r, topk], global experts, -1 masked.
-        topk_weights: per rank float32 [T_r, topk].
-        weights: per rank `ExpertWeights` in checkpoint order (not transformed), rows [gate | up].
-
-    Returns:
-        Per rank bfloat16 [T_r, H].
-
-    Raises:
-        ProblemError: on routing errors (see `route`) and tensors that do not fit `problem`, naming field, value and what is allowed.
-        ValueError: from `ExpertWeights.validate`, and when an activation becomes infinite.
-    """
-    return mega_moe_stages(problem, x, x_sf, topk_idx, topk_weights, weights).y
-
-
-def sample_inputs(
-    x: Sequence[torch.Tensor],
-    x_sf: Sequence[torch.Tensor],
-    topk_idx: Sequence[torch.Tensor],
-    topk_weights: Sequence[torch.Tensor],
-    tokens: Sequence[torch.Tensor],
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """x, x_sf, topk_idx and topk_weights of the rows `tokens` of every rank: all that the results of these tokens depend on."""
-    picks = [one.to(x[rank].device) for rank, one in enumerate(tokens)]
-    return (
-        [one.view(torch.uint8)[pick].view(one.dtype) for one, pick in zip(x, picks, strict=True)],
-        [one[pick] for one, pick in zip(x_sf, picks, strict=True)],
-        [one[pick] for one, pick in zip(topk_idx, picks, strict=True)],
-        [one[pick] for one, pick in zip(topk_weights, picks, strict=True)],
-    )
+    weigh = inputs.topk_weights if problem.weigh_results else [None] * problem.num_ranks
+    y = [combine(*one) for one in zip(outputs, inputs.topk_idx, weigh, strict=True)]
+    return MoeResult(y, [a.view(dtype) for a in acts], acts_sf, outputs, routing)

@@ -35,8 +35,15 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
 def promoted_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
-    """x @ w^T, its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to
-    FP32.
+    """x @ w^T, float32 [n, rows], its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending,
+    s = x_sf * w_sf rounded to FP32.
+
+    x           float8_e4m3fn [n, K]
+    x_sf        float32 [n, ceil(K/128)]
+    w           float8_e4m3fn [rows, K]; fp8xmxfp4: uint8 [rows, K/2], packed E2M1
+    w_sf        float32 [ceil(rows/128), ceil(K/128)]; fp8xmxfp4: uint8 UE8M0 [rows, K/32]
+    accumulate  how partial sums are formed
+    parts       matrices that w has below one another, as in `quant.weight_scale_rows`
 
     The fma is formed in float64 and rounded to FP32 once. That is an fma to the bit whenever partial * s fits float64's 53 bits (a partial
     of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
@@ -45,19 +52,7 @@ def promoted_matmul(
     E2M1 weights have a scale per 32; a block's partial sum is that of the E4M3 numbers that they are over the largest of its row's, 384 at
     most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers alone.
 
-    Args:
-        x: float8_e4m3fn [n, K].
-        x_sf: float32 [n, ceil(K/128)].
-        w: float8_e4m3fn [rows, K]; fp8xmxfp4: uint8 [rows, K/2], packed E2M1.
-        w_sf: float32 [ceil(rows/128), ceil(K/128)]; fp8xmxfp4: uint8 UE8M0 [rows, K/32].
-        accumulate: how partial sums are formed.
-        parts: matrices that w has below one another, as in `quant.weight_scale_rows`.
-
-    Returns:
-        float32 [n, rows].
-
-    Raises:
-        ValueError: on a dtype or shape that does not fit.
+    Raises ValueError on a dtype or shape that does not fit.
     """
     if w_sf.dtype == torch.uint8:
         w, w_rows = _over_the_largest_scale(w, w_sf)

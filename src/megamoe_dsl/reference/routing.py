@@ -8,16 +8,13 @@ import torch
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import INDEX_DTYPES
 
-_SF_ATOM_ROWS = 128
-
 
 @dataclass(frozen=True)
 class Routing:
-    """Tokens of every expert, per source rank.
+    """Tokens of every expert, per source rank, on the CPU.
 
-    Attributes:
-        slots: slots[e][r] is int64 [n, 2]: the (token, top-k slot) pairs that rank r sends to global expert e.
-        counts: int64 [num_experts, num_ranks], the n of each pair.
+    slots   slots[e][r] is int64 [n, 2]: the (token, top-k slot) pairs that rank r sends to global expert e
+    counts  int64 [num_experts, num_ranks], the n of each pair
     """
 
     slots: tuple[tuple[torch.Tensor, ...], ...]
@@ -48,19 +45,12 @@ def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
 def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
     """Group the (token, slot) pairs of all ranks by expert.
 
-    In the kernel atomics decide the order in which the tokens of one source rank take their places in an expert's list (article
-    section 4.1.3), so it differs from run to run; the result of the layer must not depend on it. The reference takes ascending tokens.
+    `topk_idx` is, per rank, int64 or int32 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.  In the
+    kernel atomics decide the order in which the tokens of one source rank take their places in an expert's list (article section 4.1.3), so
+    it differs from run to run; the result of the layer must not depend on it. The reference takes ascending tokens.
 
-    Args:
-        problem: num_experts, topk, num_ranks and max_tokens_per_rank.
-        topk_idx: per rank int64 or int32 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.
-
-    Returns:
-        The `Routing`, on the CPU.
-
-    Raises:
-        ProblemError: on a wrong number of ranks, dtype or shape; on an expert out of range or repeated in a row, naming rank, token, slot
-            and value.
+    Raises `ProblemError` on a wrong number of ranks, dtype or shape, and on an expert out of range or repeated in a row, naming rank,
+    token, slot and value.
     """
     if len(topk_idx) != problem.num_ranks:
         raise ProblemError("len(topk_idx)", len(topk_idx), f"num_ranks = {problem.num_ranks}")
@@ -73,19 +63,11 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
 
 
 def dispatch_order(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Order in which one expert pulls its tokens: round robin over the ranks by min-peeling.
+    """Order in which one expert pulls its tokens, given how many each rank sends: round robin over the ranks by min-peeling.
 
     Each round takes as many tokens from every rank that still has some as the shortest of them has; inside a round ranks alternate in
-    ascending order. Source: article section 4.1.6.3. Position i of the result is row i of the expert in the pool.
-
-    Args:
-        counts: tokens that each rank sends to the expert.
-
-    Returns:
-        A list of (rank, index within that rank's list), sum(counts) long.
-
-    Raises:
-        ValueError: on a negative count.
+    ascending order. Entry i, (rank, index within that rank's list), is row i of the expert in the pool. Source: article section 4.1.6.3.
+    Raises ValueError on a negative count.
     """
     if any(count < 0 for count in counts):
         raise ValueError(f"counts: {list(counts)}, allowed: 0 and above")
@@ -99,15 +81,10 @@ def dispatch_order(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def expert_rows(routing: Routing, expert: int) -> torch.Tensor:
-    """Rows of one expert in pool order.
+    """Rows of one global expert in pool order: int64 [n, 3], source rank, token, top-k slot.
 
-    Args:
-        routing: from `route`.
-        expert: global expert.
-
-    Returns:
-        int64 [n, 3]: source rank, token, top-k slot. The kernel writes the same triple to `token_src_metadata`; which token of a rank
-        stands at which of that rank's rows is the reference's choice (see `route`).
+    The kernel writes the same triple to `token_src_metadata`; which token of a rank stands at which of that rank's rows is the reference's
+    choice (see `route`).
     """
     order = dispatch_order(routing.counts[expert].tolist())
     slots = [pairs.tolist() for pairs in routing.slots[expert]]

@@ -35,23 +35,18 @@ from megamoe_dsl.reference.tensor_core import hopper_dot
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
-    """x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
+    """x @ w^T, float32 [n, rows]; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
 
-    Args:
-        x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].  bf16xbf16: bfloat16 [n, K], as w; x_sf and w_sf do not matter.
-        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)]; NVFP4: float8_e4m3fn [n, K/16], and w_sf likewise.
-        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
-        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
-        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" forms sums as Hopper's tensor
-            core does: partial ones where they are promoted, those of bf16xbf16 over all of K.
-        parts: matrices that w has below one another, each with blocks of scales of its own.
+    x           float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2]; bf16xbf16: bfloat16 [n, K], as w, and scales do not matter
+    x_sf        uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)]; NVFP4: float8_e4m3fn [n, K/16], and w_sf likewise
+    w           uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K]
+    w_sf        uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)]
+    accumulate  float64, the reference; float32 shows what another accumulation does, for tests; "hopper" forms sums as Hopper's tensor
+                core does: partial ones where they are promoted, those of bf16xbf16 over all of K
+    parts       matrices that w has below one another, each with blocks of scales of its own
 
-    Returns:
-        float32 [n, rows].
-
-    Raises:
-        ValueError: on a dtype or shape that does not fit (see `quant.dequantize_e4m3`, `quant.dequantize_e2m1`, `promoted_matmul`),
-            another K, or an accumulation that the combination does not have.
+    Raises ValueError on a dtype, shape or K that does not fit (see `quant.dequantize_e4m3`, `quant.dequantize_e2m1`, `promoted_matmul`),
+    and on an accumulation that the combination does not have.
     """
     if x_sf.dtype == torch.float32:
         return promoted_matmul(x, x_sf, w, w_sf, accumulate, parts)
@@ -73,19 +68,9 @@ def linear1(
     accumulate: Accumulate = torch.float64,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """FP32 accumulators of Linear1 for one expert, with the bias added if it has one.
+    """FP32 accumulators of Linear1 for one expert, float32 [n, 2I], columns [gate | up], with the bias added if it has one.
 
-    Args:
-        x, x_sf: activations, K = H, as in `scaled_matmul`.
-        w, w_sf: weights, 2I rows [gate | up].
-        accumulate: see `scaled_matmul`.
-        bias: None, or float32 [2I].
-
-    Returns:
-        float32 [n, 2I], columns [gate | up].
-
-    Raises:
-        ValueError: see `scaled_matmul`.
+    x, x_sf, w, w_sf and accumulate are those of `scaled_matmul`, K = H and 2I rows [gate | up] of weights; bias is float32 [2I].
     """
     return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2), bias)
 
@@ -99,19 +84,11 @@ def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tens
 
 
 def requantize(values: torch.Tensor, recipe: str = "fp8xfp4", factor: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations of Linear2: with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
+    """Activations of Linear2, from what `activation.activate` gives, float32 [n, I], with one power-of-two scale per 32 channels, or 128.
 
-    Args:
-        values: float32 [n, I] from `activation.activate`.
-        recipe: one of `problem.RECIPES`.
-        factor: of formats that have one, float32, one or [n].
-
-    Returns:
-        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128];
-        bf16xbf16: (bfloat16 [n, I], uint8 [n, 0]); nvfp4xnvfp4: packed E2M1 and float8_e4m3fn [n, I/16].
-
-    Raises:
-        ValueError: see `quant.quantize_e4m3`.
+    Gives (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128]; bf16xbf16:
+    (bfloat16 [n, I], uint8 [n, 0]); nvfp4xnvfp4: packed E2M1 and float8_e4m3fn [n, I/16].  `factor`, float32, one or [n], is that of
+    formats which have one.
     """
     hidden = RECIPES[recipe].hidden
     if hidden.scale is None:
@@ -131,38 +108,20 @@ def linear2(
     bias: torch.Tensor | None = None,
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16.
+    """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16, [n, H].
 
-    The top-k weight is not applied to sums here: it went into the activations before they were quantized.  A bias is multiplied with it.
-
-    Args:
-        x, x_sf: activations, K = I, as in `scaled_matmul`.
-        w, w_sf: weights, H rows.
-        accumulate: see `scaled_matmul`.
-        bias: None, or float32 [H], added in FP32.
-        weight: what the bias is multiplied with, float32 [n], the top-k weight of each row; None where combine applies that.
-
-    Returns:
-        bfloat16 [n, H].
-
-    Raises:
-        ValueError: see `scaled_matmul`.
+    x, x_sf, w, w_sf and accumulate are those of `scaled_matmul`, K = I and H rows of weights.  The top-k weight is not applied to sums
+    here: it went into the activations before they were quantized.  A bias, float32 [H], is multiplied with it and added in FP32; `weight`
+    is float32 [n], or None where combine applies it.
     """
     return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias, weight).to(torch.bfloat16)
 
 
 def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
-    """What combine finds of the results of Linear2: they travel as they are, or as E4M3 with a UE8M0 scale per 128 channels.
+    """What combine finds of the results of Linear2, bfloat16 [n, H]: they travel as they are, or as E4M3 with a UE8M0 scale per 128
+    channels.
 
-    Args:
-        out: bfloat16 [n, H] from `linear2`.
-        element: one of `recipe.COMBINE`.
-
-    Returns:
-        `out` for bf16; for e4m3 float32 [n, H], exactly what codes and scales stand for.
-
-    Raises:
-        ValueError: see `quant.quantize_e4m3`.
+    `element` is one of `recipe.COMBINE`.  Gives `out` for bf16; for e4m3 float32 [n, H], exactly what codes and scales stand for.
     """
     form = COMBINE[element]
     if form.scale is None:
@@ -172,18 +131,11 @@ def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
 
 
 def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Sum the slots of each token: FP32 from zero, ascending slots, masked slots skipped, rounded to BF16 once.
+    """Sum the slots of each token: FP32 from zero, ascending slots, masked slots skipped, rounded to BF16 once: [T, H].
 
-    Args:
-        outputs: bfloat16 or float32 [topk, T, H], from `travel`: the combine buffer of one rank; masked slots may hold anything.
-        topk_idx: int64 [T, topk], negative entries masked.
-        weights: None, or float32 [T, topk]: what results are multiplied with, in one rounding with the addition (an fma).
-
-    Returns:
-        bfloat16 [T, H]; zeros for a token whose slots are all masked.
-
-    Raises:
-        ValueError: when the shapes do not fit.
+    `outputs` is bfloat16 or float32 [topk, T, H], from `travel`: the combine buffer of one rank; masked slots may hold anything, and a
+    token whose slots are all masked becomes zeros.  `topk_idx` is int64 [T, topk], negative entries masked.  `weights`, float32 [T, topk],
+    are what results are multiplied with, in one rounding with the addition (an fma).  Raises ValueError when the shapes do not fit.
     """
     if outputs.ndim != 3 or tuple(topk_idx.shape) != (outputs.shape[1], outputs.shape[0]):
         raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")

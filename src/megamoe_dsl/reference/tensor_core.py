@@ -50,22 +50,15 @@ def power(values: torch.Tensor) -> torch.Tensor:
 
 
 def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b^T as chained `wgmma` on Hopper compute it, from a zero accumulator.
+    """a @ b^T as chained `wgmma` on Hopper compute it, from a zero accumulator: float32 [..., n, rows].
+
+    `a` is [..., n, K] and `b` [..., rows, K] with the same leading dimensions: bfloat16, else E4M3 values, float8_e4m3fn or any wider type.
+    K is a multiple of an instruction's: 16, of E4M3 32.  No result that is not zero may be subnormal.
 
     One instruction aligns its products and the accumulator to the largest exponent among them - of a product that is the sum of its
     operands' exponents, of a subnormal operand that of the least normal number - and truncates each toward zero, 13 bits below that
     exponent with E4M3 and 25 with BF16. Their exact sum is truncated toward zero to 14 or 24 significant bits. Products of a zero do not
-    count.
-
-    Args:
-        a: bfloat16 [..., n, K]; else E4M3 values, float8_e4m3fn or any wider type. K is a multiple of an instruction's: 16, of E4M3 32.
-        b: [..., rows, K], the same leading dimensions.
-
-    Returns:
-        float32 [..., n, rows]; none that is not zero may be subnormal.
-
-    Raises:
-        ValueError: when K is not such a multiple.
+    count.  Raises ValueError when K is not such a multiple.
     """
     sums = BF16_SUMS if a.dtype == torch.bfloat16 else E4M3_SUMS
     if a.shape[-1] % sums.k:

@@ -7,7 +7,8 @@
 
 A call launches on torch's current stream and neither synchronizes nor allocates (but for y when `out` is not given, and for int32 indices
 beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
-one after another: on one stream, or ordered by events.
+one after another: on one stream, or ordered by events.  Any thread may make a call, but threads take turns with one layer, and the layer's
+device must be the thread's current one.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ import torch
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
-from ..problem import Problem, ProblemError, integer_between
+from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
-from .custom_op import is_plain_call, mega_moe_out, new_output, register
+from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
+from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
@@ -111,6 +113,33 @@ class MegaMoE(torch.nn.Module):
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
 
+    @staticmethod
+    def prepare(
+        problem: Problem,
+        *,
+        bounds: Sequence[int] | None = None,
+        bf16_inputs: bool = True,
+        reserved_sms: int = 0,
+        fused: bool = True,
+        shared_experts: int = 0,
+        target: Target | None = None,
+        store: ArtifactStore | None = None,
+        jobs: int | None = None,
+    ) -> int:
+        """Compiles the kernels of a layer with these arguments in parallel processes, before there is one; returns how many were missing.
+
+        bounds  those of the layer; None for every number of tokens, so that a layer with any bounds finds its kernels
+        target  the GPU, by default the one at hand: none is needed
+        store   by default the cache
+        jobs    processes, by default one per usable core
+
+        A terminal shows a progress bar, anything else gets a line per kernel.  One process of a machine calls it; the others wait for that.
+        Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel is missing and no DSL is installed.
+        """
+        gpu = grid_target(target, reserved_sms)
+        kernels = layer_kernels(problem, gpu, bounds, bf16_inputs=bf16_inputs, fused=fused, shared_experts=shared_experts)
+        return compile_ahead(kernels, store, jobs)
+
     def forward(
         self,
         x: torch.Tensor,
@@ -135,8 +164,10 @@ class MegaMoE(torch.nn.Module):
                           weights of slots that are not masked, with which the token's y is not specified; this waits for the device, so
                           neither in a graph nor under torch.compile
 
-        Raises `ProblemError` before anything is launched.
+        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
+        pass.
         """
+        check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
         numbers = (
             -1 if num_tokens_bound is None else _number("num_tokens_bound", num_tokens_bound),
             -1 if padded_tokens is None else _number("padded_tokens", padded_tokens),
@@ -270,9 +301,8 @@ def gpu_name(device: torch.device) -> str:
 
 
 def usable_sms(device: torch.device, reserved: int) -> int:
-    """CTAs of the grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
-    most = torch.cuda.get_device_properties(device).multi_processor_count - 2
-    return (most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
+    """CTAs of the grid on a device (`even_sms`).  Raises `ProblemError`."""
+    return even_sms(torch.cuda.get_device_properties(device).multi_processor_count, reserved)
 
 
 def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:

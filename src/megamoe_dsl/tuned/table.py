@@ -13,16 +13,15 @@ from math import log
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .entry import Entry
-from .ep_entry import EpEntry
-from .gemm_entry import GemmEntry
+from ..json_file import FileError, read_json_object
+from .entry import AnyEntry, Entry, EpEntry, GemmEntry, key_of
 
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
 
 
-One = TypeVar("One", bound=Entry | GemmEntry | EpEntry)
+One = TypeVar("One", bound=AnyEntry)
 
 
 class TableError(ValueError):
@@ -41,12 +40,13 @@ class Table(Generic[One]):
     def read(cls, gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Table[Any]:
         """The GPU's table; an empty one for a GPU that nobody measured.  Raises `TableError` for another release's file."""
         path = path_of(gpu, folder, kind)
-        if not path.exists():
+        if not os.path.lexists(path):
             return cls(gpu, (), kind)
         try:
-            return cls(gpu, tuple(kind(**one) for one in json.loads(path.read_text())["entries"]), kind)
+            return cls(gpu, tuple(kind(**one) for one in read_json_object(path)["entries"]), kind)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TableError(f"{path}: no table of this release, {error}; remove it, and `megamoe tune --from` makes it anew") from error
+            why = error.why if isinstance(error, FileError) else error
+            raise TableError(f"{path}: no table of this release, {why}; remove it, and `megamoe tune --from` makes it anew") from error
 
     def write(self, folder: Path = FOLDER) -> Path:
         """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
@@ -65,7 +65,7 @@ class Table(Generic[One]):
 
     def having(self, entry: One) -> Table[One]:
         """This table with `entry` in place of the one with its key, if there is one."""
-        kept = {one.key: one for one in (*self.entries, entry)}
+        kept = {key_of(one): one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
     def at(self, share: Any, expected: float) -> One | None:

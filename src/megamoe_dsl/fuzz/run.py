@@ -1,0 +1,71 @@
+"""What `megamoe fuzz` does, on plain text streams: bench/fuzz.py does it where the command's libraries are missing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+
+from ..arch import arch_of_capability
+from ..integer import as_integer
+from ..options.fuzz import FuzzOptions
+from ..problem import ProblemError
+from .check import check_trial
+from .machine import GpuMachine, SimulatedMachine, TrialMachine
+from .search import FoundError, Search
+from .strategies import MAKERS, ON_A_GPU, SIMULATED, trials
+from .trial import Trial
+
+REPORT_SECONDS = 20.0
+COMMAND = "megamoe fuzz"
+
+
+def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
+    """Whether no trial failed; `say` is told a line now and then, and the command that repeats a failure.  Raises `ProblemError`."""
+    if not 0 < given.minutes <= 10_000:
+        raise ProblemError("minutes", given.minutes, "more than 0, and at most 10000")
+    if as_integer(given.seed) is None or given.seed < 0:
+        raise ProblemError("seed", given.seed, "0 or more")
+    machine, arches = machine_of(given)
+    if given.repeat is not None:
+        trial = Trial.from_json(given.repeat)
+        if trial.config.arch.name not in arches:
+            raise ProblemError("repeat", trial.config.arch.name, f"a trial of {' or '.join(arches)}")
+        wrong = check_trial(trial, machine)
+        say(f"FAIL: {wrong}" if wrong else "PASS: one trial")
+        return not wrong
+    start = last = time.monotonic()
+
+    def tell(count: int, trial: Trial) -> None:
+        nonlocal last
+        if time.monotonic() > last + REPORT_SECONDS:
+            last = time.monotonic()
+            say(f"{last - start:.0f} s, trial {count}: {trial.config.arch} {trial.config.problem.recipe}")
+
+    search = Search(lambda trial: check_trial(trial, machine), tell)
+    found = search.run(trials(ON_A_GPU if given.gpu else SIMULATED, arches), given.seed, 60 * given.minutes)
+    say(verdict(search.count, time.monotonic() - start, found, gpu=given.gpu))
+    return found is None
+
+
+def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
+    """Where trials run, and the architectures that it has.  Raises `ProblemError` for a host without a GPU that has a kernel."""
+    if not given.gpu:
+        return SimulatedMachine(), tuple(MAKERS)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ProblemError("--gpu", True, "left out here: torch finds no GPU")
+    capability = torch.cuda.get_device_capability()
+    arch = arch_of_capability(capability)
+    if arch is None or arch.name not in MAKERS:
+        raise ProblemError("--gpu", f"compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
+    return GpuMachine(given.artifacts, given.jobs), (arch.name,)
+
+
+def verdict(count: int, seconds: float, found: FoundError | None, *, gpu: bool) -> str:
+    """What is said at the end: how many trials passed, or the failure and the command that repeats it."""
+    if found is None:
+        return f"PASS: {count} trials in {seconds:.0f} s, none failed"
+    command = f"{COMMAND}{' --gpu' if gpu else ''} --repeat {shlex.quote(found.trial.to_json())}"
+    return f"FAIL after {count} trials: {found.wrong}\nto repeat it:\n{command}"

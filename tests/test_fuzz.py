@@ -1,0 +1,177 @@
+"""`megamoe fuzz`: a trial and its text, how a failure is shrunk, what each comparison finds, and a sample of trials on the simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from typer.testing import CliRunner
+
+from megamoe_dsl.cases import Case
+from megamoe_dsl.cli import app
+from megamoe_dsl.fuzz import machine as machine_module
+from megamoe_dsl.fuzz.check import check_trial
+from megamoe_dsl.fuzz.data import case_of
+from megamoe_dsl.fuzz.machine import GpuMachine, SimulatedMachine
+from megamoe_dsl.fuzz.run import verdict
+from megamoe_dsl.fuzz.search import FoundError, Search
+from megamoe_dsl.fuzz.strategies import SIMULATED, Sizes, trials
+from megamoe_dsl.fuzz.trial import VALUES, FuzzedCall, Trial
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.problem import Problem
+from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+
+PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8")
+CONFIG = Sm90Config.choose(PROBLEM, 3, num_sms=2)
+CALLS = (FuzzedCall((3,)), FuzzedCall((5,), "masked", "zeros", 1))
+TRIAL = Trial(CONFIG, CALLS, CONFIG.replace(block_m=16, num_stages=0), unfused=True)
+TINY = Sizes(hidden=256, intermediate=128, experts_per_rank=3, topk=2, ranks=2, tokens=6, sms=2, calls=2)
+SEED = 5
+
+
+class Oracle(SimulatedMachine):
+    """Runs nothing: the reference, unless something is planted."""
+
+    def __init__(self, fused: float = 0.0, other: float = 0.0, unfused: float = 0.0) -> None:
+        self.added = fused, other, unfused
+
+    def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
+        found = [[y.clone() for y in case.reference("hopper").y] for case in cases]
+        found[-1][0][0, 0] += self.added[2 if not fused else int(config != CONFIG)]
+        return found
+
+
+@settings(max_examples=30)
+@given(trials(SIMULATED))
+def test_a_trial_is_its_text(trial: Trial) -> None:
+    assert Trial.from_json(trial.to_json()) == trial
+
+
+def test_a_trial_in_a_command_has_what_is_no_default() -> None:
+    assert set(json.loads(TRIAL.to_json())) == {"config", "other", "calls", "unfused"}
+    assert json.loads(replace(TRIAL, other=None, unfused=False).to_json())["calls"][0] == {"tokens": [3]}
+
+
+@pytest.mark.parametrize(
+    ("machine", "wrong"),
+    [
+        (Oracle(), ""),
+        (Oracle(fused=9.0), "call 2: 1 elements of y differ from the reference by more than the bound"),
+        (Oracle(other=9.0), "1 elements of y differ from those of another tile"),
+        (Oracle(unfused=9.0), "1 elements of y differ from those of the unfused layer"),
+        (SimpleNamespace(), "AttributeError: "),
+    ],
+    ids=["right", "reference", "tile", "unfused", "raises"],
+)
+def test_every_comparison_finds_an_element(machine: Any, wrong: str) -> None:
+    found = check_trial(TRIAL, machine)
+    assert found.startswith(wrong) and bool(found) == bool(wrong)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_data_are_what_they_are_called(values: str) -> None:
+    case = case_of(PROBLEM, FuzzedCall((8,), values=values))
+    codes, fc1 = case.x[0].view(torch.uint8), case.weights[0].fc1.view(torch.uint8)
+    spread = float(case.x_sf[0].max() / case.x_sf[0].min())
+    assert case.exact == (values == "exact")
+    assert (spread > 2**12) == (values == "heavy")
+    for some in (codes, fc1):
+        assert (bool(((some & 0x78) == 0).all())) == (values == "subnormal")
+        zeros = [float((some == zero).float().mean()) > 0.2 for zero in (0x00, 0x80)]
+        assert zeros == [values == "zeros"] * 2 or values in ("subnormal", "exact")
+    assert bool((codes == codes[:1]).all()) == (values == "equal") and not bool((fc1 == fc1[:1]).all())
+
+
+def quiet(count: int, trial: Trial) -> None: ...
+
+
+def test_a_failure_is_shrunk_to_what_matters() -> None:
+    def check(trial: Trial) -> str:
+        return "few" if any(sum(call.tokens) >= 3 and call.values == "zeros" for call in trial.calls) else ""
+
+    found = Search(check, quiet).run(trials(SIMULATED), SEED, seconds=60)
+    assert isinstance(found, FoundError) and found.wrong == "few"
+    assert (found.trial.other, found.trial.unfused, found.trial.schedule) == (None, False, 0)
+    (call,) = found.trial.calls
+    assert (sum(call.tokens), call.values, call.routing, call.seed) == (3, "zeros", "uniform", 0)
+    text = verdict(7, 1.0, found, gpu=True)
+    assert text.startswith("FAIL after 7 trials: few") and "megamoe fuzz --gpu --repeat '{" in text
+
+
+def test_a_search_ends_with_its_time_or_its_trials() -> None:
+    search = Search(lambda trial: "", quiet)
+    assert search.run(trials(SIMULATED), SEED, seconds=60, most=7) is None and search.count == 7
+    assert Search(lambda trial: "wrong", quiet).run(trials(SIMULATED), SEED, seconds=0) is None
+
+
+def test_some_layers_have_the_references_bits() -> None:
+    machine, seen = SimulatedMachine(), list[Trial]()
+    search = Search(lambda trial: check_trial(trial, machine), lambda count, trial: seen.append(trial))
+    found = search.run(trials(TINY), SEED, seconds=600, most=3)
+    assert found is None, verdict(search.count, 0, found, gpu=False)
+    assert len(seen) == 3
+
+
+def test_a_gpu_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a simulated GPU, both calls on one buffer."""
+    bind = machine_module.bind
+
+    def bound(store: Any, config: MegaMoeConfig, symmetric: Any, *others: Any) -> Any:
+        kernel = bind(store, config, symmetric, *others)
+        layer: Any = SimpleNamespace(memory=kernel.buffers, symmetric=symmetric, kernels={0: kernel}, problem=config.problem)
+
+        def run(y: torch.Tensor) -> None:
+            SimulatedKernel.tensors = visible(layer, y=y)
+            kernel(y)
+
+        return with_call(run, buffers=kernel.buffers, synchronize=lambda: None)
+
+    monkeypatch.setattr(machine_module, "bind", bound)
+    with simulated_gpu(monkeypatch) as gpu:
+        assert check_trial(replace(TRIAL, other=None, unfused=False), GpuMachine(tmp_path, 1, "cpu")) == ""
+        assert gpu.launched == [CONFIG] * 2
+
+
+def with_call(run: Callable[..., None], **attributes: Any) -> Any:
+    """A callable with attributes."""
+    vars(run).update(attributes)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--minutes", "0"], "minutes = 0.0: must be more than 0"),
+        (["--seed", "-1"], "--seed = -1: must be 0 or more"),
+        (["--repeat", "{}"], "must be a trial as the fuzzer prints it"),
+        (["--repeat", "[1"], "must be a trial as the fuzzer prints it"),
+        (["--gpu"], "--gpu = True: must be left out here: torch finds no GPU"),
+    ],
+)
+def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz", *words])
+    assert result.exit_code == 2 and message in result.output, result.output
+
+
+def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("megamoe_dsl.fuzz.run", "megamoe_dsl.fuzz.search"):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz"])
+    assert result.exit_code == 2 and "pip install 'megamoe_dsl[testing]'" in result.output, result.output
+
+
+def test_a_printed_trial_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And fails again, with exit code 1."""
+    monkeypatch.setattr("megamoe_dsl.fuzz.run.SimulatedMachine", lambda: Oracle(fused=9.0))
+    result = CliRunner().invoke(app, ["fuzz", "--repeat", TRIAL.to_json()])
+    assert result.exit_code == 1 and result.output.startswith("FAIL: call 2: 1 elements"), result.output
