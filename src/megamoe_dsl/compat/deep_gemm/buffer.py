@@ -11,6 +11,7 @@ import torch
 
 from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
+from ...cuda_device import require_cuda
 from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
 from ...kernels.moe.layouts.tile import TILE_ROWS
@@ -34,7 +35,7 @@ def get_num_sms() -> int:
     """Those asked for, else all of the current device."""
     if _asked is not None:
         return _asked
-    count: int = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    count: int = torch.cuda.get_device_properties(current_device()).multi_processor_count
     return count
 
 
@@ -48,6 +49,8 @@ _BY_INPUTS: WeakValueDictionary[int, SymmBuffer] = WeakValueDictionary()
 
 
 def current_device() -> torch.device:
+    """Raises `ProblemError` where there is none."""
+    require_cuda("cuda")
     return torch.device("cuda", torch.cuda.current_device())
 
 
