@@ -18,7 +18,8 @@ from ...hardware.operand_tile import BLOCK_K
 from ...hardware.tmem import TmemPlan
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
-from ...schedule import FusedMoeOrder, RingOrder
+from ...schedule.fused_moe import FusedMoeOrder
+from ...schedule.ring import RingOrder
 from ...tuned import Entry, Share, tuned_table
 from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan

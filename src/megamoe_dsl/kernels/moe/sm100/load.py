@@ -18,7 +18,7 @@ from ....blocks.trace import begin, detail_of, stamp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..arrival import wait_operands
 from ..context import Context
 from ..layouts.tile import TILE_ROWS

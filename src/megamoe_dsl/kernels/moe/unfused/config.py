@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import LANE_VECTOR
 from ..layouts.tile import LOADER_WARPS
