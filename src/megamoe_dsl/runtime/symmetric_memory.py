@@ -19,7 +19,7 @@ from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
-from .watchdog import new_record, who_waits
+from .watchdog import name_silent, new_record, silent_ranks
 
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -145,19 +145,23 @@ class SymmetricBuffer:
             self.num_sms = before
             raise
 
-    def who_waits(self) -> str:
-        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); empty without a group."""
+    def silent_ranks(self) -> list[int] | None:
+        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); None where that is not known."""
         if self.group is None:
-            return ""
+            return None
         import torch.distributed as dist
 
         store = dist.distributed_c10d._get_default_store()
-        return who_waits(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
+        return silent_ranks(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
 
-    def close(self) -> None:
-        """Frees the buffer when all ranks have finished with it; all ranks call this together."""
+    def who_waits(self) -> str:
+        """The same as the end of a message."""
+        return name_silent(self.silent_ranks())
+
+    def close(self, *, alone: bool = False) -> None:
+        """Frees the buffer when all ranks have finished with it; all ranks call this together, or, when some are lost, each `alone`."""
         torch.cuda.synchronize()
-        if self.group is not None:
+        if self.group is not None and not alone:
             import torch.distributed as dist
 
             dist.barrier(self.group)
