@@ -187,6 +187,15 @@ def test_the_layer_exports() -> None:
     assert torch.equal(found, moe(**{**call, **{name: more[name] for name in ("x", "topk_idx", "topk_weights")}}))
 
 
+def test_masked_slots_of_cpu_tensors_count_for_nothing() -> None:
+    call = drawn(torch.bfloat16)
+    masked = call["topk_idx"].clone()
+    masked[0], masked[1, 1] = torch.tensor([-1, 4]), 1 << 32
+    y = moe(**{**call, "topk_idx": masked})
+    assert not y[0].any() and torch.equal(y[2:], moe(**call)[2:]) and not torch.equal(y[1], moe(**call)[1])
+    assert not moe(**{**call, "topk_idx": torch.full_like(masked, -1)}).any()
+
+
 def test_modes_of_torch_change_nothing() -> None:
     call = drawn(torch.bfloat16)
     y = moe(**call)

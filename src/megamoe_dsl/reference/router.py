@@ -82,8 +82,8 @@ def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Ten
     `rows` are bfloat16 [rows, channels], `positions` those of `RouterMetadata`, and `weights` float32 [tokens, topk].
     """
     total = torch.zeros(len(positions), rows.shape[1], dtype=torch.float32, device=rows.device)
-    for slot in range(positions.shape[1]):
+    for slot in range(positions.shape[1] if len(rows) else 0):
         at, there = positions[:, slot].long(), positions[:, slot] >= 0
         term = rows[at.clamp(min=0)].double() * weights[:, slot, None].double()
-        total = torch.where(there[:, None], (term + total.double()).float(), total) if len(rows) else total
+        total = torch.where(there[:, None], (term + total.double()).float(), total)
     return total.bfloat16()
