@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, write
+from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, qwen3_moe, write
 from safetensors import SafetensorError
 
 from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, find_layers
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, find_layers
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.problem import Problem
 
@@ -163,7 +164,19 @@ def test_a_full_disk(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(CheckpointError, match=r"layer-004.*cannot be written \(.*No space left on device"):
         convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
+    copy = shutil.copytree(source, tmp_path / "copy")
+    with pytest.raises(CheckpointError, match=r"layer-003.*cannot be written"):
+        convert_checkpoint(copy, folder, "fp8xfp4", layers=[3])
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "mxfp8xmxfp8"])
+def test_what_is_written_has_the_recipes_layout(tmp_path: Path, recipe: str) -> None:
+    """Both are E4M3 under the same names: the dtype of the scales tells them apart."""
+    fc1, fc2 = torch.randn(4, 256, 256).bfloat16(), torch.randn(4, 256, 128).bfloat16()
+    folder = tmp_path / "converted"
+    convert_checkpoint(write(tmp_path / "source", qwen3_moe(fc1, fc2)), folder, recipe)
+    assert PublishedExperts.of(folder, LAYER).layout.name == {"fp8xfp8": "megamoe-e4m3", "mxfp8xmxfp8": "megamoe-mxfp8"}[recipe]
 
 
 def test_biases_have_no_place(tmp_path: Path) -> None:

@@ -158,3 +158,18 @@ def test_grids_are_even(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, num_sms in ((1, 2), (6, 6), (7, 6)):
         monkeypatch.setattr(buffers, "_asked", asked)
         assert deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE).target.num_sms == num_sms
+
+
+def test_the_bound_is_the_callers(buffer: deep_gemm.SymmBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the buffer's capacity; a kernel is chosen for one token at least."""
+    bounds: list[int] = []
+    monkeypatch.setattr(buffer, "kernel", lambda *given: bounds.append(given[-1]) or (lambda y: None))
+    for rows, bound in ((5, 7), (5, None), (0, 0)):
+        deep_gemm.fp8_mega_moe(torch.zeros(rows, 256, dtype=torch.bfloat16), *given(), buffer, num_tokens_bound=bound)
+    assert bounds == [7, 16, 1]
+
+
+@pytest.mark.parametrize(("hidden", "intermediate", "field"), [(288, 128, "hidden = 288"), (256, 160, "intermediate_hidden = 160")])
+def test_weights_are_given_in_whole_tiles(gpu: None, hidden: int, intermediate: int, field: str) -> None:
+    with pytest.raises(ProblemError, match=f"{field}: must be a multiple of .*whole tiles"):
+        deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), 4, 16, 2, hidden, intermediate)

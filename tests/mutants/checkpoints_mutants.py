@@ -85,6 +85,7 @@ READING = (
         "127",
         "128",
         (f"{LOAD}::test_channels_are_filled_up_with_zeros",),
+        equivalent="filled up channels are zeros, whatever their scale is",
     ),
     Host(
         "every expert of a stacked tensor is the first one",
@@ -108,7 +109,7 @@ READING = (
         "_has_scales",
         "return checkpoint.describe(name)[0] in layout.scale_dtypes",
         "return True",
-        (f"{LOAD}::test_every_recipe_has_a_layout_of_its_own", f"{LOAD}::test_what_is_there_is_found"),
+        ("tests/checkpoints/test_conversion.py::test_what_is_written_has_the_recipes_layout",),
     ),
     Host(
         "a layer's number is that of its first expert",

@@ -18,7 +18,7 @@ ORDERS = (
         "transform_sf_into_required_layout",
         "words.transpose(-1, -2).contiguous().transpose(-1, -2)",
         "words",
-        (f"{WEIGHTS}::test_sm100_is_the_layers_order_in_deep_gemms_shapes",),
+        (f"{WEIGHTS}::test_words_are_m_major",),
     ),
     Host(
         "zero is a power of two",
@@ -196,7 +196,7 @@ CALLED = (
         "_run",
         "max(1, _check_bound(num_tokens_bound, rows, most))",
         "most",
-        (f"{CALLS}::test_a_bound_chooses_the_kernel",),
+        (f"{OPTIONS}::test_the_bound_is_the_callers",),
     ),
     Host(
         "counters may have any dtype",
@@ -292,7 +292,7 @@ CALLED = (
         "SymmBuffer.__init__",
         "value % step",
         "False",
-        (f"{CALLS}::test_bad_buffers",),
+        (f"{OPTIONS}::test_weights_are_given_in_whole_tiles",),
     ),
     Host(
         "shared experts are left out silently",
