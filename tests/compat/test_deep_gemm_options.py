@@ -30,7 +30,7 @@ def gpu(tmp_path: Path) -> Iterator[None]:
     """A Hopper GPU whose kernels are not made: what stands for one says what it was made of."""
     with pytest.MonkeyPatch.context() as patch, simulated_hopper(patch, tmp_path):
         patch.setattr(buffers, "RankBuffers", lambda config, weights, *others: SimpleNamespace(weights=weights, stats=others[-1]))
-        patch.setattr(buffers, "RankKernel", lambda config, symmetric, shared: SimpleNamespace(config=config, buffers=shared))
+        patch.setattr(buffers, "RankKernel", lambda config, symmetric, shared, *others: SimpleNamespace(config=config, buffers=shared))
         patch.setattr(buffers, "find_kernel", lambda name: SimpleNamespace(choose=lambda *chosen: chosen))
         patch.setattr(buffers, "default_recipe", lambda kernel, arch: PROBLEM.recipe)
         yield
