@@ -35,8 +35,8 @@ from first_finding import first_sign  # noqa: E402
 from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
-HOST = ("artifact", "checkpoints", "compat")
-"""Parts of the package that run on the host alone: mutants of theirs meet no simulation."""
+HOST = ("host", "artifact", "checkpoints", "compat")
+"""The host's part of calls, and other parts of the package that run on the host alone: mutants of theirs meet no simulation."""
 FAMILIES = (*(kernel.name for kernel in KERNELS), *HOST)
 LEVELS = ("source", "ptx")
 Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]

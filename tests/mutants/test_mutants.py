@@ -13,12 +13,11 @@ import mutation_score
 import pytest
 from mutant import KINDS, PACKAGE, Mutant
 from mutation_ladder import ROOT, climb, sound
-from mutation_score import Selection, mutants_of, page_of
+from mutation_score import FAMILIES, Selection, mutants_of, page_of
 from mutation_table import page
 
 PAGE = ROOT / "docs" / "mutants.md"
-NAMES = mutation_score.FAMILIES
-ALL = [(name, mutant) for name in NAMES for mutant in mutants_of(name)]
+ALL = [(name, mutant) for name in FAMILIES for mutant in mutants_of(name)]
 SAMPLE = {
     "pre_dispatch": ("a masked slot names expert 2^32 - 1",),
     "mega_moe": ("a grid of an odd number of SMs",),
@@ -29,7 +28,7 @@ def name_of(value: object) -> str:
     return value.name if isinstance(value, Mutant) else str(value)
 
 
-@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("kernel", FAMILIES)
 def test_every_registered_kernel_and_part_has_mutants(kernel: str) -> None:
     assert mutants_of(kernel), f"tests/mutants/{kernel}_mutants.py declares what a developer could get wrong in it"
 
