@@ -12,13 +12,13 @@ import ctypes
 import hashlib
 import json
 import mmap
-import pickle
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from launch_recording import read_recording
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
 MAP_FIXED_NOREPLACE = 0x100000
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs in this process; the first one also compiles the PTX to Python")
     parser.add_argument("--no-race", action="store_true", help="without the race detector")
     given = parser.parse_args()
-    recording = pickle.loads(given.recording.read_bytes())
+    recording = read_recording(given.recording)
     reserve([(base, len(data)) for base, *_, data in recording["memory"]])
     print(json.dumps([play(recording, not given.no_race) for _ in range(given.runs)]))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import random
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launch_recording import write_recording
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.options.option import at_least
 from records import save
@@ -138,7 +138,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             file = Path(folder) / name
-            file.write_bytes(pickle.dumps(record_launch(KERNELS[name])))
+            write_recording(file, record_launch(KERNELS[name]))
             for race in (True, False):
                 records.append(compare(name, file, trees, race, given.turns, given.runs))
                 print(line(records[-1]), flush=True)

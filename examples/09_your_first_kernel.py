@@ -38,7 +38,7 @@ from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_ROWS, RowShare
 from megamoe_dsl.blocks.sm90.tokens_as_n import ColumnShare
 from megamoe_dsl.blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from megamoe_dsl.blocks.walk import Walk, advance_to_valid, next_block
-from megamoe_dsl.blocks.warp_roles import WarpRole, run_roles, warps
+from megamoe_dsl.blocks.warp_roles import WarpRole, run_roles, warp_group
 from megamoe_dsl.device.cluster import ClusterPlace
 from megamoe_dsl.device.launch import launcher
 from megamoe_dsl.device.location import attribute_lines
@@ -278,9 +278,9 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
 
 # 5. The kernel: a table of roles, and one CTA.
 
-LOADERS = (WarpRole("token loader", warps(0), run_token_loader), WarpRole("weight loader", warps(1), run_weight_loader))
+LOADERS = (WarpRole("token loader", range(0, 1), run_token_loader), WarpRole("weight loader", range(1, 2), run_weight_loader))
 ROLES = (
-    WarpRole("loaders", range(FIRST_MATH_WARP), lambda gemm, warp: run_roles(LOADERS, gemm, warp), registers=40),
+    warp_group("loaders", range(FIRST_MATH_WARP), LOADERS, registers=40),
     WarpRole("math", None, run_math, registers=232, grows=True),  # of a thread: with the loaders' they fit the 65,536 of an SM
 )
 

@@ -1,6 +1,5 @@
 """The simulator's benchmark (bench/simulator_speed.py): recordings, turns, and what is written of them."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 import simulator_speed
+from launch_recording import read_recording, write_recording
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 from simulator_speed import ROOT, compare, line, recording, summary
 
@@ -50,10 +50,29 @@ def test_a_recording_is_what_was_there_before() -> None:
     assert after.tolist() == list(range(100, 164, 2))
 
 
+def test_a_file_holds_the_recording(tmp_path: Path) -> None:
+    found, _ = recorded()
+    found["launches"][0]["args"] = (3, b"\x00\xff")
+    write_recording(tmp_path / "toy", found)
+    assert read_recording(tmp_path / "toy") == found
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04]\x94.", "{}", b"PK\x05\x06" + bytes(18), [object()]])
+def test_reading_a_file_runs_no_code(tmp_path: Path, content: Any) -> None:
+    """Neither a pickle nor an array of objects is read."""
+    path = tmp_path / "toy.npz"
+    if isinstance(content, list):
+        np.savez(path, head=np.array(content, dtype=object))
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=r"no recording|pickle|Failed|Cannot load"):
+        read_recording(path)
+
+
 @pytest.mark.parametrize("race", [True, False])
 def test_turns_play_it_in_processes_of_their_own(tmp_path: Path, race: bool) -> None:
     found, _ = recorded()
-    (tmp_path / "toy").write_bytes(pickle.dumps(found))
+    write_recording(tmp_path / "toy", found)
     record = compare("toy", tmp_path / "toy", [ROOT], race, turns=2, runs=1)
     assert record["same_results"] and "factor" not in record
     [source] = record["sources"]

@@ -1,7 +1,9 @@
 """Tables of measured configurations: what an entry speaks for, what the committed ones rest on, and that a file changes as a whole."""
 
 import json
-from dataclasses import asdict
+import math
+import os
+from dataclasses import asdict, fields
 from functools import reduce
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import choose, configs_up_to
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tuned_table
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, GemmEntry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, recipe="fp8xfp8")
@@ -105,6 +107,45 @@ def test_another_file_is_no_table(tmp_path: Path, text: str) -> None:
     path.write_text(path.read_text().replace('"num_stages"', '"swap_ab": true, "num_stages"') if text == "old" else text)
     with pytest.raises(TableError, match=r"gpu\.json: no table of this release"):
         Table.read("GPU", tmp_path)
+
+
+GEMM = GemmEntry(128, 256, "dense", 1, 132, 64, {"split_k": True, "block_m": 64}, 5.0, "run.json")
+EP = EpEntry(4096, 2048, 32, 6, 64, "run.json", dispatch={"cluster": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(type(one), field.name) for one in (entry(64), GEMM, EP) for field in fields(one)],
+    ids=lambda one: getattr(one, "SUFFIX", one),
+)
+def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[Entry] | type[GemmEntry] | type[EpEntry], name: str) -> None:
+    """A table is a file that anybody may have edited: no field takes what its class does not declare."""
+    good = {Entry: entry(64), GemmEntry: GEMM, EpEntry: EP}[kind]
+    path = Table("GPU", (good,), kind).write(tmp_path)
+    assert Table.read("GPU", tmp_path, kind).entries == (good,)
+    text = {"results", "recipe", "kind"} & {name}
+    wrong = [None, math.nan, -1, [1], *([True, 10**400] if text else ["text", {"x": -1}, {"x": None}, 2.5 if name != "us" else math.inf])]
+    for value in wrong:
+        path.write_text(json.dumps({"gpu": "GPU", "entries": [{**asdict(good), name: value}]}))
+        with pytest.raises(TableError, match=rf"gpu.*\.json: no table of this release, {name} = ") as caught:
+            Table.read("GPU", tmp_path, kind)
+        assert "must be" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_no_table(tmp_path: Path) -> None:
+    place = tmp_path / "gpu.json"
+    place.mkdir()
+    with pytest.raises(TableError, match="a folder: must be a regular file"):
+        Table.read("GPU", tmp_path)
+    place.rmdir()
+    os.mkfifo(place)
+    with pytest.raises(TableError, match="a named pipe: must be a regular file"):
+        Table.read("GPU", tmp_path)
+    place.unlink()
+    place.write_text('{"entries": ' + "[" * 100_000)
+    with pytest.raises(TableError, match="nested too deeply"):
+        Table.read("GPU", tmp_path)
+    assert Table.read("a" * 5000, tmp_path).entries == ()
 
 
 def test_writing_replaces_one_entry_and_the_file_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from megamoe_dsl.bench.ep import without_clamp
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.halves.layouts import symmetric as ep_moe
-from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import pool_rows
 from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config

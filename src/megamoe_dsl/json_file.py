@@ -56,16 +56,21 @@ def open_regular(path: Path | str) -> int:
     return handle
 
 
-def read_regular(path: Path | str, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a regular file of at most so many.  Raises `FileError`."""
+def read_all(handle: int, path: Path | str, most: int) -> bytes:
+    """The bytes of an open file, which is closed; `path` is for the message.  Raises `FileError` for more than `most`."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
+        with os.fdopen(handle, "rb") as file:
             found = file.read(most + 1)
     except OSError as error:
         raise FileError(path, error.strerror or str(error)) from None
     if len(found) > most:
         raise FileError(path, f"larger than {most} bytes, the most that is read")
     return found
+
+
+def read_regular(path: Path | str, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file of at most so many.  Raises `FileError`."""
+    return read_all(open_regular(path), path, most)
 
 
 def parse_json(text: bytes, path: Path | str) -> Any:

@@ -13,7 +13,7 @@ from mega_moe_runs import artifact, inputs
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernel_cases.halves import combined, draw_rows, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import pool_rows
 from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate

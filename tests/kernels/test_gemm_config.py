@@ -14,7 +14,6 @@ from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
 from megamoe_dsl.bench.gemm.candidates import candidates
 from megamoe_dsl.bench.gemm.point import all_points, find_points
 from megamoe_dsl.blocks.gemm.choose import burst_of
-from megamoe_dsl.blocks.gemm.maps import map_fields
 from megamoe_dsl.blocks.gemm.problem import KINDS
 from megamoe_dsl.blocks.gemm.tile import TileShape
 from megamoe_dsl.kernels.registry import find_kernel
@@ -244,7 +243,7 @@ def test_short_rows_of_many_matrices_are_fetched_block_by_block() -> None:
     """Both operands of a problem with groups and K of 512 bytes; of others L2 fetches two blocks at a time."""
     arguments = SimpleNamespace(a=0, b=0, d=0, a_sf=0, m=64, a_sf_ld=64)
     asked = {
-        (groups, k): {one.l2_promotion for one in map_fields(GemmConfig(problem, 64, 128, warpgroups=1), arguments)[:4]}
+        (groups, k): {one.l2_promotion for one in GemmConfig(problem, 64, 128, warpgroups=1).maps(arguments)[:4]}
         for groups, k, problem in (
             (8, 512, GemmProblem(256, 512, "packed", 8)),
             (8, 1024, GemmProblem(256, 1024, "packed", 8)),
@@ -258,7 +257,7 @@ def test_bursts_are_not_promoted() -> None:
     """Rows of B, of which two K blocks are asked for anyway; rows of A are."""
     arguments = SimpleNamespace(a=0, b=0, d=0, a_sf=0, m=64, a_sf_ld=64)
     config = GemmConfig(GemmProblem(256, 1024, "packed", 8), 64, 128, warpgroups=1, burst=2)
-    assert [one.l2_promotion for one in map_fields(config, arguments)[:4]] == [256, 256, 128, 128]
+    assert [one.l2_promotion for one in config.maps(arguments)[:4]] == [256, 256, 128, 128]
 
 
 def test_bursts_divide_the_k_blocks() -> None:

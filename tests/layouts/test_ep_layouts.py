@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from layout_properties import check_region
 
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.layouts.pool import ROW_BLOCK, first_rows, padded_rows, pool_rows
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import PER_LAUNCH, EpBarrier, EpLaunch, Kept, send_capacity, symmetric_buffer
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import (
+    PER_LAUNCH,
+    ROW_BLOCK,
+    EpBarrier,
+    EpLaunch,
+    Kept,
+    first_rows,
+    padded_rows,
+    pool_rows,
+    send_capacity,
+    symmetric_buffer,
+)
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.testing import problems

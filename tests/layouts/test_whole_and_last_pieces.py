@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, combine_channels
-from megamoe_dsl.kernels.moe.layouts.combine_row import CombineRow
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, CombineRow, combine_channels
 from megamoe_dsl.kernels.moe.layouts.smem_plan import RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS

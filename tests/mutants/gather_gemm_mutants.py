@@ -243,9 +243,9 @@ MUTANTS = (
     pair_mutant(
         "interleaved rows are taken for halves",
         "wrong base",
-        "gate_up_rows",
-        "problem.gate_up == INTERLEAVED",
-        "problem.gate_up == UP_FIRST",
+        "PairGateUpWeights.rows",
+        "self.order == INTERLEAVED",
+        "False",
         PAIR_ACTIVATED,
     ),
     pair_mutant(

@@ -33,9 +33,9 @@ NVFP4_MUTANTS = (
     nvfp4_mutant(
         "words of scales of A are counted by 128 channels",
         "wrong base",
-        "pair_map_fields",
-        "scale_words(args.a_sf, args.a_sf_ld, problem.k_words, stage.sfa_atoms * SF_ATOM_ROWS, k_block)",
-        "scale_words(args.a_sf, args.a_sf_ld, problem.k_blocks, stage.sfa_atoms * SF_ATOM_ROWS, k_block)",
+        "PairRows.maps",
+        "problem.k_words",
+        "problem.k_blocks",
     ),
 )
 PLAIN_RUNS = (f"{PAIR_RUNS[0]}[bf16xbf16-64]", "tests/kernels/test_pair_gemm.py::test_without_scales_tensor_memory_holds_sums_alone")

@@ -59,8 +59,8 @@ MUTANTS = (
     of_pairs(
         "a pair does not say that its tiles are done",
         "missing order",
-        "pair_gemm_combine_kernel",
-        "arrive(ctx, group, EpBarrier.RESULTS)",
+        "halves.sm100.kernel:finish_tiles",
+        "arrive(gemm.ep, group, EpBarrier.RESULTS)",
         "",
     ),
     of_pairs(
@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
     of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
-    of_pairs("tensor memory is not given back", "missing clean-up", "finalize", "tensor_memory.free(gemm)", ""),
+    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "tensor_memory.free(ctx)", ""),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")

@@ -13,8 +13,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernel_cases.halves import combined, expert_places, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.layouts.pool import pool_rows
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ep_traffic import Traffic
 from megamoe_dsl.cases.routing import draw_experts, group_bias
-from megamoe_dsl.kernels.moe.halves.layouts.pool import ROW_BLOCK, first_rows, pool_rows
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import send_capacity
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows, pool_rows, send_capacity
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, token_rank_table
 from megamoe_dsl.testing import problems, routings

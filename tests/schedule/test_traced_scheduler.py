@@ -15,8 +15,8 @@ from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, GroupedBlock, GroupedOrder, HostTable, RingOrder, Scheduler
 from megamoe_dsl.schedule.fused_moe import PhaseSizes
-from megamoe_dsl.schedule.order import OneSize
 from megamoe_dsl.schedule.ring import RingStep
+from megamoe_dsl.schedule.scheduler import OneSize
 from sweep import sample
 
 STATES = 2000

@@ -2,7 +2,8 @@
 
 The folder is an `ArtifactStore`: `MEGAMOE_CACHE_DIR`, or the platform's cache directory (~/.cache/megamoe_dsl on Linux).  A kernel counts
 as missing when its configuration or architecture, the package's sources or the DSL's version differ, or when its file is damaged; it is
-then compiled and stored again.  A folder that cannot be written costs a warning and the time to compile, never an error.
+then compiled and stored again.  A folder that cannot be written, or that others may write, costs a warning and the time to compile, never
+an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
+from .ownership import make_own_folder
 from .store import ArtifactError, ArtifactStore
 
 FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
@@ -50,8 +52,8 @@ def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None
         if missing:
             from .workers import compile_into
 
-            if error := why_not_writable(store.folder):
-                store.warn_unwritable(error)
+            if why := store.why_unusable():
+                store.warn_unusable(why)
                 store = ArtifactStore(stack.enter_context(tempfile.TemporaryDirectory()))
             compile_into(store.folder, missing, jobs or len(os.sched_getaffinity(0)))
             found.update({config: store.get(config) for config in missing})
@@ -69,7 +71,7 @@ def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
 def why_not_writable(folder: Path) -> OSError | None:
     """What happens to a process that writes into the folder, which is made if need be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             return None
     except OSError as error:

@@ -10,7 +10,9 @@ Any number of processes may use a folder at once: files appear whole, by rename,
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -25,10 +27,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from ..json_file import FileError, parse_json
 from ..kernels.kernel import Kernel, KernelConfig
 from ..kernels.registry import config_types, kernel_of
 from .artifact import Artifact
 from .compile import compile_kernel
+from .ownership import make_own_folder, read_own, require_own_folder
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
@@ -38,6 +42,14 @@ SOURCES = (
 """What every kernel and the layouts of its buffers come from, besides the folder of its family."""
 SUFFIX = ".megamoe.zip"
 DSL = "nvidia-cutlass-dsl"
+HEAD, PTX, CUBIN = "config.json", "kernel.ptx", "kernel.cubin"
+MOST_BYTES = {HEAD: 1 << 20, PTX: 64 << 20, CUBIN: 64 << 20}
+"""Of each part of a file, inflated; kernels have a megabyte."""
+MOST_FILE_BYTES = 32 << 20
+SAY_AFTER = 5.0
+"""Seconds that a process waits in silence for another one that compiles."""
+
+log = logging.getLogger("megamoe_dsl")
 
 Kind = TypeVar("Kind", bound=KernelConfig)
 
@@ -109,6 +121,16 @@ def kernel_name(config: KernelConfig) -> str:
     return f"{config.arch}-{kernel_of(config).label(config)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
+def inflate(file: zipfile.ZipFile, name: str) -> bytes:
+    """A part of a stored kernel.  Raises ValueError for one that is larger than any kernel's, or stored in a way that none is."""
+    info = file.getinfo(name)
+    if info.file_size > MOST_BYTES[name]:
+        raise ValueError(f"{name} has {info.file_size} bytes, more than {MOST_BYTES[name]}")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is compressed by method {info.compress_type}")
+    return file.read(info)
+
+
 class ArtifactStore:
     """A folder of compiled kernels."""
 
@@ -121,20 +143,21 @@ class ArtifactStore:
 
     def save(self, artifact: Artifact) -> Path:
         """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(self.folder)
         path = self.path(artifact.config)
+        parts: dict[str, bytes] = {CUBIN: artifact.cubin, PTX: artifact.ptx.encode()}
         head = {
             "config": describe_config(artifact.config),
             "sources": source_digest(kernel_of(artifact.config)),
             "dsl": dsl_version(),
             "seconds": artifact.seconds,
+            "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
         }
         handle, partial = tempfile.mkstemp(dir=self.folder, prefix=path.name, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file:
-                file.writestr("config.json", json.dumps(head, indent=1))
-                file.writestr("kernel.cubin", artifact.cubin)
-                file.writestr("kernel.ptx", artifact.ptx)
+                for name, part in {HEAD: json.dumps(head, indent=1).encode(), **parts}.items():
+                    file.writestr(name, part)
             os.chmod(partial, 0o644)
             os.replace(partial, path)
         except BaseException:
@@ -166,15 +189,20 @@ class ArtifactStore:
 
     @staticmethod
     def _read(path: Path) -> tuple[dict[str, Any], str, bytes]:
-        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged or gone."""
+        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged, gone, or could be of somebody else."""
         try:
-            with zipfile.ZipFile(path) as file:
-                head, ptx, cubin = json.loads(file.read("config.json")), file.read("kernel.ptx").decode(), file.read("kernel.cubin")
-        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError) as error:
+            with zipfile.ZipFile(io.BytesIO(read_own(path, MOST_FILE_BYTES))) as file:
+                parts = {name: inflate(file, name) for name in MOST_BYTES}
+            head, ptx = parse_json(parts[HEAD], HEAD), parts[PTX].decode()
+        except FileError as error:
+            raise ArtifactError(str(error)) from None
+        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
             raise ArtifactError(f"{path}: cannot be read: {error}") from None
         if not isinstance(head, dict) or not isinstance(head.get("config"), dict):
-            raise ArtifactError(f"{path}: cannot be read: config.json describes no configuration")
-        return head, ptx, cubin
+            raise ArtifactError(f"{path}: cannot be read: {HEAD} describes no configuration")
+        if head.get("sha256") != {name: hashlib.sha256(parts[name]).hexdigest() for name in (CUBIN, PTX)}:
+            raise ArtifactError(f"{path}: is not what was stored (SHA-256)")
+        return head, ptx, parts[CUBIN]
 
     def load(self, config: KernelConfig, *, any_sources: bool = False) -> Artifact:
         """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
@@ -203,7 +231,7 @@ class ArtifactStore:
         raise ArtifactError(f"{self.folder} has {why}: {config}")
 
     def get(self, config: KernelConfig) -> Artifact:
-        """The stored kernel, or a new one, which is stored; a folder that cannot be written costs a warning.
+        """The stored kernel, or a new one, which is stored; a folder that cannot be used costs a warning.
 
         Raises `ArtifactError` when that takes a DSL that is not installed, and `CompileError`.
         """
@@ -212,6 +240,9 @@ class ArtifactStore:
         except ArtifactError:
             if find_spec("cutlass") is None:
                 raise
+        if why := self.why_unusable():
+            self.warn_unusable(why)
+            return compile_kernel(config)
         with self._lock(config):
             try:
                 return self.load(config)  # another process may have been quicker
@@ -220,18 +251,33 @@ class ArtifactStore:
             try:
                 self.save(artifact)
             except OSError as error:
-                self.warn_unwritable(error)
+                self.warn_unusable(error.strerror or str(error))
         return artifact
+
+    def why_unusable(self) -> str | None:
+        """What keeps this process from storing kernels in the folder, which is made if need be, or from taking what it stored."""
+        try:
+            make_own_folder(self.folder)
+            require_own_folder(self.folder)
+            with tempfile.TemporaryFile(dir=self.folder):
+                return None
+        except OSError as error:
+            return error.strerror or str(error)
+        except FileError as error:
+            return error.why
 
     @contextmanager
     def _lock(self, config: KernelConfig) -> Iterator[None]:
-        """One process at a time compiles a configuration, if the folder can be written."""
-        from filelock import FileLock
+        """One process at a time compiles a configuration, if the file system has locks.  A process that waits for long says so."""
+        from filelock import FileLock, Timeout
 
         lock = FileLock(self.folder / f"{kernel_name(config)}.lock")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            try:
+                lock.acquire(timeout=SAY_AFTER)
+            except Timeout:
+                log.warning("waiting for another process that compiles %s (it holds %s)", kernel_name(config), lock.lock_file)
+                lock.acquire()
         except (OSError, NotImplementedError):
             yield
             return
@@ -240,12 +286,11 @@ class ArtifactStore:
         finally:
             lock.release()
 
-    def warn_unwritable(self, error: OSError) -> None:
+    def warn_unusable(self, why: str) -> None:
         """Says so once per process and folder."""
         if self.folder not in _WARNED:
             _WARNED.add(self.folder)
-            reason = error.strerror or error
-            warnings.warn(f"kernels cannot be stored in {self.folder} ({reason}) and are compiled anew", ArtifactWarning, stacklevel=3)
+            warnings.warn(f"kernels cannot be stored in {self.folder} ({why}) and are compiled anew", ArtifactWarning, stacklevel=3)
 
 
 _WARNED: set[Path] = set()

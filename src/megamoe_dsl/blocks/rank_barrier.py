@@ -19,55 +19,65 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 
-from ..device.memory import load_u32, reduce_add_u32
+from ..device.memory import load_constant_u64, load_u32, reduce_add_u32
 from ..device.sync import Equals32, Watchdog, spin
 from ..device.warp import named_barrier
 
 
-class RankContext(Protocol):
-    """What a barrier needs to know of a kernel."""
+class RankContext:
+    """What a barrier needs to know of a kernel: the base of contexts with a configuration `config`, run-time arguments `args`, the shared
+    address `smem` of the configuration's plan, and the CTA's index `sm` in the grid.
+
+    waits   what the watchdog can report: GRID of SM 0 that waits for the other CTAs, RANK of a CTA that waits for the other ranks
+    region  the layout of a rank's symmetric buffer
+    """
+
+    waits: ClassVar[Any]
+    config: Any
+    args: Any
+    smem: Any
+    sm: Any
+    region: Any
 
     @property
-    def sm(self) -> Any:
-        """The CTA's index in the grid."""
-        ...
+    def num_sms(self) -> int:
+        return int(self.config.num_sms)
 
     @property
-    def num_sms(self) -> int: ...
+    def num_ranks(self) -> int:
+        """Ranks that compute the layer together."""
+        return int(self.config.problem.num_ranks)
 
     @property
-    def num_ranks(self) -> int: ...
-
-    @property
-    def watchdog(self) -> Watchdog: ...
-
-    @property
-    def grid_wait(self) -> IntEnum:
-        """What the watchdog records of the wait for this rank's CTAs."""
-        ...
-
-    @property
-    def rank_wait(self) -> IntEnum:
-        """What the watchdog records of the wait for the other ranks."""
-        ...
-
-    def at(self, name: str, *index: Any) -> Any:
-        """Address of an element of this rank's symmetric buffer."""
-        ...
+    def watchdog(self) -> Watchdog:
+        """The watchdog of this launch, for waits on other CTAs and ranks."""
+        return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     def peer(self, rank: Any) -> Any:
         """Base address of a rank's symmetric buffer."""
-        ...
+        return load_constant_u64(self.args.peers + Int64(rank) * 8)
+
+    def at(self, name: str, *index: Any) -> Any:
+        """Address in this rank's symmetric buffer."""
+        return self.at_peer(self.args.sym, name, *index)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
-        """Address of an element of the symmetric buffer that starts at `base`."""
-        ...
+        """Address in the symmetric buffer that starts at `base`."""
+        return self.region.address(base, name, *index)
+
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the SMEM plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        """Shared address of an mbarrier."""
+        return self.shared(f"{name}_barrier", index)
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ def collect(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], e
     """SM 0 waits until all CTAs of this rank have arrived."""
     if group.thread == 0:
         target = epoch * ctx.num_sms
-        spin(Equals32(ctx.at("grid_arrivals", int(which)), target, "gpu"), ctx.watchdog, ctx.grid_wait, Int32(int(which)))
+        spin(Equals32(ctx.at("grid_arrivals", int(which)), target, "gpu"), ctx.watchdog, ctx.waits.GRID, Int32(int(which)))
     group.sync()
 
 
@@ -127,7 +137,7 @@ def await_ranks(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum
     """Waits until every rank has arrived."""
     if group.thread == 0:
         target = epoch * ctx.num_ranks
-        spin(Equals32(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, ctx.rank_wait, Int32(int(which)))
+        spin(Equals32(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, ctx.waits.RANK, Int32(int(which)))
     group.sync()
 
 

@@ -42,8 +42,14 @@ class WarpRole:
         return self.warps.stop if self.warps is not None and self.warps.start == above else above
 
 
-def warps(first: int) -> range:
-    return range(first, first + 1)
+def one_warp(name: str, number: int | None, run: Callable[[Any], Any]) -> WarpRole:
+    """A role of one warp, or of the only one that the rows above leave; `run` takes the kernel's context alone."""
+    return WarpRole(name, None if number is None else range(number, number + 1), lambda ctx, warp: run(ctx))
+
+
+def warp_group(name: str, warps: range, roles: tuple[WarpRole, ...], registers: int = 0) -> WarpRole:
+    """Roles whose warps have their registers together: a table within the table."""
+    return WarpRole(name, warps, lambda ctx, warp: run_roles(roles, ctx, warp), registers)
 
 
 @cute.jit

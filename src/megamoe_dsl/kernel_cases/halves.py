@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..cases import Case
-from ..kernels.moe.halves.layouts.pool import first_rows, pool_rows
+from ..kernels.moe.halves.layouts.symmetric import first_rows, pool_rows
 from ..problem import Problem
 from ..quant import MICRO_SCALING, encode_ue8m0
 from ..recipe import F32

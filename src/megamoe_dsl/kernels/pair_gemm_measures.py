@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..blocks.gemm.sm100.config import PASS_ROWS
+from ..blocks.sm100.result_tile import PASS_ROWS
 from ..sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
 
 
 def measure_pair_gemm(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
-    function = function_of_gate_up(find.config.problem)
-    return [*measure_mma(find), *measure_row_loader(find), *measure_weight_loader(find), *measure_epilogue(find, function)]
+    return [*measure_mma(find), *measure_row_loader(find), *measure_weight_loader(find), *measure_epilogue(find)]
 
 
 def measure_row_loader(find: Measurer) -> list[Measure]:
@@ -42,20 +39,11 @@ def measure_weight_loader(find: Measurer) -> list[Measure]:
     return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads_per_k_block(find))
 
 
-def measure_epilogue(find: Measurer, function: str = "") -> list[Measure]:
-    """Measures 8 rows and a tile of the epilogue warps, whose sums `function` reads, by default that of a plain result."""
-    load = find.accumulator_load(function or ("results." if find.config.staged else "epilogue."))
+def measure_epilogue(find: Measurer) -> list[Measure]:
+    """Measures 8 rows and a tile of the epilogue warps."""
+    load = find.accumulator_load(find.config.epilogue.function)
     one_pass = find.tile_loop(load)
     return [
         find.measure("epilogue_8_rows", "epilogue", "8 rows", one_pass, PASS_ROWS / TOKENS_PER_UNIT),
         find.measure("epilogue_tile", "epilogue", "tile", find.around(one_pass), 1, [one_pass]),
     ]
-
-
-def function_of_gate_up(problem: Any) -> str:
-    """Which reads the sums of gate and up; empty without."""
-    if not problem.gate_up:
-        return ""
-    if problem.hidden.factor:
-        return "gate_up_nvfp4."
-    return "epilogue.finish_gate_up" if problem.hidden.scale else "gate_up_bf16."

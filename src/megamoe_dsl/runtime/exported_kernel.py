@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..artifact.export import sha256
 from ..artifact.store import ArtifactError, read_config, source_digest
+from ..json_file import FileError, open_regular, read_json_object
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import kernel_of
 
@@ -29,7 +30,7 @@ class ExportedKernel:
 
         path = Path(manifest)
         try:
-            self.manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self.manifest: dict[str, Any] = read_json_object(path)
             library, function = path.parent / self.manifest["library"], str(self.manifest["function"])
             self.argument_names: list[str] = [one["name"] for one in self.manifest["arguments"]]
             """In the order of a launch."""
@@ -37,7 +38,9 @@ class ExportedKernel:
             if not any_sources and self.manifest["sources"] != source_digest(kernel_of(self.config)):
                 raise ArtifactError(f"{path}: exported from other sources; export it again")
             files = [(library.parent / name, one["bytes"], one["sha256"]) for name, one in self.manifest["files"].items()]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except FileError as error:
+            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {error.why}") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{path}: not a manifest of an exported kernel: {type(error).__name__}: {error}") from None
         if library not in (file for file, _, _ in files):
             raise ArtifactError(f"{path}: its library {library} is none of its files")
@@ -60,10 +63,13 @@ class ExportedKernel:
 def check_file(manifest: Path, file: Path, size: int, digest: str) -> None:
     """Raises `ArtifactError` unless the file has this size and SHA-256: mapping one that was cut off would end the process."""
     try:
+        os.close(open_regular(file))
         found = file.stat().st_size
         if found != size:
             raise ArtifactError(f"{manifest}: {file} has {found} bytes, not {size}: export it again")
         if sha256(file) != digest:
             raise ArtifactError(f"{manifest}: {file} is not the file that was exported (SHA-256): export it again")
+    except FileError as error:
+        raise ArtifactError(f"{manifest}: {file} cannot be read: {error.why}") from None
     except OSError as error:
         raise ArtifactError(f"{manifest}: {file} cannot be read: {error.strerror or error}") from None

@@ -3,9 +3,8 @@
 from .dense import DenseBlock, DenseOrder
 from .fused_moe import FC1, FC2, Block, FusedMoeOrder, HostTable
 from .grouped import GroupedBlock, GroupedOrder
-from .order import Order
 from .ring import RingOrder
-from .scheduler import Scheduler
+from .scheduler import Order, Scheduler
 
 __all__ = [
     "FC1",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, minimum, select
-from .order import OneSize
 from .raster import place_in_bands
+from .scheduler import OneSize
 
 
 class DensePlan(Protocol):

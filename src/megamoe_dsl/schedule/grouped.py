@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, minimum
 from .dense import DensePlan
-from .order import OneSize
 from .raster import place_in_bands
+from .scheduler import OneSize
 
 
 class GroupedPlan(DensePlan, Protocol):

@@ -1,4 +1,4 @@
-"""Walking the blocks of a kernel, whatever their order is (order.py), with the same code on the host and in a kernel.
+"""Walking the blocks of a kernel, whatever their order is, with the same code on the host and in a kernel.
 
 All blocks of a launch are numbered in one sequence.  A cluster of CTAs takes numbers in ascending order: every `stride`-th number, if
 clusters take turns, or the numbers that it fetches at run time.  A `Scheduler` is a position in the sequence: a step of the order, and a
@@ -15,10 +15,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from ..layouts.arith import Int
-from .order import Order, StepSizes
 
 
 @dataclass(frozen=True)
@@ -79,3 +78,45 @@ class Scheduler:
         while position.valid():
             yield from (position.forward(i).block() for i in range(at_a_time))
             position = position.skip().advance_to_valid()
+
+
+class StepSizes(Protocol):
+    """How many blocks a step has: `total`.  An order may keep more here that it computes once per step and needs for every block."""
+
+    @property
+    def total(self) -> Int: ...
+
+
+@dataclass(frozen=True)
+class OneSize:
+    """The size of a step whose blocks are all of one kind."""
+
+    total: Int
+
+
+class Order(Protocol):
+    """A sequence of blocks, made of steps that follow one another: an expert, say, or one phase of it.
+
+    Every method takes host integers or traced ones, so that one order serves the host and kernels.  `Scheduler` walks it.
+    """
+
+    def has(self, step: Int, sizes: Any) -> Any:
+        """Whether there is such a step, whose sizes are given, and not the end of the sequence."""
+        ...
+
+    def first_sizes(self, zero: Int) -> StepSizes:
+        """Sizes of step 0; `zero` is the number 0 as the walk's kind of integer."""
+        ...
+
+    def part(self, step: Int, before: Any) -> Any:
+        """What a step from 1 on consists of, the one past the last too, in the order's own terms: the index of an expert, say.  `before`
+        are the sizes of the step before it, for an order that goes on from there.  Only arithmetic: no table is read here."""
+        ...
+
+    def sizes(self, part: Any) -> StepSizes:
+        """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for the step past the last."""
+        ...
+
+    def block(self, step: Int, local: Int, sizes: Any) -> Any:
+        """The block with number `local` within its step, whose sizes are given; also of the position past the last block."""
+        ...

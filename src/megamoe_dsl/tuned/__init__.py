@@ -1,4 +1,4 @@
-"""Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of the rest of the package."""
+"""Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of what is configured."""
 
 from .entry import Entry, Share
 from .ep_entry import EpEntry, EpShare

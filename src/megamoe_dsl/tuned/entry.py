@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from .field_types import require_types
+
 FP8 = "fp8xfp8"  # of entries that do not say
 
 
@@ -51,6 +53,7 @@ class Entry:
     recipe: str = FP8
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.choice.keys() not in CHOICES:
             allowed = " or ".join(", ".join(sorted(one)) for one in CHOICES)
             raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")

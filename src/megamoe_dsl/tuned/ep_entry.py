@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from .field_types import require_types
+
 
 class EpShare(NamedTuple):
     """What a rank's part of a layer is apart from its tokens."""
@@ -36,6 +38,9 @@ class EpEntry:
     recipe: str = "fp8xfp8"
     dispatch: Mapping[str, int] = field(default_factory=dict)
     combine: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @property
     def share(self) -> EpShare:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from .field_types import require_types
+
 
 class GemmShare(NamedTuple):
     """What a GEMM is apart from its rows."""
@@ -40,6 +42,9 @@ class GemmEntry:
     us: float
     results: str
     recipe: str = "fp8xfp8"
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @property
     def share(self) -> GemmShare:

@@ -13,6 +13,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ..json_file import FileError, read_json_object
 from .entry import Entry
 from .ep_entry import EpEntry
 from .gemm_entry import GemmEntry
@@ -41,12 +42,13 @@ class Table(Generic[One]):
     def read(cls, gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Table[Any]:
         """The GPU's table; an empty one for a GPU that nobody measured.  Raises `TableError` for another release's file."""
         path = path_of(gpu, folder, kind)
-        if not path.exists():
+        if not os.path.lexists(path):
             return cls(gpu, (), kind)
         try:
-            return cls(gpu, tuple(kind(**one) for one in json.loads(path.read_text())["entries"]), kind)
+            return cls(gpu, tuple(kind(**one) for one in read_json_object(path)["entries"]), kind)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TableError(f"{path}: no table of this release, {error}; remove it, and `megamoe tune --from` makes it anew") from error
+            why = error.why if isinstance(error, FileError) else error
+            raise TableError(f"{path}: no table of this release, {why}; remove it, and `megamoe tune --from` makes it anew") from error
 
     def write(self, folder: Path = FOLDER) -> Path:
         """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
 from ...config_error import require
+from ...hardware.map_fields import MapFields
 from ...target import Target
 from .problem import MASKED, PACKED, GemmProblem
 
@@ -45,6 +47,31 @@ class BaseGemmConfig(ABC):
         """The `n` rows of B make so many blocks of `block_n`, of which the last may be partial."""
 
     @property
+    @abstractmethod
+    def rows(self) -> Any:
+        """Who brings rows of A (rows.py, sm100/rows.py)."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Any:
+        """Who brings rows of B (weights.py, sm100/weights.py)."""
+
+    @property
+    @abstractmethod
+    def epilogue(self) -> Any:
+        """What becomes of sums (epilogue.py, sm100/finish.py)."""
+
+    @property
+    @abstractmethod
+    def map_names(self) -> tuple[str, ...]:
+        """Tensor maps, in the order of the kernel's parameters."""
+
+    def maps(self, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
+        fields = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
+        return [fields[name] for name in self.map_names]
+
+    @property
     def prefetch_weights(self) -> bool:
         """Whether rows of B are on their way before the launch before this one has ended."""
         return False
@@ -59,9 +86,19 @@ class BaseGemmConfig(ABC):
     def smem_plan(self, num_stages: int) -> Any:
         """Shared memory with so many stages."""
 
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(cast(Any, self), **changes)
+
     @property
     def smem(self) -> Any:
         return self.smem_plan(self.num_stages)
+
+    @property
+    def row_loader(self) -> str:
+        """Who loads rows of A, in words."""
+        words: str = self.rows.words
+        return words
 
     @property
     def num_experts(self) -> int:

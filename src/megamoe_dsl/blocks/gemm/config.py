@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
-from ...hardware.map_fields import MapFields
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
 from .epilogue import ActivateGateUp, Epilogue, Store
 from .gather.problem import GATE_FIRST, UP_FIRST
-from .maps import map_fields
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
 from .rows import ListedRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
@@ -224,10 +222,6 @@ class GemmConfig(BaseGemmConfig):
         problem.check_rows(rows)
         return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
-    def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
-        return replace(self, **changes)
-
     # --- tiles
     @property
     def tile(self) -> TileShape:
@@ -290,10 +284,6 @@ class GemmConfig(BaseGemmConfig):
             return ("weights", "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
-    def maps(self, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
-        return map_fields(self, args)
-
     # --- threads and registers
     @property
     def math_warps(self) -> int:
@@ -349,8 +339,3 @@ class GemmConfig(BaseGemmConfig):
         if self.consumers == 1:
             return ""
         return "A" if self.tile.shares_rows(False) else "B"
-
-    @property
-    def row_loader(self) -> str:
-        """Who loads rows of A, in words."""
-        return self.rows.words

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...config_error import require
+from ...hardware.map_fields import MapFields
+from .maps import result_map
 from .tile import GROUP_ROWS
 
 GATE_UP_ROWS = 256
@@ -24,6 +26,10 @@ class Store:
 
     def check(self, config: Any) -> None:
         """Accepts every configuration, because sums of any tile can be stored."""
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        return result_map(config, args)
 
     def finish(self, config: Any) -> Callable[..., Any]:
         """What a warp does with the sums of a tile whose rows of A are the wgmma's rows."""
@@ -47,6 +53,10 @@ class ActivateGateUp:
         require(config.block_n == GATE_UP_ROWS, "block_n", config.block_n, f"{GATE_UP_ROWS} for gate and up")
         whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
         require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for gate and up")
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        return result_map(config, args)
 
     def finish(self, config: Any) -> Callable[..., Any]:
         """What a warp does with the sums of a tile."""

@@ -1,4 +1,4 @@
-"""The tensor maps of a GEMM: said once, for the driver, the simulator and the launching function."""
+"""What the tensor maps of SM90's GEMMs are made of: said once, for the driver, the simulator and the launching function."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ SHORT_ROW, SHORT_PROMOTION = 512, 128
 PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
 
 
-def map_fields(config: Any, args: Any) -> list[MapFields]:
-    """Fields of every map, in the order of `config.map_names`; `args` has those of the kernel's arguments."""
-    fields = {"d": result_map(config, args), **config.rows.maps(config, args), **config.weights.maps(config, args)}
-    return [fields[name] for name in config.map_names]
-
-
-def result_map(config: Any, args: Any) -> MapFields:
-    """Fields of D's map.  It is there and not used where FP32, or what is activated, leaves from registers."""
+def result_map(config: Any, args: Any) -> dict[str, MapFields]:
+    """Fields of D's map, by name.  It is there and not used where FP32, or what is activated, leaves from registers."""
     problem, tile = config.problem, config.tile
     kind, swizzle = {
         F32: (TensorMapDtype.F32, 0),
         BF16: (TensorMapDtype.BF16, tile.store_swizzle),
     }.get(problem.output, (TensorMapDtype.U8, tile.store_swizzle))
     dims, pitch = (problem.d_columns, rows_of_d(problem, args)), (problem.d_columns * problem.output_bytes,)
-    return MapFields(args.d, kind, dims, pitch, (tile.store_columns, tile.store_rows), swizzle, L2_PROMOTION)
+    return {"d": MapFields(args.d, kind, dims, pitch, (tile.store_columns, tile.store_rows), swizzle, L2_PROMOTION)}
 
 
 def rows_of_a(problem: GemmProblem, args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py, accumulate.py) and an epilogue.
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
 
 The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
@@ -21,8 +21,7 @@ from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group_read
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import div, select
-from ..sm90.accumulate import accumulate_tile
-from ..sm90.main_loop import Share, multiply_ahead
+from ..sm90.main_loop import Share, accumulate_tile, multiply_ahead
 from ..sm90.math_thread import MathThread
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare

@@ -13,6 +13,7 @@ from ...layouts.arith import Int
 
 HALF_BYTES = 128  # a row of 128 BF16 lies in SMEM as two swizzled halves
 HALF_CHANNELS = HALF_BYTES // 2
+PASS_ROWS = 32  # of a pass of a GEMM's epilogue
 
 
 def result_tile(tokens: int) -> ComposedLayout:

@@ -20,8 +20,7 @@ from ...device import wgmma
 from ...device.memory import load_shared_f32
 from ...device.stage import Stage
 from .decoded_share import DecodedShare
-from .math_thread import MathThread
-from .promoted_sums import PromotedSums
+from .math_thread import MathThread, PromotedSums
 from .tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES
 
 TOKEN_CHUNKS = 2

@@ -24,8 +24,7 @@ from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
-from .math_thread import MathThread
-from .promoted_sums import PromotedSums, multiply_tile
+from .math_thread import MathThread, PromotedSums, multiply_tile
 from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
 
 WARPS = 4

@@ -26,8 +26,7 @@ from ...device.stage import Stage, release_stage
 from ...hardware.packed_part import WHOLE_TILE, PackedPart
 from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index, unit_of
 from ...layouts.arith import select
-from .math_thread import MathThread
-from .promoted_sums import PromotedSums
+from .math_thread import MathThread, PromotedSums
 from .tokens_as_n import load_pair
 
 BLOCKS = 2  # of 64 weight rows per warpgroup

@@ -16,8 +16,7 @@ from ...device import wgmma
 from ...device.memory import load_shared_f32, load_shared_f32x2
 from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
-from .math_thread import MathThread
-from .promoted_sums import PromotedSums, multiply_tile
+from .math_thread import MathThread, PromotedSums, multiply_tile
 from .weight_scales import WeightScales
 
 BLOCKS = 2  # of 64 weight rows per warpgroup

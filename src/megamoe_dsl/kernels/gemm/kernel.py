@@ -28,7 +28,7 @@ from ...blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
 from ...blocks.setup import begin, begin_after_others, end_together, init_barriers, set_up_together, shared_memory
-from ...blocks.warp_roles import WarpRole, run_roles, warps
+from ...blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ...device.e2m1 import store_table
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
@@ -74,23 +74,22 @@ def schedule(ctx: GemmContext):
 
 def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """The warps that do not multiply."""
-    weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: config.weights.load(ctx))
-    scheduler = WarpRole("scheduler", warps(SCHEDULER_WARP), lambda ctx, warp: schedule(ctx))
-    tokens = WarpRole("token loader", warps(TOKENS_WARP), lambda ctx, warp: config.rows.load(ctx, Int32(0)))
+    weights = one_warp("weight loader", WEIGHTS_WARP, config.weights.load)
+    scheduler = one_warp("scheduler", SCHEDULER_WARP, schedule)
+    tokens = one_warp("token loader", TOKENS_WARP, lambda ctx: config.rows.load(ctx, Int32(0)))
     if not config.problem.of_experts:
         return (tokens, weights, scheduler)
-    second = WarpRole("token loader", None, lambda ctx, warp: config.rows.load(ctx, Int32(1)))
+    second = one_warp("token loader", None, lambda ctx: config.rows.load(ctx, Int32(1)))
     return (weights, scheduler, tokens, *((second,) if config.rows.warps > 1 else ()))
 
 
 def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
-    loaders = loader_roles(config)
     decoders, weights = range(last, last + WARPS_PER_GROUP), cast(Any, config.weights)
     decode = WarpRole("decode", decoders, lambda ctx, warp: weights.decode(ctx, warp - last), registers.decode)
     return (
-        WarpRole("loaders", range(first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        warp_group("loaders", range(first), loader_roles(config), registers.loader),
         *((decode,) if config.weights.decode_warps else ()),
         WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )

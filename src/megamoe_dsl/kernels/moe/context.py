@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import cutlass
 from cutlass import Int32, Int64
 
-from ...blocks.rank_place import RankPlace
+from ...blocks.rank_barrier import RankContext
 from ...device.cluster import ClusterPlace
 from ...device.memory import load_u64
 from ...device.stage import Stage
@@ -17,14 +17,14 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1, FC2
-from .layouts.combine_row import CombineRow
+from .layouts.combine_plan import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
 from .results import Bf16Results, E4m3Results
 
 
 @dataclass(frozen=True)
-class Context(RankPlace):
+class Context(RankContext):
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
     place in the pair."""
 
@@ -40,7 +40,7 @@ class Context(RankPlace):
     cta_rank: Int32
 
     @property
-    def region(self) -> Region:
+    def region(self) -> Region:  # type: ignore[override]
         """The layout of a rank's symmetric buffer."""
         return symmetric_buffer(self.config.problem, self.config.arch)
 
@@ -84,25 +84,9 @@ class Context(RankPlace):
         """Blocks of K of a tile."""
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
-    def at(self, name: str, *index: Any) -> Any:
-        """Address in this rank's symmetric buffer."""
-        return self.region.address(self.args.sym, name, *index)
-
-    def at_peer(self, base: Any, name: str, *index: Any) -> Any:
-        """Address in the symmetric buffer that starts at `base`."""
-        return self.region.address(base, name, *index)
-
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
         if isinstance(phase, int):
             return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)
         return self.args.maps + Int64(phase * stride) + which * DESCRIPTOR_BYTES
-
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.smem.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier."""
-        return self.shared(f"{name}_barrier", index)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ...kernels.moe.halves.layouts.pool import first_rows, pool_rows
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, Kept, symmetric_buffer
+from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...kernels.moe.halves.layouts.watchdog import describe
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.moe.halves.layouts.pool import ROW_BLOCK
-from ...kernels.moe.halves.layouts.symmetric import send_capacity
+from ...kernels.moe.halves.layouts.symmetric import ROW_BLOCK, send_capacity
 from ...problem import Problem, ProblemError
 
 

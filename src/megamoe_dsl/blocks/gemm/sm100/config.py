@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 from ....arch import SM100, Arch
 from ....config_error import ConfigError, require, require_integers
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.map_fields import MapFields
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
@@ -21,16 +20,16 @@ from ..gather.sm100.choose import CANDIDATES, fastest
 from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..tile import WARPS_PER_GROUP
 from .choose import choose_pair_fields
-from .maps import pair_map_fields
+from .finish import ScatterGateUp, ScatterPasses, StorePasses
 from .rows import BroughtRows, PairRows
 from .smem_plan import PairGemmSmemPlan
+from .weights import PairGateUpWeights, PairWeights
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
 scales than it has rows for."""
 LARGEST = 256
 """Rows of A of a tile: the MMA has no more; sums of two such tiles leave tensor memory no columns for scales."""
-PASS_ROWS = 32
 LOADER_WARPS = 4
 NUM_SMS = 148  # of a B200
 
@@ -104,9 +103,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         require(self.block_m <= most, "block_m", self.block_m, held)
         groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
         require(groups, "epilogue_warpgroups", self.epilogue_warpgroups, "2 with consumers = 2, one for each")
-        of_tile = f"consumers = {self.consumers} and pairs = {self.pairs}"
-        whole = not self.problem.gate_up or self.problem.n % self.block_n == 0
-        require(whole, "problem.n", self.problem.n, f"a multiple of {self.block_n} for gate and up with {of_tile}")
+        self.epilogue.check(self)
 
     @classmethod
     def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
@@ -136,10 +133,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         most = (MOST_TILES - self.num_experts) * self.block_m
         fits = not self.problem.of_experts or rows <= most
         require(fits, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
-
-    def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
-        return replace(self, **changes)
 
     # --- tiles
     @property
@@ -171,11 +164,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def k_blocks(self) -> int:
         return self.problem.k // self.block_k
 
-    @property
-    def staged(self) -> bool:
-        """Whether D passes through SMEM: FP32 goes from registers to memory."""
-        return self.problem.output != F32
-
     # --- parts
     @property
     def rows(self) -> PairRows | BroughtRows:
@@ -184,13 +172,21 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
 
     @property
-    def map_names(self) -> tuple[str, ...]:
-        """Tensor maps, in the order of the kernel's parameters."""
-        return self.rows.map_names
+    def weights(self) -> PairWeights:
+        """Who brings rows of B."""
+        return PairGateUpWeights(self.problem.gate_up) if self.problem.gate_up else PairWeights()
 
-    def maps(self, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
-        return pair_map_fields(self, args)
+    @property
+    def map_names(self) -> tuple[str, ...]:
+        """D has a map where scatter4 takes its rows."""
+        return ("tokens", "weights", "sfb", "d") if self.problem.of_experts else ("tokens", "sfa", "weights", "sfb")
+
+    @property
+    def epilogue(self) -> StorePasses | ScatterPasses:
+        problem: Any = self.problem
+        if not problem.of_experts:
+            return StorePasses(staged=problem.output != F32)
+        return ScatterGateUp(problem.hidden) if problem.gate_up else ScatterPasses()
 
     # --- threads
     @property
@@ -213,10 +209,9 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
-        problem, rows = self.problem, PASS_ROWS if self.staged else 0
-        pair = (self.stage, num_stages, self.table_entries, rows, self.epilogue_warpgroups, self.tmem.accumulators)
+        pair = (self.stage, num_stages, self.table_entries, self.epilogue_warpgroups, self.tmem.accumulators)
         traced = self.num_threads // 32 if self.trace else 0
-        return PairGemmSmemPlan(*pair, self.rows, self.pairs, bool(problem.gate_up), problem.places_rows, traced)
+        return PairGemmSmemPlan(*pair, self.rows, self.pairs, self.epilogue, self.problem.places_rows, traced)
 
     @property
     def tmem(self) -> Sm100TmemPlan:
@@ -241,11 +236,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def shared_rows(self) -> str:
         """Which rows of a stage two consumers share: of A; empty for one."""
         return "A" if self.consumers > 1 else ""
-
-    @property
-    def row_loader(self) -> str:
-        """Who loads rows of A, in words."""
-        return self.rows.words
 
 
 def block_ks(problem: GemmProblem) -> tuple[int, ...]:

@@ -24,11 +24,11 @@ from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.activity import Activity, Role
+from ...sm100.result_tile import PASS_ROWS
 from ...sm100.results import ResultPart, store_results
 from ..context import GemmContext
 from ..store import store_value
 from ..work_tile import GemmTile, next_tile
-from .config import PASS_ROWS
 from .factor import load_factor, with_factor
 
 FIRST_BARRIER = 1  # named, of the warpgroups: 0 is the whole CTA's
@@ -81,7 +81,7 @@ def store_tile_of(
 ):
     """A warp's part of a tile, whose sums begin at TMEM column `column`, to D; or BF16 to where `results` says."""
     config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
-    if cutlass.const_expr(config.staged):
+    if cutlass.const_expr(config.epilogue.staged):
         rows = results(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
         staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
         shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)

@@ -8,10 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -52,12 +48,12 @@ def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
 
 
 @cute.jit
-def load_weights(ctx: GemmContext, operand: cutlass.Constexpr[Callable[[Any, GemmTile], PairOperand]] = weight_operand):
+def load_weights(ctx: GemmContext):
     """Each CTA: its rows of B of every tile, and their scales."""
     ctx.begin(Role.WEIGHT_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        stage = load.load_weights(stage, operand(ctx, tile), Int32(ctx.config.k_blocks))
+        stage = load.load_weights(stage, ctx.config.weights.operand(ctx, tile), Int32(ctx.config.k_blocks))
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)

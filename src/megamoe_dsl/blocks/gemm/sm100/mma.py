@@ -42,13 +42,6 @@ def issue_mma(ctx: GemmContext):
         tile, tiles = next_tile(tiles)
 
 
-@cute.jit
-def issue_in_even_cta(ctx: GemmContext):
-    """The MMA warp of a pair whose odd CTA's has nothing to do."""
-    if ctx.cta_rank == 0:
-        issue_mma(ctx)
-
-
 def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem

@@ -10,11 +10,12 @@ from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ...sm100.pair_stage import PairStage
-from ...sm100.result_tile import result_bytes
+from ...sm100.result_tile import PASS_ROWS, result_bytes
 from ..barriers import WORK_TILES
 from ..tile import WARPS_PER_GROUP
 from ..trace_counts import trace_counts
 from .barriers import LOADERS, pair_barrier_table
+from .finish import ScatterPasses, StorePasses
 from .rows import BroughtRows, PairRows
 
 
@@ -23,12 +24,11 @@ class PairGemmSmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.
 
     groups               entries of the table of groups; 0 without one
-    pass_rows            rows of D of a pass of the epilogue; 0 where D does not pass through SMEM
     epilogue_warpgroups  each has a tile of a pass
     accumulators         tiles that have tensor memory at a time
     rows                 who brings rows of A (rows.py)
     pairs                CTA pairs of a cluster
-    activates            whether gate and up are activated: warps then exchange the maxima of rows
+    epilogue             what becomes of sums (finish.py)
     places_rows          whether rows begin elsewhere in A than in D
     trace_warps          warps that leave stamps
     """
@@ -36,12 +36,11 @@ class PairGemmSmemPlan:
     stage: PairStage
     num_stages: int
     groups: int
-    pass_rows: int
     epilogue_warpgroups: int
     accumulators: int
     rows: PairRows | BroughtRows
     pairs: int
-    activates: bool
+    epilogue: StorePasses | ScatterPasses
     places_rows: bool
     trace_warps: int
 
@@ -67,25 +66,25 @@ class PairGemmSmemPlan:
     @property
     def tables(self) -> tuple[Field, ...]:
         """Fields that say where rows of groups lie, and which rows are a tile's; amax: maxima of rows that warps exchange."""
-        maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, self.pass_rows), U32, 16)
+        maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, PASS_ROWS), U32, 16)
         sources = Field("source_rows", (self.groups,), U32, 4)
         return (
             Field("group_table", (self.groups, 2), U32, 8),
             *self.rows.sums(self.groups),
-            *((maxima,) if self.activates else ()),
+            *((maxima,) if self.epilogue.shares_maxima else ()),
             *((sources,) if self.places_rows else ()),
-            *self.rows.lists(self.stage),
+            *self.rows.listed(self.stage),
             *trace_counts(self.trace_warps),
         )
 
     @cached_property
     def region(self) -> Region:
         """The TMA ring, passes of D, tables, mbarriers, and the column that tensor memory begins at."""
-        passes = Field("cd", (self.epilogue_warpgroups, result_bytes(self.pass_rows)), U8, OPERAND_ALIGNMENT)
+        passes = Field("cd", (self.epilogue_warpgroups, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT)
         return Region.stack(
             "smem",
             *self.stage.operands(self.num_stages),
-            *((passes,) if self.pass_rows else ()),
+            *((passes,) if self.epilogue.staged else ()),
             *self.stage.scales(self.num_stages),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *self.tables,

@@ -1,19 +1,16 @@
-"""The SM100 GEMM kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices.
+"""The SM100 GEMM kernels: warps to roles, set-up and tear-down of a CTA.
 
 | warps | role |
 |---|---|
-| 0   | token loader; over the rows of experts index warp, where they are gathered |
-| 1   | weight loader                                                             |
-| 2   | MMA (even CTA); in odd CTAs announces scales that are copied              |
-| 3   | scheduler: tiles (first CTA); TMEM                                        |
-| 4-7 | over the rows of experts: gather                                          |
-| last | epilogue                                                                 |
+| 0-3  | load, multiply, schedule (blocks/sm100/pair_warps.py); where warps 4-7 gather rows, warp 0 lists them or idles |
+| 4-7  | over the rows of experts: gather |
+| last | epilogue |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
@@ -21,25 +18,16 @@ import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
 from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.gather.row_table import fill_tables
-from ....blocks.gemm.gather.sm100.epilogue import finish_tile
-from ....blocks.gemm.gather.sm100.gate_up_operand import gate_up_operand
-from ....blocks.gemm.gather.sm100.gather import announce_scales, gather_tokens
-from ....blocks.gemm.gather.sm100.list_rows import list_rows
-from ....blocks.gemm.gather.sm100.tile_search import schedule_tiles as schedule_experts
 from ....blocks.gemm.setup import addresses, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
-from ....blocks.gemm.sm100.load import load_tokens, load_weights, weight_operand
-from ....blocks.gemm.sm100.mma import issue_in_even_cta, issue_mma
-from ....blocks.gemm.tile_scheduler import schedule_tiles
+from ....blocks.gemm.sm100.load import load_weights
+from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
-from ....blocks.warp_roles import WarpRole, run_roles, warps
+from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
+from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.cluster import sync_cluster
-from ....device.tma import wait_group_read
-
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
 
 @cute.jit
@@ -53,79 +41,37 @@ def initialize(ctx: GemmContext, warp: Any):
     # Only now: a launch that has not ended may hold tensor memory of this SM.
     if warp == SCHEDULER_WARP:
         tensor_memory.allocate(ctx)
-        if cutlass.const_expr(ctx.config.problem.of_experts):
-            fill_tables(ctx)
+        ctx.config.rows.fill_tables(ctx)
     sync_cluster()
 
 
 @cute.jit
-def schedule(ctx: GemmContext):
-    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then publishes work tiles."""
-    tensor_memory.check_first_column(ctx)
-    schedule_tiles(ctx)
-
-
-@cute.jit
-def schedule_rows_of_experts(ctx: GemmContext):
-    """The same over the rows of experts."""
-    tensor_memory.check_first_column(ctx)
-    if ctx.cta_rank == 0:
-        schedule_experts(ctx)
-
-
-@cute.jit
-def multiply_or_announce(ctx: GemmContext):
-    """The MMA warp; the same warp of the odd CTA, where threads copy scales."""
-    if ctx.place_in_pair == 0:
-        issue_mma(ctx)
-    elif cutlass.const_expr(ctx.config.problem.formats.scaled):
-        announce_scales(ctx)
-
-
-@cute.jit
-def gather(ctx: GemmContext):
-    """Runs the warps that gather rows of A; they come after the `LOADER_WARPS` loader warps."""
-    gather_tokens(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS)
-
-
-@cute.jit
 def finish(ctx: GemmContext):
-    """Runs the epilogue warps; with rows of experts they also wait until their last bulk stores have read shared memory."""
-    thread = cute.arch.thread_idx()[0] - 32 * ctx.config.first_epilogue_warp
-    if cutlass.const_expr(ctx.config.problem.of_experts):
-        epilogue(ctx, thread, finish_tile)
-        wait_group_read(0)
-    else:
-        epilogue(ctx, thread)
+    """Runs the epilogue warps, which come last."""
+    epilogue(ctx, cute.arch.thread_idx()[0] - 32 * ctx.config.first_epilogue_warp, ctx.config.epilogue.finish)
+    ctx.config.epilogue.end()
 
 
-def loader_roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
-    """The first four warps load rows, load weights, issue MMAs and schedule; over the rows of experts the first lists rows or idles."""
-    operand = gate_up_operand if config.problem.gate_up else weight_operand
-    weights = WarpRole("weight loader", warps(WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx, operand))
-    if not config.problem.of_experts:
-        return (
-            WarpRole("token loader", warps(TOKENS_WARP), lambda ctx, warp: load_tokens(ctx)),
-            weights,
-            WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: issue_in_even_cta(ctx)),
-            WarpRole("scheduler", None, lambda ctx, warp: schedule(ctx)),
-        )
-    lists = WarpRole("index", None, lambda ctx, warp: list_rows(ctx))
+def loaders(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
+    """The first four warps load rows, load weights, issue MMAs and schedule; where others gather rows, the first lists them or idles."""
+    rows: Any = config.rows
+    if not rows.warps:
+        return loader_roles(rows.load, load_weights, issue_mma, rows.schedule)
     return (
-        weights,
-        WarpRole("MMA", warps(MMA_WARP), lambda ctx, warp: multiply_or_announce(ctx)),
-        WarpRole("scheduler", warps(SCHEDULER_WARP), lambda ctx, warp: schedule_rows_of_experts(ctx)),
-        *((lists,) if config.problem.gathers else ()),
+        one_warp("weight loader", WEIGHTS_WARP, load_weights),
+        one_warp("MMA", MMA_WARP, rows.multiply),
+        one_warp("scheduler", SCHEDULER_WARP, lambda ctx: run_scheduler(ctx, rows.schedule)),
+        *((one_warp("index", None, rows.load),) if rows.gathers else ()),
     )
 
 
 def roles(config: Sm100GemmConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    loaders = loader_roles(config)
-    gatherers = WarpRole("gather", range(LOADER_WARPS, config.first_epilogue_warp), lambda ctx, warp: gather(ctx))
+    rows, first, last = cast(Any, config.rows), LOADER_WARPS, config.first_epilogue_warp
+    gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
     return (
-        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp)),
-        *((gatherers,) if config.rows.warps else ()),
+        warp_group("loaders", range(first), loaders(config)),
+        *((gather,) if rows.warps else ()),
         WarpRole("epilogue", None, lambda ctx, warp: finish(ctx)),
     )
 
@@ -135,10 +81,7 @@ def run(ctx: GemmContext, warp: Any):
     """One CTA, from set-up to tear-down."""
     initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
-    # Neither CTA leaves while the other may still reach its SMEM or TMEM.
-    sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tensor_memory.free(ctx)
+    end_pair(ctx, warp)
 
 
 @cute.kernel

@@ -48,8 +48,8 @@ class RoutingTablesArguments:
 
 @dataclass(frozen=True)
 class DispatchGemmArguments:
-    """P = pool rows (layouts/pool.py), El = local experts.  Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody reads
-    scales.
+    """P = pool rows (layouts/symmetric.py), El = local experts.  Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody
+    reads scales.
 
     sym          this rank's symmetric buffer (layouts/symmetric.py)
     peers        u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it

@@ -56,7 +56,7 @@ def tiles_done(ctx: EpContext, group: Group):
     if cute.arch.lane_idx() == 0:
         wait_group(0)
     sync_warp()
-    stamp(ctx, Activity.WAIT_STORE, int(ctx.kernel))
+    stamp(ctx, Activity.WAIT_STORE, int(ctx.config.launch))
     arrive(ctx, group, EpBarrier.RESULTS)
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
+from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
@@ -17,10 +18,8 @@ from ....problem import Problem
 from ....target import Target
 from ..config import require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
-from .gemm_part import GemmPart, WarpgroupGemm
-from .layouts.pool import pool_rows
-from .layouts.symmetric import Kept
-from .sm100.gemm_part import PairGemm
+from .gemm_part import GemmPart, PairGemm, WarpgroupGemm
+from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
 
@@ -50,6 +49,7 @@ class EpConfig(ABC):
     """
 
     half: ClassVar[Half]
+    launch: ClassVar[EpLaunch]
 
     problem: Problem
     block_m: int = 128
@@ -142,6 +142,10 @@ class EpConfig(ABC):
         """The GEMM as its roles know it."""
         return self.part.gemm(self, self.num_stages)
 
+    @abstractmethod
+    def gemm_arguments(self, args: Any) -> GemmArguments:
+        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver."""
+
     def scale_row(self, row: Int) -> Int:
         """Where a row's scales lie among those of all rows."""
         return self.part.scale_row(row)
@@ -206,6 +210,7 @@ class DispatchGemmConfig(EpConfig):
     """
 
     half: ClassVar[Half] = "dispatch"
+    launch: ClassVar[EpLaunch] = EpLaunch.DISPATCH
 
     token_saving: bool = True
     token_sorting: bool = True
@@ -256,6 +261,14 @@ class DispatchGemmConfig(EpConfig):
         """Linear1: gate and up of every row."""
         return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
+    def gemm_arguments(self, args: Any) -> GemmArguments:
+        """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
+        acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
+        scales: Any = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
+        rows: Any = pool_rows(self.problem)
+        no_groups: Any = 0
+        return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+
 
 @dataclass(frozen=True)
 class GemmCombineConfig(EpConfig):
@@ -269,6 +282,7 @@ class GemmCombineConfig(EpConfig):
     """
 
     half: ClassVar[Half] = "combine"
+    launch: ClassVar[EpLaunch] = EpLaunch.COMBINE
 
     scatter: bool = True
     interleaved: bool = True
@@ -324,3 +338,10 @@ class GemmCombineConfig(EpConfig):
     def linear(problem: Problem) -> GemmProblem:
         """Linear2: the results of every row."""
         return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
+
+    def gemm_arguments(self, args: Any) -> GemmArguments:
+        """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
+        results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
+        rows: Any = pool_rows(self.problem)
+        no_groups: Any = 0
+        return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)

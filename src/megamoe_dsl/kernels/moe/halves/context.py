@@ -11,28 +11,25 @@ from cutlass import Int32
 
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.work_tile import GemmTile
-from ....blocks.rank_place import RankPlace
+from ....blocks.rank_barrier import RankContext
 from ....blocks.trace import begin, stamp
 from ....device.memory import fence_async_global, load_shared_u32, load_u32
 from ....device.sync import Equals32, spin
 from ....layouts.activity import Activity, Role, tile_detail
 from ....layouts.arith import div
-from ....layouts.region import Region
-from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
+from .layouts.symmetric import EpLaunch, field_address
 from .layouts.watchdog import EpWait
 
 
 @dataclass(frozen=True)
-class EpContext(RankPlace):
-    """`smem` is the shared address of the plan, `kernel` which of the two it is.  What is read where it is used takes no register of roles
-    that do not use it."""
+class EpContext(RankContext):
+    """`smem` is the shared address of the plan.  What is read where it is used takes no register of roles that do not use it."""
 
     waits = EpWait
 
     config: cutlass.Constexpr[Any]
     args: Any
     smem: Int32
-    kernel: cutlass.Constexpr[EpLaunch]
 
     @property
     def sm(self) -> Any:
@@ -44,33 +41,14 @@ class EpContext(RankPlace):
         """Launches of this kernel before this one, as they were when this CTA began."""
         return load_shared_u32(self.shared("epoch"))
 
-    @property
-    def region(self) -> Region:
-        """The layout of a rank's symmetric buffer."""
-        return symmetric_buffer(self.config.problem, self.config.keeps)
-
-    def at(self, name: str, *index: Any) -> Any:
-        """Address in this rank's symmetric buffer."""
-        return self.at_peer(self.args.sym, name, *index)
-
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`; of the fields that kernels have for themselves, this one's."""
-        own = (int(self.kernel),) if name in PER_LAUNCH else ()
-        return self.region.address(base, name, *own, *index)
-
-    # --- shared memory
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.smem.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (barriers.py)."""
-        return self.shared(f"{name}_barrier", index)
+        return field_address(self.config, base, name, *index)
 
 
 @dataclass(frozen=True)
 class EpGemm(GemmContext):
-    """The GEMM of the kernel `ep`."""
+    """The GEMM of the kernel `ep`; its `sm` is 0, that of `ep` is read where it is used."""
 
     ep: EpContext
 
@@ -79,16 +57,12 @@ class EpGemm(GemmContext):
 
     def stamp(self, activity: Activity, tile: GemmTile) -> None:
         """With the tile and which linear it is of."""
-        stamp(self.ep, activity, tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.kernel)))
-
-
-@dataclass(frozen=True)
-class ArrivingGemm(EpGemm):
-    """That whose rows of A dispatch brings in the same launch, to the symmetric buffer."""
+        stamp(self.ep, activity, tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.config.launch)))
 
     def wait_rows(self, tile: GemmTile) -> None:
-        """Until all rows of the tile's block are there."""
-        wait_rows(self.ep, tile)
+        """Until all rows of the tile's block are there, where dispatch brings them in the same launch."""
+        if self.ep.config.launch == EpLaunch.DISPATCH:
+            wait_rows(self.ep, tile)
 
 
 def counter_of(ctx: EpContext, expert: Any, row: Any) -> Any:

@@ -26,8 +26,7 @@ from ....layouts.activity import Activity, Role
 from ....layouts.arith import ceil_div, div, minimum, select
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
-from .counters import clear_counters
-from .end import end_launch
+from .end import clear_counters, end_launch
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
 from .tail import copy_rows

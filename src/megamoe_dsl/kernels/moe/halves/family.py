@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +23,6 @@ from .arguments import (
     TracedGemmCombineArguments,
 )
 from .config import PARTS, DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
 from .tables_config import RoutingTablesConfig
 
@@ -61,6 +59,15 @@ class EpKernel(Kernel):
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
         return {"sym": symmetric_buffer(config.problem, config.keeps), **traced}
 
+    def function(self, config: EpConfig) -> Callable[..., Any]:
+        if config.arch.has_tensor_memory:
+            from .sm100.kernel import pair_half_kernel
+
+            return pair_half_kernel
+        from .kernel import half_kernel
+
+        return half_kernel
+
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
         order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
@@ -81,12 +88,8 @@ class EpKernel(Kernel):
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         return config.tmem
 
-    @abstractmethod
-    def gemm_arguments(self, config: Any, args: Any) -> Any:
-        """Those of its GEMM, from its own."""
-
     def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
-        fields: list[MapFields] = config.gemm.maps(self.gemm_arguments(config, args))
+        fields: list[MapFields] = config.gemm.maps(config.gemm_arguments(args))
         return fields
 
     def map_names(self, config: EpConfig) -> Sequence[str]:
@@ -100,22 +103,9 @@ class DispatchGroupedGemmKernel(EpKernel):
     name = "dispatch_grouped_gemm"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, DispatchGemmConfig)
 
-    def function(self, config: EpConfig) -> Callable[..., Any]:
-        if config.arch.has_tensor_memory:
-            from .sm100.kernel import dispatch_pair_gemm_kernel
-
-            return dispatch_pair_gemm_kernel
-        from .kernel import dispatch_gemm_kernel
-
-        return dispatch_gemm_kernel
-
     def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
         """A traced kernel has one more."""
         return TracedDispatchGemmArguments if config.trace else DispatchGemmArguments
-
-    def gemm_arguments(self, config: Any, args: Any) -> Any:
-        """Linear1 of the rows that dispatch brings."""
-        return dispatch_gemm_arguments(config, args)
 
 
 class GroupedGemmCombineKernel(EpKernel):
@@ -124,22 +114,9 @@ class GroupedGemmCombineKernel(EpKernel):
     name = "grouped_gemm_combine"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, GemmCombineConfig)
 
-    def function(self, config: EpConfig) -> Callable[..., Any]:
-        if config.arch.has_tensor_memory:
-            from .sm100.kernel import pair_gemm_combine_kernel
-
-            return pair_gemm_combine_kernel
-        from .kernel import gemm_combine_kernel
-
-        return gemm_combine_kernel
-
     def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
         """A traced kernel has one more."""
         return TracedGemmCombineArguments if config.trace else GemmCombineArguments
-
-    def gemm_arguments(self, config: Any, args: Any) -> Any:
-        """Linear2 of the caller's activations."""
-        return combine_gemm_arguments(config, args)
 
 
 class RoutingTablesKernel(Kernel):

@@ -21,90 +21,66 @@ import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
 from ....blocks.gemm.config import LOADER_WARPS
-from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.epilogue_rows import finish_tile
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
 from ....blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
 from ....blocks.rank_barrier import Group
 from ....blocks.setup import end_together, init_barriers, set_up_together, shared_memory
+from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.memory import load_u32, store_shared_u32
-from ....device.warp import set_max_registers
-from . import combine, dispatch, scatter, serial
-from .arguments import DispatchGemmArguments, GemmCombineArguments
-from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .context import ArrivingGemm, EpContext, EpGemm
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
+from . import scatter, serial
+from .combine import combine, tiles_done
+from .config import EpConfig, GemmCombineConfig
+from .context import EpContext, EpGemm
+from .dispatch import dispatch
 from .layouts.symmetric import EpLaunch
 from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
-THREADS = 32 * COMMUNICATION_WARPS
 COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below
+COMMUNICATE: dict[EpLaunch, Callable[..., Any]] = {EpLaunch.DISPATCH: dispatch, EpLaunch.COMBINE: combine}
+
+
+def context(config: EpConfig, args: Any, *maps: Any) -> EpGemm:
+    """What the roles of a CTA need: the GEMM, and the kernel around it."""
+    places = addresses(config.gemm.map_names, maps)
+    ctx = EpContext(config, args, shared_memory(config.smem.region))
+    place = (Int32(0), rank_in_cluster(config.gemm))
+    return EpGemm(config.gemm, config.gemm_arguments(args), places, ctx.smem, *place, ctx)
+
+
+def keep_epoch(ctx: EpContext) -> None:
+    """SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks."""
+    store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
+
+
+def communicates(config: EpConfig) -> WarpRole:
+    """The last warps of a CTA."""
+    first, run = LOADER_WARPS + config.math_warps, COMMUNICATE[config.launch]
+
+    def communicate(gemm: Any, warp: Any) -> None:
+        run(gemm.ep, Group(COMMUNICATION_BARRIER, 32 * COMMUNICATION_WARPS, cute.arch.thread_idx()[0] - 32 * first))
+
+    return WarpRole("communication", None, communicate, config.registers.dispatch if config.registers else 0)
+
+
+def math_group(config: EpConfig) -> Group:
+    """All warps of a CTA that have sums of tiles."""
+    return Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS)
 
 
 @cute.jit
-def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
+def initialize(gemm: EpGemm, warp: Any):
     """Initializes the mbarriers and makes them visible to TMA."""
     if warp == WEIGHTS_WARP:
-        init_barriers(ctx)
+        init_barriers(gemm.ep)
     if warp == TOKENS_WARP:
         prefetch_maps(gemm, ("tokens", "weights", "sfa", "d"))
     if (warp == SCHEDULER_WARP) & (cute.arch.lane_idx() == 0):
-        # SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks.
-        store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
-    set_up_together(ctx)
-
-
-@cute.jit
-def run_loader_warp(ctx: EpContext, gemm: GemmContext, warp: Any):
-    """One of the four before the math warps."""
-    set_max_registers(ctx.config.registers.loader, grow=False)
-    if warp == TOKENS_WARP:
-        load_tokens(gemm)
-    elif warp == WEIGHTS_WARP:
-        load_weights(gemm)
-    elif warp == SCHEDULER_WARP:
-        schedule_tiles(ctx, gemm)
-
-
-def first_communication_warp(config: EpConfig) -> int:
-    return LOADER_WARPS + config.math_warps
-
-
-def communication_group(config: EpConfig) -> Group:
-    """All communication warps of a CTA."""
-    return Group(COMMUNICATION_BARRIER, THREADS, cute.arch.thread_idx()[0] - 32 * first_communication_warp(config))
-
-
-@cute.kernel
-def dispatch_gemm_kernel(
-    config: cutlass.Constexpr[DispatchGemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    tokens_part: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    weights_part: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: DispatchGemmArguments,
-):
-    """One CTA, from set-up to tear-down."""
-    warp = cute.arch.warp_idx()
-    maps = addresses(config.gemm.map_names, (tokens, tokens_part, weights, weights_part, sfa, d))
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    place = (Int32(0), rank_in_cluster(config.gemm))
-    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialize(ctx, gemm, warp)
-    if warp < LOADER_WARPS:
-        run_loader_warp(ctx, gemm, warp)
-    elif warp < first_communication_warp(config):
-        set_max_registers(config.registers.epilogue, grow=True)
-        math(gemm, warp - LOADER_WARPS)
-    else:
-        set_max_registers(config.registers.dispatch, grow=False)
-        dispatch.dispatch(ctx, communication_group(config))
-    end_together(gemm)
+        keep_epoch(gemm.ep)
+    set_up_together(gemm.ep)
 
 
 def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
@@ -114,31 +90,45 @@ def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
     return scatter.finish_tile if config.scatter else finish_tile
 
 
+@cute.jit
+def multiply_for_combine(gemm: EpGemm, warp: Any):
+    """Runs the math warps of Linear2, which also say when all tiles of this CTA are in memory."""
+    config = gemm.ep.config
+    math(gemm, warp, finish_results(config))
+    if cutlass.const_expr(not config.serial):
+        tiles_done(gemm.ep, math_group(config))
+
+
+def roles(config: EpConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
+    multiply = math if config.launch == EpLaunch.DISPATCH else multiply_for_combine
+    loaders = (
+        one_warp("token loader", TOKENS_WARP, load_tokens),
+        one_warp("weight loader", WEIGHTS_WARP, load_weights),
+        one_warp("scheduler", SCHEDULER_WARP, schedule_tiles),
+    )
+    return (
+        warp_group("loaders", range(first), loaders, registers.loader),
+        WarpRole("math", range(first, last), lambda gemm, warp: multiply(gemm, warp - first), registers.epilogue, grows=True),
+        communicates(config),
+    )
+
+
 @cute.kernel
-def gemm_combine_kernel(
-    config: cutlass.Constexpr[GemmCombineConfig],
+def half_kernel(
+    config: cutlass.Constexpr[EpConfig],
     tokens: GridConstant[cuda.TensorMap],
     tokens_part: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
     weights_part: GridConstant[cuda.TensorMap],
     sfa: GridConstant[cuda.TensorMap],
     d: GridConstant[cuda.TensorMap],
-    args: GemmCombineArguments,
+    args: Any,
 ):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    maps = addresses(config.gemm.map_names, (tokens, tokens_part, weights, weights_part, sfa, d))
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
-    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
-    initialize(ctx, gemm, warp)
-    if warp < LOADER_WARPS:
-        run_loader_warp(ctx, gemm, warp)
-    elif warp < first_communication_warp(config):
-        set_max_registers(config.registers.epilogue, grow=True)
-        math(gemm, warp - LOADER_WARPS, finish_results(config))
-        if cutlass.const_expr(not config.serial):
-            combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
-    else:
-        set_max_registers(config.registers.dispatch, grow=False)
-        combine.combine(ctx, communication_group(config))
+    gemm = context(config, args, tokens, tokens_part, weights, weights_part, sfa, d)
+    initialize(gemm, warp)
+    run_roles(roles(config), gemm, warp)
     end_together(gemm)

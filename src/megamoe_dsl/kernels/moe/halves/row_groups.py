@@ -11,7 +11,7 @@ from cutlass import Int32
 from ....device.memory import load_u32
 from ....layouts.arith import ceil_div, minimum
 from .context import EpContext
-from .layouts.pool import padded_rows
+from .layouts.symmetric import padded_rows
 
 LANES = 32
 

@@ -20,17 +20,17 @@ from ....blocks.gemm.tile_scheduler import walk_tiles
 from ....device.memory import load_u32, store_shared_v2
 from ....device.tile_queue import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
-from .context import EpContext
-from .layouts.pool import padded_rows
+from .context import EpContext, EpGemm
+from .layouts.symmetric import padded_rows
 
 
 @cute.jit
-def schedule_tiles(ctx: EpContext, gemm: GemmContext):
+def schedule_tiles(gemm: EpGemm):
     """Runs in the scheduler warp of the first CTA: makes the table of experts, then hands out tiles."""
     if gemm.cta_rank == 0:
-        fill_table(ctx, gemm)
+        fill_table(gemm.ep, gemm)
         # Read here: kept from the start of the kernel it would take a register of every role.
-        walk_tiles(replace(gemm, sm=ctx.sm))
+        walk_tiles(replace(gemm, sm=gemm.ep.sm))
 
 
 @cute.jit

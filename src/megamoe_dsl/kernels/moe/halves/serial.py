@@ -28,7 +28,7 @@ from ....device.warp import sync_warp
 from ....layouts.activity import Activity
 from ....layouts.arith import div, minimum
 from .context import EpContext, EpGemm
-from .counters import clear_counters
+from .end import clear_counters
 from .layouts.watchdog import EpWait
 from .row_groups import LANES, RowGroups, advance_to, first_groups
 from .scheduler import next_task

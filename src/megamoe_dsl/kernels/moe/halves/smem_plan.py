@@ -11,7 +11,6 @@ from ....blocks.gemm.smem_plan import GemmSmemPlan
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ..layouts.combine_plan import CombinePlan
-from .barriers import combine_barrier, pull_barrier
 
 COMMUNICATION_WARPS = 4
 
@@ -85,3 +84,13 @@ class CombineSmemPlan(EpSmemPlan):
     def slot_barrier(self) -> MBarrier:
         """One for each set of slots."""
         return combine_barrier(COMMUNICATION_WARPS * self.combine.sets)
+
+
+def pull_barrier(chunks: int) -> MBarrier:
+    """A barrier for each chunk that the communication warps have on their way together."""
+    return MBarrier("pull", chunks, 1, "the communication warp", "one chunk of a token row", "the communication warp")
+
+
+def combine_barrier(sets: int) -> MBarrier:
+    """A barrier for each set of slots that the communication warps have together."""
+    return MBarrier("combine", sets, 1, "the communication warp", "one piece of a token's top-k results", "the communication warp")

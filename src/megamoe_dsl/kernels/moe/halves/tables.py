@@ -24,8 +24,7 @@ from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
 from .arguments import RoutingTablesArguments
 from .context import EpContext
-from .layouts.pool import padded_rows
-from .layouts.symmetric import EpBarrier, EpLaunch
+from .layouts.symmetric import EpBarrier, padded_rows
 from .tables_config import LANES, WARPS, RoutingTablesConfig
 
 CTA_BARRIER = 1  # named; 0 is that of sync_threads
@@ -161,7 +160,7 @@ def start_rows(ctx: EpContext, thread: Int32, parity: Int32):
 def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: RoutingTablesArguments):
     """The CTA of a rank."""
     thread = Int32(cute.arch.thread_idx()[0])
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.TABLES)
+    ctx = EpContext(config, args, shared_memory(config.smem.region))
     group, warp, lane = Group(CTA_BARRIER, config.num_threads, thread), thread // LANES, thread % LANES
     epoch = load_u32(ctx.at("launch_epoch")) + 1
     # Two sets: a rank may be in its next launch while another still reads this one's.

@@ -13,7 +13,7 @@ from ....layouts.region import U32, Field, Region
 from ....problem import Problem
 from ....target import Target
 from .config import DispatchGemmConfig
-from .layouts.symmetric import Kept
+from .layouts.symmetric import EpLaunch, Kept
 
 WARPS = 32
 LANES = 32
@@ -43,6 +43,7 @@ class RoutingTablesConfig:
 
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
+    launch: ClassVar[EpLaunch] = EpLaunch.TABLES
     keeps: ClassVar[Kept] = Kept.NOTHING
     num_threads: ClassVar[int] = LANES * WARPS
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ....layouts.algebra import Layout
-from ....layouts.arith import Int, ceil_div, div, minimum, select
+from ....layouts.arith import Int, align, ceil_div, div, minimum, select
 from ....recipe import BF16, BITS, COMBINE, Format
-from .combine_row import CombineRow
+from .tile import TILE_ROWS
 
 VECTOR = 8  # channels: BF16 in 16 bytes
 LANES = 32
@@ -102,3 +103,43 @@ def combine_channels(chunk: int) -> Layout:
 def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
     """Address of a lane's vector in a slot with `value_bytes` per channel: combine_channels(chunk)(lane, (0, vector))."""
     return slot + lane * (value_bytes * VECTOR) + vector * (value_bytes * VECTOR * LANES)
+
+
+LINE = 128  # bytes: a row with scales takes whole lines, so that the values of a tile, 128 bytes or 256, come in whole lines too
+BULK = 16  # bytes: bulk copies move multiples
+
+
+@dataclass(frozen=True)
+class CombineRow:
+    """`hidden` values, then, where the format has any, their scales, a byte each."""
+
+    hidden: int
+    format: Format
+
+    @property
+    def scaled(self) -> bool:
+        return self.format.scale is not None
+
+    def holds(self, byte: Int) -> Any:
+        """Whether this byte of a tile of Linear2, counted in the row, is one of the row's values: rows of weights that fill the last tile
+        up give others.  Python's True where no tile has such."""
+        return True if self.hidden % TILE_ROWS == 0 else byte < self.first_scale
+
+    @property
+    def value_bytes(self) -> int:
+        return self.format.element_bits // 8
+
+    @property
+    def first_scale(self) -> int:
+        """Byte of the row's first scale."""
+        return self.format.row_bytes(self.hidden)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of all scales, and what a bulk copy of them moves besides; 0 without scales."""
+        return align(self.format.scales_of(self.hidden), BULK) if self.scaled else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """From one row to the next."""
+        return align(self.first_scale + self.scale_bytes, LINE) if self.scaled else self.first_scale

@@ -11,7 +11,7 @@ from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
 from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED
-from .combine_row import CombineRow
+from .combine_plan import CombineRow
 from .pool import padded_sf_rows, pool_tokens
 from .workspace import workspace
 
@@ -46,7 +46,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
     Either way there is one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
-    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (combine_row.py).
+    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (combine_plan.py).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)

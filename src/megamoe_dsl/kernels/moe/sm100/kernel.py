@@ -20,7 +20,8 @@ import cutlass.cute as cute
 
 from ....blocks.setup import acquire_maps, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
-from ....blocks.warp_roles import WarpRole, run_roles, warps
+from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
+from ....blocks.warp_roles import WarpRole, run_roles, warp_group
 from ....device.cluster import sync_cluster
 from ..arguments import Arguments
 from ..context import Context
@@ -33,7 +34,6 @@ from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .mma import issue_mma
 
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)  # after those before the loaders
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
@@ -49,47 +49,21 @@ def initialize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH
     sync_cluster()
 
 
-@cute.jit
-def finalize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
-    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
-    sync_cluster()
-    if warp == first + SCHEDULER_WARP:
-        tensor_memory.free(ctx)
-
-
-def loader_roles(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, ...]:
+def loaders(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, ...]:
     """The four warps from warp `first` on; the scheduler warp runs `schedule`."""
-    return (
-        WarpRole("token loader", warps(first + TOKENS_WARP), lambda ctx, warp: load_tokens(ctx)),
-        WarpRole("weight loader", warps(first + WEIGHTS_WARP), lambda ctx, warp: load_weights(ctx)),
-        WarpRole("MMA", warps(first + MMA_WARP), lambda ctx, warp: multiply(ctx)),
-        WarpRole("scheduler", None, lambda ctx, warp: run_scheduler(ctx, schedule)),
-    )
-
-
-@cute.jit
-def multiply(ctx: Context):
-    """The MMA warp of the even CTA multiplies for the pair."""
-    if ctx.cta_rank == 0:
-        issue_mma(ctx)
-
-
-def run_scheduler(ctx: Context, schedule: Callable[[Any], Any]) -> None:
-    """The scheduler warp, which has allocated the tensor memory."""
-    tensor_memory.check_first_column(ctx)
-    schedule(ctx)
+    return loader_roles(load_tokens, load_weights, issue_mma, schedule, first)
 
 
 def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    registers, loaders, last = config.registers, loader_roles(schedule_tiles, DISPATCH_WARPS), FIRST_EPILOGUE_WARP
+    registers, last = config.registers, FIRST_EPILOGUE_WARP
 
     def finish(ctx: Any, warp: Any) -> None:
         epilogue(ctx, cute.arch.thread_idx()[0] - 32 * last)
 
     return (
         WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers.dispatch),
-        WarpRole("loaders", range(DISPATCH_WARPS, last), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        warp_group("loaders", range(DISPATCH_WARPS, last), loaders(schedule_tiles, DISPATCH_WARPS), registers.loader),
         WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
     )
 
@@ -101,4 +75,4 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialize(ctx, warp)
     run_roles(roles(config), ctx, warp)
-    finalize(ctx, warp)
+    end_pair(ctx, warp, DISPATCH_WARPS)

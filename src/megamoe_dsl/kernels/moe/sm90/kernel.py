@@ -29,7 +29,7 @@ import cutlass
 import cutlass.cute as cute
 
 from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together, shared_memory
-from ....blocks.warp_roles import WarpRole, run_roles, warps
+from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.e2m1 import store_table
 from ..arguments import Arguments
 from ..context import Context
@@ -63,25 +63,25 @@ def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
     dispatches = WarpRole("dispatch", range(config.dispatch_warps), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
     multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue, grows=True)
     if config.decoded:
-        operands = WarpRole("token and weight loader", warps(2), lambda ctx, warp: load_operands(ctx))
-        schedule = WarpRole("tile scheduler, store", None, lambda ctx, warp: schedule_and_store(ctx))
+        operands = one_warp("token and weight loader", 2, load_operands)
+        schedule = one_warp("tile scheduler, store", None, schedule_and_store)
         others = (dispatches, operands, schedule)
         last = first + config.epilogue_warps
         decode_warps = range(last, last + config.decode_warps)
         return (
-            WarpRole("others", range(first), lambda ctx, warp: run_roles(others, ctx, warp), registers.loader),
+            warp_group("others", range(first), others, registers.loader),
             WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers.decode),
             multiplies,  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
         )
     loaders = (
-        WarpRole("token loader", warps(4), lambda ctx, warp: load_tokens(ctx)),
-        WarpRole("weight loader", warps(5), lambda ctx, warp: load_weights(ctx)),
-        WarpRole("store", warps(6), lambda ctx, warp: store_tiles(ctx)),
-        WarpRole("tile scheduler", None, lambda ctx, warp: schedule_tiles(ctx)),
+        one_warp("token loader", 4, load_tokens),
+        one_warp("weight loader", 5, load_weights),
+        one_warp("store", 6, store_tiles),
+        one_warp("tile scheduler", None, schedule_tiles),
     )
     return (
         WarpRole(dispatches.name, dispatches.warps, dispatches.run, registers.dispatch),
-        WarpRole("loaders", range(config.dispatch_warps, first), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        warp_group("loaders", range(config.dispatch_warps, first), loaders, registers.loader),
         multiplies,
     )
 

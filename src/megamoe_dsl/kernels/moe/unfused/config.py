@@ -13,8 +13,7 @@ from ....schedule import FC1
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import LANE_VECTOR
 from ..layouts.tile import LOADER_WARPS
-from .smem_plan import StagePlan
-from .stage import LAYER_STAGES, STAGE_NAMES, LayerStage
+from .stage import LAYER_STAGES, STAGE_NAMES, LayerStage, StagePlan
 
 BLOCKS_PER_PART = 4
 """Blocks of 128 intermediate channels that a warp of SwiGLU takes at a time, eight lanes each."""

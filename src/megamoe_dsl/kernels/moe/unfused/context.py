@@ -13,7 +13,7 @@ from ....blocks.setup import shared_memory
 from ....recipe import BF16, COMBINE
 from ....schedule import FC1
 from ..context import Context
-from ..layouts.combine_row import CombineRow
+from ..layouts.combine_plan import CombineRow
 from ..results import Bf16Results
 from .config import StageConfig
 from .stage import stage_results

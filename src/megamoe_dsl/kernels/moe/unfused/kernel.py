@@ -30,14 +30,15 @@ from ....arch import SM90, SM100
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together
 from ....blocks.sm90.math_thread import MathThread
-from ....blocks.warp_roles import WarpRole, run_roles
+from ....blocks.sm100.pair_warps import end_pair
+from ....blocks.warp_roles import WarpRole, run_roles, warp_group
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier
 from ..arguments import Arguments, BiasedStageArguments, StageArguments
-from ..clean import clean_workspace
 from ..combine import combine_tokens
+from ..dispatch import clean_workspace
 from ..exchange_counts import THREADS, exchange_counts
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
 from ..layouts.workspace import RankBarrier
@@ -57,7 +58,6 @@ from .swiglu import activate_part, activate_scaled, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
-FIRST_LOADER = 0
 LOADERS = (load_tokens, load_weights, schedule_tiles)
 """By the number of their warp."""
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
@@ -92,18 +92,18 @@ def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments
 
 
 @cute.jit
+def run_math_warp(ctx: StageContext, warp: Any):
+    """One of the warps behind the loaders."""
+    index = warp - LOADER_WARPS
+    compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+
+
+@cute.jit
 def run_loader_warp(ctx: StageContext, warp: Any):
     """One of the loaders, by its number."""
     for index in cutlass.range_constexpr(len(LOADERS)):
         if warp == index:
             LOADERS[index](ctx)
-
-
-@cute.jit
-def run_math_warp(ctx: StageContext, warp: Any):
-    """One of the warps behind the loaders."""
-    index = warp - LOADER_WARPS
-    compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
 
 
 def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
@@ -125,13 +125,13 @@ def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
 
 def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA of a linear stage on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
-    registers, loaders = config.registers, sm100.loader_roles(schedule_tiles, FIRST_LOADER)
+    registers = config.registers
 
     def finish(ctx: Any, warp: Any) -> None:
         finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
 
     return (
-        WarpRole("loaders", range(LOADER_WARPS), lambda ctx, warp: run_roles(loaders, ctx, warp), registers.loader),
+        warp_group("loaders", range(LOADER_WARPS), sm100.loaders(schedule_tiles), registers.loader),
         WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
     )
 
@@ -140,9 +140,9 @@ def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
     """One CTA of a grouped GEMM on SM100."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    sm100.initialize(ctx, warp, FIRST_LOADER)
+    sm100.initialize(ctx, warp, 0)
     run_roles(pair_roles(config), ctx, warp)
-    sm100.finalize(ctx, warp, FIRST_LOADER)
+    end_pair(ctx, warp)
 
 
 @cute.kernel

@@ -7,8 +7,9 @@ to the even one, whose MMA warp sees both -, *empty* - the tensor cores have fin
 from __future__ import annotations
 
 from .....layouts.mbarrier import MBarrier
-from .threads import GATHER_WARPS
 
+GATHER_WARPS = 4
+"""Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
 LISTS = 2
 """Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 

@@ -25,16 +25,13 @@ from .....device.tma import wait_group_read
 from .....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ....sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
-from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, write_address
+from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, write_address
 from ....sm100.results import ResultPart, stage_pass
 from ...context import GemmContext
-from ...sm100.config import PASS_ROWS
 from ...sm100.epilogue import FIRST_BARRIER
 from ...sm100.factor import load_factor, with_factor
 from ...work_tile import GemmTile
 from .gate_up import first_gate
-from .gate_up_bf16 import finish_gate_up_bf16
-from .gate_up_nvfp4 import finish_gate_up_nvfp4
 from .preactivations import store_preactivations
 from .scatter import scatter_pass
 
@@ -100,22 +97,20 @@ def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row:
         store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
 
 
-def finish_of(ctx: GemmContext) -> Callable[..., Any]:
-    """What finishes a tile of the problem."""
-    problem = ctx.config.problem
-    if not problem.gate_up:
-        return finish_results
-    if problem.hidden.factor:
-        return finish_gate_up_nvfp4
-    return finish_gate_up if problem.hidden.scale else finish_gate_up_bf16
-
-
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
+def finish_tile(
+    ctx: GemmContext,
+    tile: GemmTile,
+    column: Int32,
+    group: Int32,
+    warp: Int32,
+    lane: Int32,
+    finish_part: cutlass.Constexpr[Callable[..., Any]],
+):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
     config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
     n_block = tile.n_block * config.cluster + ctx.cta_rank
     if cutlass.const_expr(config.consumers > 1):
         n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
     shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
-    finish_of(ctx)(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
+    finish_part(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))

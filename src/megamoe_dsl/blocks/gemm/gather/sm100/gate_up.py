@@ -1,36 +1,35 @@
-"""Rows of B of gate and up as a tile has them: 8 of gate, the 8 of up that belong to them, and so on, wherever they lie in B.
-
-Gate and up of a channel then lie in one thread of the epilogue.  One box of five dimensions brings a CTA's channels, 64 for each consumer:
-K, eight rows, gate or up, eights of channels, experts; that gate and up lie apart, or alternate, is a matter of strides.
-"""
+"""Gate and up of a tile: rows of B as the loader fetches them (sm100/weights.py), and where a thread has their sums."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from .....hardware.map_fields import MapFields
-from ....sm100.operand_maps import weight_rows
-from ..problem import INTERLEAVED, UP_FIRST, GatherGemmProblem
+from cutlass import Int32
 
-RUN = 8  # rows of gate, then of up
-
-
-def runs_of_cta(config: Any) -> int:
-    """A CTA's part of a tile has so many runs of `RUN` rows of gate, and as many of up."""
-    return config.stage.weight_rows // (2 * RUN)
+from .....device.tma import load_box_5d
+from ....sm100.load import PairOperand
+from ...context import GemmContext
+from ...sm100.load import weight_operand
+from ...work_tile import GemmTile
+from ..problem import UP_FIRST, GatherGemmProblem
 
 
-def gate_up_rows(config: Any, address: Any) -> MapFields:
-    """The tensor map of B."""
-    problem = config.problem
-    flat = weight_rows(address, problem.k, problem.n, config.k_block)
-    (row,) = flat.strides
-    dims = (flat.dims[0], RUN, 2, problem.n // (2 * RUN), problem.num_groups)
-    if problem.gate_up == INTERLEAVED:
-        strides = (2 * row, row, 2 * RUN * row, problem.n * row)
-    else:
-        strides = (row, problem.n // 2 * row, RUN * row, problem.n * row)
-    return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, runs_of_cta(config), 1))
+@dataclass(frozen=True)
+class GateUpOperand(PairOperand):
+    """`row` counts runs of gate of the expert."""
+
+    expert: Int32
+
+    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
+        load_box_5d(destination, self.rows, full, (x, 0, 0, self.row, self.expert))
+
+
+def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
+    """A CTA's part of a tile."""
+    whole, config = weight_operand(ctx, tile), ctx.config
+    first = (tile.n_block * config.cluster + ctx.cta_rank) * config.weights.runs(config)
+    return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)
 
 
 def first_gate(problem: GatherGemmProblem) -> int:

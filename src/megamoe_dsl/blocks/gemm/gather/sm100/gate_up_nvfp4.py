@@ -23,9 +23,9 @@ from .....layouts.arith import select
 from ....quantize import divided, ue4m3_scale
 from ....sm100.activated_rows import OUTPUTS, activate_channels
 from ....sm100.epilogue_tile import FC1_CHANNELS
+from ....sm100.result_tile import PASS_ROWS
 from ....sm100.results import ResultPart
 from ...context import GemmContext
-from ...sm100.config import PASS_ROWS
 from ...sm100.factor import load_factor
 from ...tile import WARPS_PER_GROUP
 from ...work_tile import GemmTile

@@ -31,10 +31,10 @@ from .....layouts.activity import Activity, Role
 from .....layouts.arith import select
 from .....schedule.fused_moe import mma_tokens
 from ...context import GemmContext
+from ...sm100.mma import issue_mma
 from ...work_tile import GemmTile, next_tile
-from .barriers import LISTS
+from .barriers import GATHER_WARPS, LISTS
 from .stage import CopiedStage
-from .threads import GATHER_WARPS
 
 ROWS = 4  # of a gather4
 WORD = 4  # bytes
@@ -169,6 +169,15 @@ def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: An
         rows = ctx.config.block_m // ctx.config.cluster
         own = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
         load_tile_of_pairs(own, ctx.maps.tokens, full, x, first + ctx.pair * rows, ctx.same_rows)
+
+
+@cute.jit
+def multiply_or_announce(ctx: GemmContext):
+    """The MMA warp; the same warp of the odd CTA, where threads copy scales."""
+    if ctx.place_in_pair == 0:
+        issue_mma(ctx)
+    elif cutlass.const_expr(ctx.config.problem.formats.scaled):
+        announce_scales(ctx)
 
 
 @cute.jit

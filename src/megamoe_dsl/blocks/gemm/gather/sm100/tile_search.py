@@ -5,7 +5,7 @@ Every expert has its row blocks added to those before it, as 16 bits; of every 3
 
 | role           | waits           | signals        |
 |---|---|---|
-| schedule_tiles | work_tile_empty | work_tile_full |
+| schedule_experts | work_tile_empty | work_tile_full |
 """
 
 from __future__ import annotations
@@ -71,21 +71,22 @@ def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
 
 
 @cute.jit
-def schedule_tiles(ctx: GemmContext):
-    """The scheduler warp of the even CTA, once the table of groups is there."""
-    config, queue = ctx.config, ctx.first_tile
-    total = add_up_tiles(ctx) * config.n_blocks
-    number = first_number(ctx.sm, config)
-    while number < total:
-        publish_tile(queue, tile_words(ctx, number))
-        queue = queue.next()
-        if cutlass.const_expr(config.dynamic_schedule):
-            number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
-            if number >= total:
-                reset_counter(ctx, number, total)
-        else:
-            number = number + config.first_fetch
-    publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+def schedule_experts(ctx: GemmContext):
+    """The scheduler warp of the cluster's first CTA, once the table of groups is there."""
+    if ctx.cta_rank == 0:
+        config, queue = ctx.config, ctx.first_tile
+        total = add_up_tiles(ctx) * config.n_blocks
+        number = first_number(ctx.sm, config)
+        while number < total:
+            publish_tile(queue, tile_words(ctx, number))
+            queue = queue.next()
+            if cutlass.const_expr(config.dynamic_schedule):
+                number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
+                if number >= total:
+                    reset_counter(ctx, number, total)
+            else:
+                number = number + config.first_fetch
+        publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
 
 
 @cute.jit

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 from .....hardware.scale_factors import CHANNELS_PER_WORD
+from .....layouts.arith import Int, align, ceil_div
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from .....problem import Problem
 from .....recipe import UE8M0
 from ...layouts.symmetric import CODES
-from .pool import pool_rows
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
@@ -139,3 +140,33 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
         *kept_fields(keeps, rows, hidden),
     )
+
+
+def field_address(config: Any, base: Any, name: str, *index: Any) -> Any:
+    """Address in the symmetric buffer that starts at `base`, for a kernel of this configuration: of the fields that launches have for
+    themselves, its own."""
+    own = (int(config.launch),) if name in PER_LAUNCH else ()
+    return symmetric_buffer(config.problem, config.keeps).address(base, name, *own, *index)
+
+
+ROW_BLOCK = 128
+"""Rows: a whole number of tiles of every height.  What a tile reads beyond its expert's rows belongs to nobody."""
+
+
+def pool_rows(problem: Problem) -> int:
+    """Rows that hold any routing: every token of every rank on as many local experts as top-k allows."""
+    received = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
+    return (received + problem.experts_per_rank * (ROW_BLOCK - 1)) // ROW_BLOCK * ROW_BLOCK
+
+
+def padded_rows(rows: Int) -> Int:
+    """That an expert with so many rows takes."""
+    return ceil_div(rows, ROW_BLOCK) * ROW_BLOCK
+
+
+def first_rows(rows: list[int]) -> list[int]:
+    """First row of each local expert, of which these are the rows, and one entry more: the rows in use."""
+    first = [0]
+    for count in rows:
+        first.append(first[-1] + align(count, ROW_BLOCK))
+    return first

@@ -20,94 +20,36 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from .....blocks.gemm.context import GemmContext
-from .....blocks.gemm.setup import addresses, prefetch_maps
-from .....blocks.gemm.sm100.config import LOADER_WARPS
+from .....blocks.gemm.setup import prefetch_maps
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
 from .....blocks.gemm.sm100.load import load_tokens, load_weights
-from .....blocks.gemm.sm100.mma import issue_in_even_cta
-from .....blocks.rank_barrier import Group, arrive
-from .....blocks.setup import init_barriers, shared_memory
+from .....blocks.gemm.sm100.mma import issue_mma
+from .....blocks.rank_barrier import arrive
+from .....blocks.setup import init_barriers
 from .....blocks.sm100 import tensor_memory
-from .....blocks.warp_roles import WarpRole, run_roles, warps
+from .....blocks.sm100.pair_warps import LOADER_WARPS, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
+from .....blocks.warp_roles import WarpRole, run_roles, warp_group
 from .....device.cluster import sync_cluster
-from .....device.memory import load_u32, store_shared_u32
-from ..arguments import DispatchGemmArguments, GemmCombineArguments
-from ..combine import combine
-from ..config import DispatchGemmConfig, GemmCombineConfig
-from ..context import ArrivingGemm, EpContext, EpGemm
-from ..dispatch import dispatch
-from ..gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
-from ..kernel import MATH_BARRIER, communication_group, first_communication_warp
+from ..config import EpConfig, GemmCombineConfig
+from ..context import EpGemm
+from ..kernel import communicates, context, keep_epoch, math_group
 from ..layouts.symmetric import EpBarrier, EpLaunch
 from ..scheduler import schedule_tiles
 from .scatter import keep_tile, send_tile
 
-MAPS = ("tokens", "sfa", "weights", "sfb")
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
-
 
 @cute.jit
-def initialize(ctx: EpContext, gemm: GemmContext, warp: Any):
+def initialize(gemm: EpGemm, warp: Any):
     """mbarriers and TMEM, visible to the pair."""
     if warp == WEIGHTS_WARP:
-        init_barriers(ctx)
+        init_barriers(gemm.ep)
     if warp == TOKENS_WARP:
-        prefetch_maps(gemm, MAPS)
+        prefetch_maps(gemm, gemm.config.map_names)
     if warp == SCHEDULER_WARP:
         tensor_memory.allocate(gemm)
         if cute.arch.lane_idx() == 0:
-            # SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks.
-            store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
+            keep_epoch(gemm.ep)
     sync_cluster()
-
-
-@cute.jit
-def schedule(gemm: Any):
-    """Runs the scheduler warp, which traps unless its tensor memory begins at column 0 and then schedules tiles."""
-    tensor_memory.check_first_column(gemm)
-    schedule_tiles(gemm.ep, gemm)
-
-
-LOADERS = (
-    WarpRole("token loader", warps(TOKENS_WARP), lambda gemm, warp: load_tokens(gemm)),
-    WarpRole("weight loader", warps(WEIGHTS_WARP), lambda gemm, warp: load_weights(gemm)),
-    WarpRole("MMA", warps(MMA_WARP), lambda gemm, warp: issue_in_even_cta(gemm)),
-    WarpRole("scheduler", None, lambda gemm, warp: schedule(gemm)),
-)
-
-
-@cute.jit
-def finalize(gemm: GemmContext, warp: Any):
-    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
-    sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tensor_memory.free(gemm)
-
-
-@cute.kernel
-def dispatch_pair_gemm_kernel(
-    config: cutlass.Constexpr[DispatchGemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    sfb: GridConstant[cuda.TensorMap],
-    args: DispatchGemmArguments,
-):
-    """One CTA, from set-up to tear-down."""
-    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = addresses(MAPS, (tokens, sfa, weights, sfb))
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialize(ctx, gemm, warp)
-    if warp < LOADER_WARPS:
-        run_roles(LOADERS, gemm, warp)
-    elif warp < first_communication_warp(config):
-        epilogue(gemm, thread - 32 * LOADER_WARPS)
-    else:
-        dispatch(ctx, communication_group(config))
-    finalize(gemm, warp)
 
 
 def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
@@ -117,29 +59,39 @@ def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
     return send_tile if config.scatter else store_tile_of
 
 
+@cute.jit
+def finish_tiles(gemm: EpGemm):
+    """Runs the epilogue warps, which for combine say when all tiles of this CTA are in memory."""
+    config, group = gemm.ep.config, math_group(gemm.ep.config)
+    if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
+        epilogue(gemm, group.thread)
+    else:
+        epilogue(gemm, group.thread, finish_results(config))
+        if cutlass.const_expr(not config.serial):
+            arrive(gemm.ep, group, EpBarrier.RESULTS)
+
+
+def roles(config: EpConfig) -> tuple[WarpRole, ...]:
+    """All warps of a CTA."""
+    return (
+        warp_group("loaders", range(LOADER_WARPS), loader_roles(load_tokens, load_weights, issue_mma, schedule_tiles)),
+        WarpRole("epilogue", range(LOADER_WARPS, LOADER_WARPS + config.math_warps), lambda gemm, warp: finish_tiles(gemm)),
+        communicates(config),
+    )
+
+
 @cute.kernel
-def pair_gemm_combine_kernel(
-    config: cutlass.Constexpr[GemmCombineConfig],
+def pair_half_kernel(
+    config: cutlass.Constexpr[EpConfig],
     tokens: GridConstant[cuda.TensorMap],
     sfa: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
     sfb: GridConstant[cuda.TensorMap],
-    args: GemmCombineArguments,
+    args: Any,
 ):
     """One CTA, from set-up to tear-down."""
-    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = addresses(MAPS, (tokens, sfa, weights, sfb))
-    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
-    place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, *place, ctx)
-    initialize(ctx, gemm, warp)
-    if warp < LOADER_WARPS:
-        run_roles(LOADERS, gemm, warp)
-    elif warp < first_communication_warp(config):
-        group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
-        epilogue(gemm, group.thread, finish_results(config))
-        if cutlass.const_expr(not config.serial):
-            arrive(ctx, group, EpBarrier.RESULTS)
-    else:
-        combine(ctx, communication_group(config))
-    finalize(gemm, warp)
+    warp = cute.arch.warp_idx()
+    gemm = context(config, args, tokens, sfa, weights, sfb)
+    initialize(gemm, warp)
+    run_roles(roles(config), gemm, warp)
+    end_pair(gemm, warp)

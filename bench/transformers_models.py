@@ -1,0 +1,344 @@
+"""Times models of transformers, with random weights, by what computes their experts: this project, or transformers itself.
+
+    python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
+    python bench/transformers_models.py run FOLDER [--models ...] [--out FOLDER]      where a GPU and transformers are
+    python bench/transformers_models.py table FILE      anywhere: the tables of docs/transformers.md
+
+For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
+a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.target import Target
+from moe_layers.compile import compile_missing
+from records import save_each
+
+OURS, EAGER = "megamoe", "eager"
+OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
+TURNS, STEPS = 5, 16
+CACHED = 128
+"""Tokens of a prompt before decoding."""
+GREEDY = 24
+"""Tokens that each implementation generates."""
+BATCHED_ROWS = 256
+"""More rows than these make `batched_mm` copy more weights than a GPU has memory for."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A class of transformers, its configuration, and the shape of its experts."""
+
+    name: str
+    config: dict[str, Any]
+    layer: ExpertLayer
+    prompts: tuple[int, ...] = (512, 2048, 8192)
+    batches: tuple[int, ...] = (1, 8, 32, 128)
+    device: str = "cuda"
+
+    @property
+    def token_counts(self) -> set[int]:
+        """Of all calls of a layer."""
+        return {*self.prompts, *self.batches, *(batch * CACHED for batch in self.batches), 1}
+
+    def make(self) -> Any:
+        """The model on its device, in BF16."""
+        import transformers
+
+        config = getattr(transformers, f"{self.name}Config")(**self.config)
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device(self.device):
+                model = getattr(transformers, f"{self.name}ForCausalLM")(config)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return model.eval().requires_grad_(False)
+
+
+QWEN3_30B = Model(
+    "Qwen3Moe",
+    {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+    },
+    ExpertLayer(2048, 768, 128, 8, recipe="bf16xbf16"),
+)
+MIXTRAL = Model(
+    "Mixtral",
+    {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+        "max_position_embeddings": 32768,
+    },
+    ExpertLayer(4096, 14336, 8, 2, recipe="bf16xbf16"),
+)
+TINY = Model(
+    "Qwen3Moe",
+    {
+        **QWEN3_30B.config,
+        **{"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 64},
+        **{"num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
+    },
+    ExpertLayer(128, 128, 4, 2, recipe="bf16xbf16"),
+    (3, 5),
+    (1, 2),
+    "cpu",
+)
+MODELS = {"qwen3-30b-a3b": QWEN3_30B, "mixtral-8x7b": MIXTRAL, "tiny": TINY}
+"""By their public `config.json`; `tiny` is for trying this script without a GPU."""
+
+
+def compile_models(models: list[Model], folder: Path, target: Target) -> int:
+    """Compiles what the folder lacks; how many kernels."""
+    configs = {config: None for model in models for tokens in sorted(model.token_counts) for config in model.layer.configs(target, tokens)}
+    return compile_missing(list(configs), folder)
+
+
+@dataclass
+class Timed:
+    """A model on its device, timed by implementation."""
+
+    model: Model
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.module = self.model.make()
+        self.names = [OURS]
+        for name in OTHERS:
+            try:
+                self.use(name)
+                self.first_token(16)
+            except Exception as error:  # whatever another implementation raises is a reason to leave it out
+                self.refused[name] = f"{type(error).__name__}: {error}"[:200]
+            else:
+                self.names.append(name)
+
+    def use(self, name: str) -> None:
+        self.module.set_experts_implementation(name)
+
+    def wait(self) -> None:
+        if self.model.device == "cuda":
+            torch.cuda.synchronize()
+
+    def tokens(self, *shape: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(sum(shape))
+        return torch.randint(0, self.model.config["vocab_size"], shape, generator=generator).to(self.model.device)
+
+    def first_token(self, length: int) -> float:
+        """Milliseconds from a prompt to its last token's logits."""
+        prompt = self.tokens(1, length)
+        self.wait()
+        begun = time.perf_counter()
+        self.module(prompt, use_cache=True, logits_to_keep=1)
+        self.wait()
+        return 1e3 * (time.perf_counter() - begun)
+
+    def decoding(self, batch: int) -> float:
+        """Milliseconds of a decoding step as `generate` makes it, behind a cache of `CACHED` tokens."""
+        cache = self.module(self.tokens(batch, CACHED), use_cache=True, logits_to_keep=1).past_key_values
+        step = self.tokens(batch, 1)
+        self.module(step, past_key_values=cache, use_cache=True)
+        self.wait()
+        begun = time.perf_counter()
+        for _ in range(STEPS):
+            self.module(step, past_key_values=cache, use_cache=True)
+        self.wait()
+        return 1e3 * (time.perf_counter() - begun) / STEPS
+
+    def graph(self, batch: int) -> Callable[[], None]:
+        """A decoding step as a CUDA graph, behind as long a cache."""
+        from transformers import StaticCache
+
+        cache = StaticCache(config=self.module.config, max_cache_len=2 * CACHED)
+        self.module(self.tokens(batch, CACHED), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
+        mask = {"full_attention": torch.ones(batch, 1, 1, 2 * CACHED, dtype=torch.bool, device=self.model.device)}
+
+        def run() -> None:
+            self.module(step, past_key_values=cache, position_ids=place, attention_mask=mask["full_attention"], use_cache=True)
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run()
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph.replay
+
+    def replaying(self, replay: Callable[[], None]) -> float:
+        """Milliseconds of a replay."""
+        replay()
+        self.wait()
+        begun = time.perf_counter()
+        for _ in range(STEPS):
+            replay()
+        self.wait()
+        return 1e3 * (time.perf_counter() - begun) / STEPS
+
+    def fits(self, name: str, rows: int) -> bool:
+        return name != "batched_mm" or rows * self.model.layer.topk <= BATCHED_ROWS
+
+    def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] = ()) -> dict[str, dict[str, float]]:
+        """Median, least and most of `TURNS` turns of each implementation, or of those `among`; each runs once before, uncounted."""
+        names, found = list(among) or [name for name in self.names if self.fits(name, rows)], dict[str, list[float]]()
+        order = random.Random(rows)
+        for turn in range(TURNS + 1):
+            for name in order.sample(names, len(names)):
+                self.use(name)
+                took = measure(name)
+                if turn:
+                    found.setdefault(name, []).append(took)
+        return {name: {"median": statistics.median(one), "low": min(one), "high": max(one)} for name, one in found.items()}
+
+    def records(self, label: str) -> Iterator[dict[str, Any]]:
+        """One of each prompt and batch, and one of numbers that are not times."""
+        head = {"model": label, "layers": self.model.config["num_hidden_layers"]}
+        yield {**head, "what": "agreement", "refused": self.refused, **self.agreement()}
+        for length in self.model.prompts:
+            ms = self.in_turns(lambda name, length=length: self.first_token(length), length)
+            yield {**head, "what": "first token", "tokens": length, "ms": ms, "peak_gib": self.peaks(length)}
+        for batch in self.model.batches:
+            yield {**head, "what": "decoding", "batch": batch, "ms": self.in_turns(lambda name, batch=batch: self.decoding(batch), batch)}
+            if self.model.device == "cuda":
+                yield {**head, "what": "decoding, CUDA graph", "batch": batch, **self.graphs(batch)}
+
+    def graphs(self, batch: int) -> dict[str, Any]:
+        replays, refused = dict[str, Callable[[], None]](), {}
+        for name in self.names:
+            self.use(name)
+            try:
+                if self.fits(name, batch):
+                    replays[name] = self.graph(batch)
+            except Exception as error:
+                refused[name] = f"{type(error).__name__}: {error}"[:200]
+        return {"ms": self.in_turns(lambda name: self.replaying(replays[name]), batch, replays), "refused": refused}
+
+    def peaks(self, length: int) -> dict[str, float]:
+        """GiB allocated at most while a prompt is read, weights included."""
+        found = {}
+        for name in self.names if self.model.device == "cuda" else ():
+            if self.fits(name, length):
+                self.use(name)
+                gc.collect()
+                torch.cuda.reset_peak_memory_stats()
+                self.first_token(length)
+                found[name] = torch.cuda.max_memory_allocated() / 2**30
+        return found
+
+    def agreement(self) -> dict[str, Any]:
+        """Of each implementation: the relative distance of logits to eager's, how often the largest is the same one, and the greedy
+        tokens that are, with eager's margin between the first two logits where they part."""
+        prompt, found = self.tokens(1, self.model.prompts[0]), {}
+        self.use(EAGER)
+        expected = self.module(prompt, use_cache=False).logits[0].float()
+        greedy = self.greedy()
+        for name in self.names:
+            if self.fits(name, prompt.shape[1]):
+                self.use(name)
+                logits = self.module(prompt, use_cache=False).logits[0].float()
+                same, own = (logits.argmax(1) == expected.argmax(1)).double().mean().item(), self.greedy()
+                parted = (own != greedy).nonzero()
+                first = int(parted[0]) if len(parted) else GREEDY
+                distance = ((logits - expected).norm() / expected.norm()).item()
+                found[name] = {"distance": distance, "same_largest": same, "same_tokens": first, "margin": self.margin(greedy, first)}
+        return {"agreement": found}
+
+    def greedy(self) -> torch.Tensor:
+        prompt = self.tokens(1, 32)
+        return self.module.generate(prompt, max_new_tokens=GREEDY, min_new_tokens=GREEDY, do_sample=False, pad_token_id=0)[0, 32:]
+
+    def margin(self, greedy: torch.Tensor, place: int) -> float | None:
+        """Between the two largest logits of eager at a place of what it generated; None behind the last."""
+        if place == GREEDY:
+            return None
+        self.use(EAGER)
+        before = torch.cat([self.tokens(1, 32)[0], greedy[:place]])[None]
+        two = self.module(before, use_cache=False, logits_to_keep=1).logits[0, -1].float().topk(2).values
+        return float(two[0] - two[1])
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record in a line."""
+    if record["what"] == "agreement":
+        return f"{record['model']}: {json.dumps(record['agreement'])} refused {json.dumps(record['refused'])}"
+    ms = "  ".join(f"{name} {one['median']:.2f}" for name, one in record["ms"].items())
+    return f"{record['model']} {record['what']} {record.get('tokens', record.get('batch'))}: {ms} {record.get('refused') or ''}"
+
+
+def tables(records: list[dict[str, Any]]) -> str:
+    """Markdown, a table for each model and kind of record."""
+    lines: list[str] = []
+    kinds = dict.fromkeys((one["model"], one["what"]) for one in records if "ms" in one)
+    for model, what in kinds:
+        rows = [one for one in records if (one["model"], one["what"]) == (model, what)]
+        names = list(dict.fromkeys(name for one in rows for name in one["ms"]))
+        size = "tokens" if "tokens" in rows[0] else "batch"
+        lines += ["", f"{model}, {what}, ms:", "", f"| {size} | " + " | ".join([*names, "best other / ours"]) + " |"]
+        lines.append("| --- " * (len(names) + 2) + "|")
+        for one in rows:
+            medians = {name: one["ms"][name]["median"] for name in names if name in one["ms"]}
+            best = min(value for name, value in medians.items() if name != OURS)
+            cells = [f"{medians[name]:.2f}" if name in medians else "" for name in names]
+            lines.append(f"| {one[size]} | " + " | ".join([*cells, f"**{best / medians[OURS]:.2f}**"]) + " |")
+    return "\n".join(lines[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=["qwen3-30b-a3b"])
+    parser.add_argument("--out", type=Path, default=Path())
+    given = parser.parse_args()
+    if given.what == "table":
+        print(tables(json.loads(given.folder.read_text())["records"]))
+        return
+    if given.what == "prepare":
+        print(f"{compile_models([MODELS[name] for name in given.models], given.folder, Target.typical('sm_90a'))} kernels")
+        return
+    os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
+
+    with torch.no_grad():
+        every = (record for name in given.models for record in Timed(MODELS[name]).records(name))
+        save_each(given.out, "transformers", every, line_of)
+
+
+if __name__ == "__main__":
+    main()

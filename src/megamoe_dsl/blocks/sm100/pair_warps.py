@@ -1,0 +1,49 @@
+"""What CTA pairs have in common in every kernel that multiplies with tensor memory: the first warps of a CTA, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from ...device.cluster import sync_cluster
+from ..warp_roles import WarpRole, one_warp
+from . import tensor_memory
+
+LOADER_WARPS = 4
+TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
+"""By their place among the first warps; the scheduler warp also allocates tensor memory."""
+Run = Callable[[Any], Any]
+
+
+def loader_roles(load_tokens: Run, load_weights: Run, multiply: Run, schedule: Run, first: int = 0) -> tuple[WarpRole, ...]:
+    """The four warps from warp `first` on; `multiply` runs in the even CTA."""
+    return (
+        one_warp("token loader", first + TOKENS_WARP, load_tokens),
+        one_warp("weight loader", first + WEIGHTS_WARP, load_weights),
+        one_warp("MMA", first + MMA_WARP, lambda ctx: run_in_even_cta(ctx, multiply)),
+        one_warp("scheduler", None, lambda ctx: run_scheduler(ctx, schedule)),
+    )
+
+
+@cute.jit
+def run_in_even_cta(ctx: Any, multiply: cutlass.Constexpr[Run]):
+    """One warp multiplies for the pair."""
+    if ctx.cta_rank == 0:
+        multiply(ctx)
+
+
+def run_scheduler(ctx: Any, schedule: Run) -> None:
+    """Traps unless the tensor memory that this warp has allocated begins at column 0."""
+    tensor_memory.check_first_column(ctx)
+    schedule(ctx)
+
+
+@cute.jit
+def end_pair(ctx: Any, warp: Any, first: cutlass.Constexpr[int] = 0):
+    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
+    sync_cluster()
+    if warp == first + SCHEDULER_WARP:
+        tensor_memory.free(ctx)

@@ -1,0 +1,28 @@
+"""The script that times models of transformers, with a model that a CPU computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
+import transformers_models
+from transformers_models import OURS, TINY, Timed, tables
+
+
+def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_models, "TURNS", 1)
+    monkeypatch.setattr(transformers_models, "STEPS", 1)
+    with torch.no_grad():
+        agreement, *timed = Timed(TINY).records("tiny")
+    ours = agreement["agreement"][OURS]
+    assert 0 < ours["distance"] < 0.01 and ours["same_largest"] == 1 and ours["same_tokens"] == transformers_models.GREEDY
+    assert [(one["what"], one.get("tokens"), one.get("batch")) for one in timed] == [
+        ("first token", 3, None),
+        ("first token", 5, None),
+        ("decoding", None, 1),
+        ("decoding", None, 2),
+    ]
+    assert all({OURS, "grouped_mm"} <= set(one["ms"]) for one in timed)
+    record = {**timed[0], "ms": {OURS: {"median": 2.0}, "grouped_mm": {"median": 5.0}, "batched_mm": {"median": 6.0}}}
+    assert tables([record]).splitlines()[-1] == "| 3 | 2.00 | 5.00 | 6.00 | **2.50** |"
