@@ -2,7 +2,7 @@
 GPU, to the bit, and the host waits for none of them.
 
     python bench/graph_soak.py prepare FOLDER                    where the DSL is: compiles the kernels
-    python bench/graph_soak.py run FOLDER [--seconds 420] [--only moe,gemm] [--out RESULTS]      on one GPU
+    python bench/graph_soak.py run FOLDER [--seconds 240] [--only moe,gemm] [--out RESULTS]      on one GPU
 
 A case has sets of inputs, which differ in routing (even, uneven, masked, all slots masked) and in their numbers of tokens.  The right
 result of a set is its first one, launched alone.  Then its calls follow one another in many orders: in graphs, where calls lie back to
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path, help="of what `prepare` makes and `run` takes")
     parser.add_argument("--only", help="first words of cases, separated by commas")
-    parser.add_argument("--seconds", type=float, default=420.0, help="of launches; setting up takes a minute more")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of launches; setting up takes a minute more")
     parser.add_argument("--graphs", type=at_least(1), default=4, help="of every case")
     parser.add_argument("--calls", type=at_least(1), default=64, help="of every graph")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")

@@ -19,7 +19,6 @@ from typing import Any
 from baselines import find_baseline
 from baselines.layer import LayerBeside
 from call_times import CALLS, REPEATS, measure_host, text_of
-from layer_configs import layer_configs
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
@@ -27,6 +26,7 @@ from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.target import Target
 from script_points import record_points, shares_of
@@ -40,7 +40,7 @@ def configs_of(points: list[Point], sms: int | None) -> list[Any]:
     for one in points:
         host = Host.typical(kind_of(one.recipe).arch)
         for gpu in (host.gpu, None):
-            found |= dict.fromkeys(layer_configs(one.problem, Target(host.arch, sms or host.num_sms, gpu)))
+            found |= dict.fromkeys(layer_kernels(one.problem, Target(host.arch, sms or host.num_sms, gpu), ()))
     return list(found)
 
 

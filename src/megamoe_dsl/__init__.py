@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .blocks.gemm.problem import GemmProblem
     from .cases import Case, random_case, random_inputs, random_weights
     from .config_error import ConfigError
+    from .kernels.expert_layer import ExpertLayer
     from .kernels.moe.sm90.config import Sm90Config
     from .kernels.moe.sm100.config import TIERS, Sm100Config
     from .problem import Problem, ProblemError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .runtime.gemm_scales import scale_words, scales_by_column
     from .runtime.gemm_weights import gemm_weights
     from .runtime.layer import MegaMoE, mega_moe
+    from .runtime.preparation import prepare_moe
     from .runtime.simulated import SimulatedMoE
 
 __version__ = "0.1.0"
@@ -37,6 +39,7 @@ _PUBLIC = {
     "Case": "cases",
     "CompileError": "artifact.artifact",
     "ConfigError": "config_error",
+    "ExpertLayer": "kernels.expert_layer",
     "ExpertWeights": "quant",
     "GemmConfig": "blocks.gemm.config",
     "GemmProblem": "blocks.gemm.problem",
@@ -55,6 +58,7 @@ _PUBLIC = {
     "grouped_gemm": "runtime.gemm",
     "mega_moe": "runtime.layer",
     "moe": "runtime.experts",
+    "prepare_moe": "runtime.preparation",
     "random_case": "cases",
     "random_inputs": "cases",
     "random_weights": "cases",
@@ -71,6 +75,7 @@ __all__ = [
     "Case",
     "CompileError",
     "ConfigError",
+    "ExpertLayer",
     "ExpertWeights",
     "GemmConfig",
     "GemmProblem",
@@ -89,6 +94,7 @@ __all__ = [
     "grouped_gemm",
     "mega_moe",
     "moe",
+    "prepare_moe",
     "random_case",
     "random_inputs",
     "random_weights",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU
 
@@ -21,4 +21,4 @@ def problem_of(ranks: int) -> Problem:
 
 def configs(ranks: int) -> set[Any]:
     """Everything that the checks run."""
-    return set(layer_configs(problem_of(ranks), Target(SM90, SMS, DEFAULT_GPU), [MOST]))
+    return set(layer_kernels(problem_of(ranks), Target(SM90, SMS, DEFAULT_GPU), [MOST]))

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
 
 GPU = "cuda"
@@ -25,7 +25,7 @@ PROBLEM = PRESETS["gpt-oss-120b"].problem(MOST, num_ranks=1, recipe="fp8xmxfp4",
 
 def configs(target: Target) -> set[Any]:
     """Everything that is run."""
-    return set(layer_configs(PROBLEM, target, list(BOUNDS)))
+    return set(layer_kernels(PROBLEM, target, list(BOUNDS)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from gpu_options import CheckedLayer, GpuOptions
-from layer_configs import layer_configs
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
@@ -24,6 +23,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.recipe import F32
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.target import Target
 
@@ -31,7 +31,7 @@ from megamoe_dsl.target import Target
 def configs(layer: CheckedLayer) -> set[Any]:
     """Everything that the checks run."""
     grids, gpu = (layer.sms, layer.sms - layer.reserved), Target.typical(layer.arch).gpu
-    return {config for grid in grids for config in layer_configs(layer.problem, Target(layer.arch, grid, gpu), [layer.bound])}
+    return {config for grid in grids for config in layer_kernels(layer.problem, Target(layer.arch, grid, gpu), [layer.bound])}
 
 
 @dataclass

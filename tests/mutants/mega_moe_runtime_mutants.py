@@ -28,9 +28,9 @@ RUNTIME = (
     Mutant(
         "a grid of an odd number of SMs",
         "wrong launch",
-        "usable_sms",
-        '(most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2',
-        'most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")',
+        "even_sms",
+        '(present - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2',
+        'present - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")',
         (f"{LAUNCHES}::test_grids_are_even",),
         archs=(),
     ),

@@ -24,6 +24,7 @@ from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel
 
 FIELDS = {"block_m": 64, "block_n": 64}
@@ -68,6 +69,8 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
     layer = EpMoE(
         moe, case.weights[0], activation=swiglu, store=ArtifactStore(tmp_path), symmetric=symmetric, dispatch=FIELDS, combine=FIELDS
     )
+    target = Target(SM90, NUM_SMS, "simulated")
+    assert EpMoE.prepare(moe, dispatch=FIELDS, combine=FIELDS, target=target, store=ArtifactStore(tmp_path)) == 0
     weights = {name: getattr(case.weights[0], name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
     memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
     gpu.tensors = {**weights, **memory, "acts": layer.acts.values, "acts_sf": layer.acts.scales}

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import call_times as host_time
-from layer_configs import layer_configs
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
@@ -27,6 +26,7 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.argument_block import ArgumentBlock
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, simulated_gpu
@@ -114,7 +114,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def store(tmp_path: Path) -> ArtifactStore:
     """Kernels that nobody launches."""
     found = ArtifactStore(tmp_path)
-    for config in layer_configs(MOE, Target(SM90, NUM_SMS, "simulated")):
+    for config in layer_kernels(MOE, Target(SM90, NUM_SMS, "simulated"), ()):
         found.save(Artifact(config, "ptx", b"cubin", 0.0))
     return found
 

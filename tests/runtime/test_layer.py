@@ -1,6 +1,7 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact import store as artifact_store
+from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
@@ -17,7 +20,8 @@ from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.custom_op import is_plain_call
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from simulated_gpu import SimulatedKernel, visible
+from megamoe_dsl.target import Target
+from simulated_gpu import NUM_SMS, SimulatedKernel, visible
 from sweep import sample
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
@@ -54,6 +58,26 @@ def test_quantized_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu
     received = torch.stack([(case.topk_idx[0] == expert).sum() for expert in range(PROBLEM.num_experts)])
     assert torch.equal(moe.stats.long(), received)
     assert gpu.launched[-1] is moe.kernels[8].config
+
+
+def test_a_folder_of_kernels_is_enough(
+    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `prepare` would compile is all that a layer loads, from a folder that the environment names, where no DSL can be imported."""
+    target = Target(SM90, NUM_SMS, "simulated")
+    assert MegaMoE.prepare(PROBLEM, bounds=(8,), target=target, store=store) == 0
+    for name in [one for one in sys.modules if one == "cutlass" or one.startswith("cutlass.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "cutlass", None)
+    monkeypatch.setattr(artifact_store, "find_spec", lambda name: None)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(store.folder))
+    layer = MegaMoE(PROBLEM, case.weights[0], symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"), bounds=(8,))
+    y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
+    gpu.tensors = visible(layer, y=y, **arguments(case))
+    layer(**arguments(case), num_tokens_bound=8, out=y)
+    assert torch.equal(y, case.reference().y[0])
+    with pytest.raises(ArtifactError, match=f"{store.folder} has no kernel for it"):
+        MegaMoE(PROBLEM, case.weights[0], symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"), bounds=(8, 17))
 
 
 def test_results_may_travel_in_eight_bits(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:

@@ -20,7 +20,7 @@ import torch
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
-from ..problem import Problem, ProblemError, integer_between
+from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
@@ -29,6 +29,7 @@ from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
+from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
@@ -110,6 +111,33 @@ class MegaMoE(torch.nn.Module):
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
+
+    @staticmethod
+    def prepare(
+        problem: Problem,
+        *,
+        bounds: Sequence[int] | None = None,
+        bf16_inputs: bool = True,
+        reserved_sms: int = 0,
+        fused: bool = True,
+        shared_experts: int = 0,
+        target: Target | None = None,
+        store: ArtifactStore | None = None,
+        jobs: int | None = None,
+    ) -> int:
+        """Compiles the kernels of a layer with these arguments in parallel processes, before there is one; returns how many were missing.
+
+        bounds  those of the layer; None for every number of tokens, so that a layer with any bounds finds its kernels
+        target  the GPU, by default the one at hand: none is needed
+        store   by default the cache
+        jobs    processes, by default one per usable core
+
+        A terminal shows a progress bar, anything else gets a line per kernel.  One process of a machine calls it; the others wait for that.
+        Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel is missing and no DSL is installed.
+        """
+        gpu = grid_target(target, reserved_sms)
+        kernels = layer_kernels(problem, gpu, bounds, bf16_inputs=bf16_inputs, fused=fused, shared_experts=shared_experts)
+        return compile_ahead(kernels, store, jobs)
 
     def forward(
         self,
@@ -270,9 +298,8 @@ def gpu_name(device: torch.device) -> str:
 
 
 def usable_sms(device: torch.device, reserved: int) -> int:
-    """CTAs of the grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
-    most = torch.cuda.get_device_properties(device).multi_processor_count - 2
-    return (most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
+    """CTAs of the grid on a device (`even_sms`).  Raises `ProblemError`."""
+    return even_sms(torch.cuda.get_device_properties(device).multi_processor_count, reserved)
 
 
 def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:

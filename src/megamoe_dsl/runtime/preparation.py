@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ..artifact.cache import cache_folder, load_one, require_writable
@@ -68,6 +69,18 @@ def showing_progress(count: int) -> Iterator[Step]:
         print(f"compiled {next(numbers)} of {count}, {time.monotonic() - start:.0f} s: {kernel_name(config)}", file=sys.stderr, flush=True)
 
     yield say
+
+
+def even_sms(present: int, reserved: int = 0) -> int:
+    """CTAs of a grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
+    most = present - 2
+    return (present - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
+
+
+def grid_target(target: Target | None, reserved: int = 0) -> Target:
+    """A GPU, by default the one at hand, with the SMs that a layer uses of it."""
+    gpu = target or target_at_hand()
+    return replace(gpu, num_sms=even_sms(gpu.num_sms, reserved))
 
 
 def layer_kernels(

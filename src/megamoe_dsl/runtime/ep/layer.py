@@ -27,6 +27,7 @@ from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
 from ..layer import gpu_name, usable_sms
+from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
@@ -89,6 +90,20 @@ class EpMoE(torch.nn.Module):
         self.store = store
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
+
+    @staticmethod
+    def prepare(
+        problem: Problem,
+        *,
+        dispatch: Mapping[str, Any] | None = None,
+        combine: Mapping[str, Any] | None = None,
+        target: Target | None = None,
+        store: ArtifactStore | None = None,
+        jobs: int | None = None,
+    ) -> int:
+        """Compiles the kernels of a layer with these arguments before there is one, as `MegaMoE.prepare` does; raises as that, and
+        `ConfigError`."""
+        return compile_ahead(halves_kernels(problem, grid_target(target), dispatch, combine), store, jobs)
 
     def check_others(self) -> None:
         """Raises `ProblemError` where other layers' kernels on this symmetric buffer have other fields."""

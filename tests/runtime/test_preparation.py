@@ -1,0 +1,83 @@
+"""Kernels compiled ahead: which ones, in parallel with a line each, and what is said where there is no compiler."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megamoe_dsl import ExpertLayer, MegaMoE, prepare_moe
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
+from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime import preparation
+from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, halves_kernels, layer_kernels
+from megamoe_dsl.target import Target
+
+PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8")
+TARGET = Target(SM90, 4)
+LAYER = ExpertLayer(256, 128, 8, 2)
+
+
+def test_kernels_of_all_tokens_hold_those_of_any_bounds() -> None:
+    every = layer_kernels(PROBLEM, TARGET)
+    assert len(every) > len(layer_kernels(PROBLEM, TARGET, ())) == 3
+    for bounds in ((), (1,), (8, 33)):
+        assert set(layer_kernels(PROBLEM, TARGET, bounds)) < set(every)
+    assert len(layer_kernels(PROBLEM, TARGET, (), bf16_inputs=False)) == 2
+    shared = layer_kernels(PROBLEM, TARGET, (), shared_experts=2)
+    assert [one.problem.num_experts for one in shared] == [PROBLEM.num_experts + 2] * 3
+    stages = layer_kernels(PROBLEM, TARGET, (), fused=False)
+    assert len(stages) > 3 and stages[-2:] == layer_kernels(PROBLEM, TARGET, ())[-2:]
+
+
+def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[object], object, object]] = []
+    monkeypatch.setattr("megamoe_dsl.runtime.layer.compile_ahead", lambda *given: asked.append(given) or 1)
+    monkeypatch.setattr("megamoe_dsl.runtime.ep.layer.compile_ahead", lambda *given: asked.append(given) or 2)
+    monkeypatch.setattr(preparation, "compile_ahead", lambda *given: asked.append(given) or 3)
+    store, odd = ArtifactStore("folder"), replace(TARGET, num_sms=7)
+    assert MegaMoE.prepare(PROBLEM, bounds=(8,), reserved_sms=3, target=odd, store=store, jobs=5) == 1
+    assert EpMoE.prepare(PROBLEM, dispatch={"block_m": 64}, target=odd, store=store) == 2
+    router = TopExpertsProblem(8, 2)
+    assert prepare_moe(LAYER, 3, router=router, target=odd) == 3
+    assert asked == [
+        (layer_kernels(PROBLEM, TARGET, (8,)), store, 5),
+        (halves_kernels(PROBLEM, replace(TARGET, num_sms=6), {"block_m": 64}), store, None),
+        (expert_kernels(LAYER, odd, (1, 2, 3), router), None, None),
+    ]
+    assert asked[2][0][0].problem == router
+    with pytest.raises(ProblemError, match=r"reserved_sms = 6: must be between 0 and 5"):
+        MegaMoE.prepare(PROBLEM, reserved_sms=6, target=odd)
+    with pytest.raises(ProblemError, match=r"most_tokens = 0: must be at least 1"):
+        prepare_moe(LAYER, 0, target=odd)
+
+
+def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels, store = [PreDispatchConfig.choose(PROBLEM, TARGET, quantized) for quantized in (True, False)], ArtifactStore(tmp_path)
+    assert compile_ahead([*kernels, kernels[0]], store, jobs=2) == 2
+    lines = sorted(capsys.readouterr().err.splitlines())
+    assert [line[:16] for line in lines] == ["compiled 1 of 2,", "compiled 2 of 2,"]
+    assert all(store.load(one).cubin for one in kernels)
+    assert compile_ahead(kernels, store) == 0 and capsys.readouterr().err == ""
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(preparation.sys.stderr, "isatty", lambda: True, raising=False)
+    with preparation.showing_progress(2) as step:
+        step(PreDispatchConfig.choose(PROBLEM, TARGET, True))
+    assert "compiling kernels" in capsys.readouterr().err
+
+
+def test_without_a_compiler_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "dsl_version", lambda: None)
+    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_all", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(ArtifactError, match=f"{tmp_path} has no kernel for it"):
+        compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path))
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    with pytest.raises(ProblemError, match=r"store\.folder"):
+        compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(in_the_way / "folder"))
