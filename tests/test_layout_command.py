@@ -59,6 +59,7 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
         (["pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
         (["nothing"], "is not one of"),
         (["smem", "--trace", "x.json"], "--trace = 'smem': must be given with timeline only"),
+        (["timeline"], "--trace = None: must be given with timeline"),
         (["timeline", "--trace", "missing.json"], "missing.json"),
         (["timeline", "--trace", "missing.json", "--hidden", "512"], "--hidden = 512: must be left out with --trace"),
         (["timeline", "--trace", "missing.json", "--stages", "4"], "--stages = 4: must be left out with --trace"),

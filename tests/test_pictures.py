@@ -162,7 +162,7 @@ def test_labels_lie_inside_their_boxes(name, config):
 
 
 @BOTH
-@pytest.mark.parametrize("name", ["schedule", "timeline", "pool"])
+@pytest.mark.parametrize("name", ["schedule", "pool"])
 def test_colors_alone_say_nothing(name, config):
     """Kinds that share a lane differ in hatching and in the terminal's characters, and legends name them."""
     picture = draw(name, config)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_routings import MASKED, routings, worst_routing
 from megamoe_dsl.kernels.moe.layouts.pool import padded_sf_rows, pool_tokens
 from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, Problem, ProblemError
 from megamoe_dsl.recipe import LAYER_RECIPES
-from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
+from megamoe_dsl.testing import problems
 
 GOOD = Problem(hidden=512, intermediate=256, num_experts=32, topk=6, num_ranks=4, max_tokens_per_rank=64)
 

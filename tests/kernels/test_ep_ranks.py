@@ -12,8 +12,9 @@ import torch
 from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated, small_config
 
 from ep_traffic import Traffic
+from group_limited import group_bias
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
+from megamoe_dsl.cases.routing import draw_experts, routing_bias
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from sweep import rarely, sample

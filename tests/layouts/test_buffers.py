@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_offsets, check_pool, check_region, check_views
 
+from drawn_routings import routings, worst_routing
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.hardware.scale_factors import pool_sf_row
 from megamoe_dsl.kernels.moe.layouts.pool import (
@@ -25,7 +26,7 @@ from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import E4M3 as E4M3_NAME
-from megamoe_dsl.testing import problems, routings, worst_routing
+from megamoe_dsl.testing import problems
 
 BLOCK_M = tuple(tier.block_m for tier in TIERS)
 

@@ -10,12 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_routings import routings
 from ep_traffic import Traffic
-from megamoe_dsl.cases.routing import draw_experts, group_bias
+from group_limited import group_bias
+from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows, pool_rows, send_capacity
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, token_rank_table
-from megamoe_dsl.testing import problems, routings
+from megamoe_dsl.testing import problems
 
 OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
 

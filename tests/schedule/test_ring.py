@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ring_model import Launch, Overwritten, RingPlan, Stuck, sequence
 
+from drawn_routings import token_counts
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.pool import is_ring, pool_tokens, whole_pool
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, with_pool_rows
@@ -17,7 +18,6 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.schedule import FC1, FC2, FusedMoeOrder, HostTable, RingOrder, Scheduler
-from megamoe_dsl.testing import token_counts
 
 
 @st.composite

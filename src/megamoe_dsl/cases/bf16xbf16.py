@@ -9,26 +9,19 @@ from collections.abc import Callable
 
 import torch
 
-from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal
+from megamoe_dsl.cases.common import UNSCALED_BLOCK, assert_sums_exact, draw_integers, normal
 from megamoe_dsl.cases.fp8xfp8 import sparse_rows, thin_rows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.reference.moe import ExpertInputs
 
-_BLOCK = 128  # channels that have a magnitude in common
 _MAX_INTEGER = 31
 _DEVIATION = _MAX_INTEGER / 3**0.5  # of integers up to that
 _L2_UNIT = 2.0**-11
 
 
-def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal tokens, bf16 [count, hidden], and what stands for scales."""
-    x = normal((count, problem.hidden), _BLOCK, generator).bfloat16()
-    return x, no_scales(x)
-
-
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
+    """Tokens whose sums in Linear1 are exact (module docstring)."""
     x = _integers(count, problem.hidden, generator)
     return x, no_scales(x)
 
@@ -38,7 +31,7 @@ def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeight
     h, i = problem.hidden, problem.intermediate
 
     def drawn(rows: int, columns: int) -> torch.Tensor:
-        return _experts(problem, lambda: (normal((rows, columns), _BLOCK, generator) * columns**-0.5).bfloat16())
+        return _experts(problem, lambda: (normal((rows, columns), UNSCALED_BLOCK, generator) * columns**-0.5).bfloat16())
 
     return unscaled_weights(drawn(2 * i, h), drawn(h, i))
 

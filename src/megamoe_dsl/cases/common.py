@@ -4,10 +4,13 @@ import math
 
 import torch
 
-from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale, quantize
 from megamoe_dsl.reference.moe import ExpertInputs
 
 FP32_BITS = 24
+UNSCALED_BLOCK = 128
+"""Values of BF16 that have a magnitude in common."""
 _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
 _MARGIN = 2.0**-20
 
@@ -34,6 +37,12 @@ def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> to
     """Normal values times a log-normal factor per `block` of the last dimension, unit variance."""
     factor = block_factors((*shape[:-1], -(-shape[-1] // block)), generator)
     return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)[..., : shape[-1]]
+
+
+def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal tokens in the problem's formats, and their scales."""
+    form = problem.formats.activations
+    return quantize(normal((count, problem.hidden), form.channels if form.scale else UNSCALED_BLOCK, generator), form)
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from megamoe_dsl.cases import bf16xbf16, fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
 from megamoe_dsl.cases.case import Case
-from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16
+from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16, normal_x
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
@@ -53,7 +53,7 @@ def random_case(
     make = _generators(problem)
     counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
-    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (make.normal_x, make.normal_weights)
+    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (normal_x, make.normal_weights)
     x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
     weights = []
     for rank in range(problem.num_ranks):
@@ -183,5 +183,5 @@ def random_inputs(
     generator = _rank_generator(problem, rank, start + 1, device)
     bias = routing_bias(problem, torch.Generator(device).manual_seed(start), skew)
     idx = draw_experts(problem, count, bias_of_rank(problem, int(rank), bias, remote), generator, mask)
-    x, x_sf = (make.exact_x if exact else make.normal_x)(problem, count, generator)
+    x, x_sf = (make.exact_x if exact else normal_x)(problem, count, generator)
     return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))

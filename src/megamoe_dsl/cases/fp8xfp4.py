@@ -20,18 +20,12 @@ from megamoe_dsl.quant import (
     encode_e4m3,
     micro_scaling_of,
     pack_e2m1,
-    quantize_e4m3,
 )
 from megamoe_dsl.reference.moe import ExpertInputs
 
 _MAX_INTEGER = 15  # the largest run of integers that E4M3 holds
 _SCALE_STEPS = 4  # neighboring scales within an exact operand: a factor of 8
 _L2_ENTRIES = 32  # nonzero weights per Linear2 row to start from
-
-
-def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal tokens and their scales: e4m3 [count, hidden], uint8 [count, hidden / 32]."""
-    return quantize_e4m3(normal((count, problem.hidden), SCALE_BLOCK, generator))
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
@@ -49,7 +43,7 @@ def draw_bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Gen
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
+    """Tokens whose sums in Linear1 are exact (module docstring)."""
     integers = draw_integers((count, problem.hidden), -_MAX_INTEGER, _MAX_INTEGER + 1, generator)
     return encode_e4m3(integers.float()), exact_scales(problem, count, generator)
 

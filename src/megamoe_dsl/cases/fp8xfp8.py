@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from megamoe_dsl.cases.common import assert_sums_exact, block_factors, draw_integers, normal, thin
+from megamoe_dsl.cases.common import assert_sums_exact, block_factors, draw_integers, thin
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
@@ -21,7 +21,6 @@ from megamoe_dsl.quant import (
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     encode_e4m3,
-    quantize_e4m3_f32,
     quantize_weight_e4m3,
     weight_scale_rows,
 )
@@ -31,11 +30,6 @@ _BLOCK = FP32_SCALE_BLOCK
 _MAX_INTEGER = 4
 _SCALE_STEPS = 4  # neighboring scales within an exact operand: a factor of 8
 _L2_VALUES = (64.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0)
-
-
-def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal tokens and their scales: e4m3 [count, hidden], float32 [count, hidden / 128]."""
-    return quantize_e4m3_f32(normal((count, problem.hidden), _BLOCK, generator))
 
 
 def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator, parts: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +64,7 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
+    """Tokens whose sums in Linear1 are exact (module docstring)."""
     sf = _powers((count, _blocks(problem.hidden)), -_SCALE_STEPS, generator)
     return _small_integers((count, problem.hidden), generator), sf
 

@@ -12,7 +12,7 @@ import math
 import torch
 
 from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal, thin
-from megamoe_dsl.cases.fp8xfp8 import exact_x, normal_x, places_of
+from megamoe_dsl.cases.fp8xfp8 import exact_x, places_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
@@ -29,7 +29,7 @@ from megamoe_dsl.quant import (
 )
 from megamoe_dsl.reference.moe import ExpertInputs
 
-__all__ = ["check_linear1", "exact_weights", "exact_x", "normal_weights", "normal_x", "thin_linear2"]
+__all__ = ["check_linear1", "exact_weights", "exact_x", "normal_weights", "thin_linear2"]
 
 _BLOCK = FP32_SCALE_BLOCK
 _WIDEST = 13  # binades between the scales of normal weights

@@ -6,9 +6,8 @@ As in fp8xfp4 Linear1 is exact by construction, here with every E2M1 value in bo
 import torch
 
 from megamoe_dsl.cases import fp8xfp4
-from megamoe_dsl.cases.common import normal
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights, dequantize_e2m1, quantize_e2m1
+from megamoe_dsl.quant import ExpertWeights, dequantize_e2m1
 from megamoe_dsl.reference.moe import ExpertInputs
 
 _STEP = 0.5  # every E2M1 value is a multiple
@@ -17,13 +16,8 @@ _RMS = 2.9  # of E2M1 codes that are equally likely
 normal_weights = fp8xfp4.normal_weights
 
 
-def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal tokens and their scales: uint8 [count, hidden / 2], packed E2M1, and uint8 [count, hidden / 32]."""
-    return quantize_e2m1(normal((count, problem.hidden), SCALE_BLOCK, generator))
-
-
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
+    """Tokens whose sums in Linear1 are exact (module docstring)."""
     codes = fp8xfp4.draw_bytes((count, problem.hidden // 2), 0, 256, generator)
     return codes, fp8xfp4.exact_scales(problem, count, generator)
 

@@ -16,7 +16,7 @@ _STEP = 2.0  # of products, in halves: they are integers
 _RMS = 9.0 * 6.1  # of products of such integers
 _EIGHTHS = 8  # E4M3 has three bits after the leading one
 
-normal_x, normal_weights, exact_x = fp8xfp4.normal_x, fp8xfp4.normal_weights, fp8xfp4.exact_x
+normal_weights, exact_x = fp8xfp4.normal_weights, fp8xfp4.exact_x
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:

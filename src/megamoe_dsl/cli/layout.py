@@ -18,9 +18,9 @@ from .errors import one_line_errors
 from .options import takes
 from .output_file import require_writable_file, write_whole
 
-What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
 TIMELINE = "timeline"
+What = Enum("What", {name: name for name in (*PICTURES, TIMELINE)}, type=str)  # type: ignore[misc]
 OF_A_TRACE = ("preset", "ranks")
 """Options that say which point of a trace is meant."""
 
@@ -48,6 +48,8 @@ def layout(
         if trace is not None:
             require_no_config(what.value, given, sms)
             picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
+        elif what.value == TIMELINE:
+            raise ProblemError("--trace", trace, f"given with {TIMELINE}; `megamoe predict --svg` draws a launch that nobody has measured")
         else:
             if given.preset is None and given.hidden is None:
                 given = replace(given, preset=DEFAULT_PRESET)

@@ -12,9 +12,10 @@ from ..blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, 
 from ..hardware.packed_tile import TILE_ROWS
 from ..integer import as_integer
 from ..problem import ProblemError
-from ..quant import MICRO_SCALING, no_scales, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
+from ..quant import MICRO_SCALING, no_scales, quantize
 from ..quant import SCALE_BLOCK as SCALE_CHANNELS
 from ..quant.weights import TORCH_DTYPES
+from ..recipe import F32, Format
 from ..reference.bounds import scaled_sums
 from ..reference.promoted import Accumulate
 from ..reference.stages import scaled_matmul
@@ -53,13 +54,11 @@ class GemmCase:
         """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
         which are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
-        padding = 0 if p.decodes else p.scale_rows * SCALE_BLOCK - p.n
         for part, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
-                b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, b.shape[1]).view(torch.uint8)]).view(b.dtype)
-                found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
+                found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)
             elif p.formats.scaled:
-                found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+                found = scaled_matmul(a, a_sf, b, b_sf, accumulate)
             else:
                 parts = zip(*(values.split(p.k_block * (k_blocks or p.k_blocks), dim=1) for values in (a, b)), strict=True)
                 found = torch.stack([scaled_matmul(x, a_sf, w, b_sf, accumulate) for x, w in parts]).sum(dim=0)
@@ -155,13 +154,11 @@ def gemm_case(
 
 def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:
     """What draws operands in the problem's formats."""
+    if not exact:
+        return draw_normal
     if not problem.formats.scaled:
-        return draw_exact_plain if exact else draw_normal_plain
-    if problem.decodes:
-        return draw_exact_mixed if exact else draw_normal_mixed
-    if problem.formats.promoted:
-        return draw_exact if exact else draw_normal
-    return draw_exact_bytes if exact else draw_normal_bytes
+        return draw_exact_plain
+    return draw_exact_mixed if problem.decodes else draw_exact
 
 
 def place_rows(
@@ -186,35 +183,34 @@ def place_rows(
     return first, tuple(spans_found), torch.tensor(ends, dtype=torch.int32)
 
 
+def operands_of(problem: GemmProblem, rows: int) -> tuple[tuple[Format, tuple[int, ...]], ...]:
+    """Formats and shapes of A and of B."""
+    formats = problem.formats
+    return (formats.activations, (rows, problem.k)), (formats.weights, (problem.num_groups, problem.n, problem.k))
+
+
 def draw_exact(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
     """A, its scales, B, its scales: every product, sum and result is a number that FP32 has."""
-    p = problem
-    a, b = (torch.randint(-3, 4, shape, generator=generator).float() for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
-    shapes = (rows, p.k_blocks), (p.num_groups, p.scale_rows, p.k_blocks)
-    a_sf, b_sf = (torch.exp2(torch.randint(-2, 3, shape, generator=generator)) for shape in shapes)
-    return a.to(torch.float8_e4m3fn), a_sf, b.to(torch.float8_e4m3fn), b_sf
+    found: list[torch.Tensor] = []
+    for form, shape in operands_of(problem, rows):
+        values = torch.randint(-3, 4, shape, generator=generator).float()
+        blocks = (*shape[:-2], -(-shape[-2] // form.rows), form.scales_of(problem.k))
+        found += [MICRO_SCALING[form.element].encode(values), exact_scales(form, blocks, generator)]
+    return tuple(found)
 
 
-def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantized."""
-    p = problem
-    a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
-    b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
-    return a, a_sf, b[:, : p.n], b_sf
+def exact_scales(form: Format, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Powers of two, or of NVFP4 eighths from 1/2 on."""
+    if form.scale == F32:
+        return torch.exp2(torch.randint(-2, 3, shape, generator=generator))
+    ends = (0x30, 0x40) if form.factor else (125, 130)
+    return torch.randint(*ends, shape, generator=generator, dtype=torch.uint8).view(TORCH_DTYPES[form.scale])
 
 
 def draw_exact_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
     """BF16 without scales: integers, of B over a power of two, whose products and sums FP32 has."""
-    p = problem
-    a, b = (torch.randint(-31, 32, shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    a, b = (torch.randint(-31, 32, shape, generator=generator).to(torch.bfloat16) for _, shape in operands_of(problem, rows))
     b = b * 2.0**-10  # sums whose sigmoid is between 0 and 1
-    return a, no_scales(a), b, no_scales(b)
-
-
-def draw_normal_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers."""
-    p = problem
-    a, b = (torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
     return a, no_scales(a), b, no_scales(b)
 
 
@@ -236,34 +232,11 @@ def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator
     return a, a_sf, b, (scales.to(torch.int16) + own * (tile % 2)).to(torch.uint8)
 
 
-def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantized; every 32 of K of B have a magnitude of their own."""
-    p = problem
-    drawn = torch.randn(p.num_groups, p.n, p.k // SCALE_CHANNELS, SCALE_CHANNELS, generator=generator)
-    drawn = drawn * torch.exp2(torch.randint(-4, 5, (*drawn.shape[:-1], 1), generator=generator))
-    return *quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator)), *quantize_e2m1(drawn.flatten(2))
-
-
-def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """As `draw_exact`, with scales of a byte: UE8M0, or UE4M3 of eighths from 1/2 on."""
-    p = problem
-    found = []
-    for form, shape in ((p.formats.activations, (rows, p.k)), (p.formats.weights, (p.num_groups, p.n, p.k))):
-        values = torch.randint(-3, 4, shape, generator=generator).float()
-        codes = MICRO_SCALING[form.element].encode(values)
-        ends = (0x30, 0x40) if form.factor else (125, 130)
-        scales = torch.randint(*ends, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
-        found += [codes, scales.view(TORCH_DTYPES[form.scale])]
-    return tuple(found)
-
-
-def draw_normal_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The same of normal numbers, quantized."""
-    found: list[torch.Tensor] = []
-    for form, shape in (
-        (problem.formats.activations, (rows, problem.k)),
-        (problem.formats.weights, (problem.num_groups, problem.n, problem.k)),
-    ):
-        values = torch.randn(shape, generator=generator)
-        found += quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
-    return tuple(found)
+def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantized; where B is decoded, every 32 of its K have a magnitude of their own."""
+    (a_form, a_shape), (b_form, b_shape) = operands_of(problem, rows)
+    a, b = torch.randn(a_shape, generator=generator), torch.randn(b_shape, generator=generator)
+    if problem.decodes:
+        parts = b.unflatten(-1, (-1, SCALE_CHANNELS))
+        b = (parts * torch.exp2(torch.randint(-4, 5, (*parts.shape[:-1], 1), generator=generator))).flatten(-2)
+    return *quantize(a, a_form), *quantize(b, b_form)

@@ -12,7 +12,6 @@ from .schedule import draw_schedule
 from .smem import draw_smem, draw_tmem
 from .svg import to_svg
 from .terminal import render
-from .timeline import draw_timeline
 from .trace import draw_trace
 from .trace_file import TraceFileError
 
@@ -25,7 +24,6 @@ PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
     "scales": draw_scales,
     "swizzle": draw_swizzle,
     "schedule": draw_schedule,
-    "timeline": draw_timeline,
 }
 """Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises
 `ConfigError` where an architecture has nothing of the kind."""

@@ -44,14 +44,9 @@ def worker_word(config: MegaMoeConfig) -> str:
     return "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
 
 
-def of_cluster(config: Any, counts: Sequence[int], cluster: int) -> list[Block]:
-    """A cluster's tiles if clusters take them in turn, for a configuration of either architecture."""
-    return list(config.order.blocks(config, counts, cluster))
-
-
-def in_turn(config: MegaMoeConfig, counts: Sequence[int], worker: Worker) -> list[Block]:
-    """A worker's tiles if clusters take them in turn, as they do if all tiles take equally long."""
-    return of_cluster(config, counts, worker.cluster)[worker.place :: config.blocks_per_fetch]
+def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
+    """A worker's tiles, in a configuration of either architecture, if clusters take them in turn: if all tiles take equally long."""
+    return list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
 
 
 LANES = 12

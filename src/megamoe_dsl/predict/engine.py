@@ -30,7 +30,6 @@ class Run:
     hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
     written                              to memory
     multiplying, waiting, first_wait     us of all tensor cores: at work, waiting within a tile, and before one
-    epilogues                            us of all epilogues
     energy                               K blocks of 128 x 256 x 128
     """
 
@@ -46,7 +45,6 @@ class Run:
     multiplying: float
     waiting: float
     first_wait: float
-    epilogues: float
     energy: float
 
 
@@ -101,7 +99,7 @@ class Engine:
         self.end = start
         self.worker = np.full(len(tiles), -1)
         self.stamps = np.zeros((len(tiles), STAMPS))
-        self.written = self.multiplying = self.waiting = self.first_wait = self.epilogue_time = self.energy = 0.0
+        self.written = self.multiplying = self.waiting = self.first_wait = self.energy = 0.0
         self.every = np.arange(workers)
 
     def run(self) -> Run:
@@ -134,7 +132,6 @@ class Engine:
             self.multiplying,
             self.waiting,
             self.first_wait,
-            self.epilogue_time,
             self.energy,
         )
 
@@ -209,7 +206,6 @@ class Engine:
         self.multiplied[who, turn % ACCUMULATORS] = NEVER
         self.finished[who] += 1
         self.stamps[tile, 3], self.stamps[tile, 4] = begin, end
-        self.epilogue_time += float((end - begin).sum())
         self.end = max(self.end, float(end.max()))
         self._fetch(who[np.argsort(end, kind="stable")])
         fc1 = tiles.is_fc2[tile] == 0

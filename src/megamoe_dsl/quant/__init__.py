@@ -37,7 +37,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
-from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, dequantize, micro_scaling_of
+from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, dequantize, micro_scaling_of, quantize
 from megamoe_dsl.quant.nvfp4 import NVFP4_BLOCK, dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import new_weights, place_expert, single_expert, transform_expert
@@ -112,6 +112,7 @@ __all__ = [
     "pack_e2m1",
     "pack_tiles",
     "place_expert",
+    "quantize",
     "quantize_e2m1",
     "quantize_e4m3",
     "quantize_e4m3_f32",

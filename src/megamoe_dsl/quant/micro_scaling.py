@@ -1,10 +1,12 @@
-"""The block-scaled formats by element, for code that serves several: MXFP8 (E4M3) and MXFP4 (E2M1), both with UE8M0 scales of 32 values."""
+"""Formats for code that serves several: the block-scaled ones by element, MXFP8 (E4M3) and MXFP4 (E2M1), both with UE8M0 scales of 32
+values, and quantizing to any format of a recipe and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from megamoe_dsl.quant.block128 import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.quant.formats import (
     decode_e4m3,
     dequantize_e2m1,
@@ -19,8 +21,9 @@ from megamoe_dsl.quant.formats import (
     quantize_e4m3,
     unpack_e2m1,
 )
-from megamoe_dsl.quant.nvfp4 import dequantize_nvfp4
-from megamoe_dsl.recipe import E2M1, E4M3
+from megamoe_dsl.quant.nvfp4 import dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
+from megamoe_dsl.quant.unscaled import no_scales
+from megamoe_dsl.recipe import E2M1, E4M3, F32, Format
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
 
@@ -78,9 +81,20 @@ def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
     return MICRO_SCALING[E2M1 if codes.dtype == torch.uint8 else E4M3]
 
 
+def quantize(values: torch.Tensor, form: Format) -> Scaled:
+    """Codes and scales of floating point [..., rows, K] in a format; of one that has a factor, with the factor of all these values."""
+    if form.scale is None:
+        return values.bfloat16(), no_scales(values)
+    if form.scale == F32:
+        return quantize_e4m3_f32(values, form.channels) if form.rows == 1 else quantize_weight_e4m3(values)
+    return quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
+
+
 def dequantize(codes: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-    """float64 [..., K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, or E4M3 (NVFP4, without
-    the factor of the matrix).  BF16 has none."""
+    """float64 [..., rows, K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, E4M3 (NVFP4,
+    without the factor of the matrix), or FP32, of rows or of blocks of them.  BF16 has none."""
     if codes.dtype == torch.bfloat16:
         return codes.double()
+    if sf.dtype == torch.float32:
+        return (dequantize_e4m3_f32 if sf.shape[:-1] == codes.shape[:-1] else dequantize_weight_e4m3)(codes, sf)
     return dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)

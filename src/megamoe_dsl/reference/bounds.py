@@ -43,7 +43,6 @@ from megamoe_dsl.quant import (
     blocks_of,
     decode_ue8m0,
     dequantize,
-    dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     input_layout,
     inverse_scale,
@@ -113,9 +112,6 @@ class _Sums:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
         self.element = MICRO_SCALING[RECIPES[recipe].hidden.element]
 
-    def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
-
     def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf, parts)
 
@@ -123,7 +119,7 @@ class _Sums:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted:
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
-        return self.activations(x, x_sf) @ self.weights(w, w_sf).T
+        return dequantize(x, x_sf) @ self.weights(w, w_sf).T
 
     def biased(
         self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
@@ -187,7 +183,7 @@ def error_bound(
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
-        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
+        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -200,7 +196,7 @@ def error_bound(
         error = error + _SFU_ERROR * (values.abs() + error)
 
         codes = requantize(values.float(), problem.recipe)
-        acts, fc2 = sums.activations(*codes), sums.weights(job.fc2, job.fc2_sf)
+        acts, fc2 = dequantize(*codes), sums.weights(job.fc2, job.fc2_sf)
         deviation = _code_error(sums.element, values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T

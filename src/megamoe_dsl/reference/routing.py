@@ -8,8 +8,6 @@ import torch
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import INDEX_DTYPES
 
-_SF_ATOM_ROWS = 128
-
 
 @dataclass(frozen=True)
 class Routing:

@@ -1,8 +1,6 @@
 """Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of what is configured."""
 
-from .entry import Entry, Share
-from .ep_entry import EpEntry, EpShare
-from .gemm_entry import GemmEntry, GemmShare
+from .entry import Entry, EpEntry, EpShare, GemmEntry, GemmShare, Share
 from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_layers, tuned_table
 
 __all__ = [

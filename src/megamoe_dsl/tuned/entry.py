@@ -1,10 +1,10 @@
-"""One measured point of a table: a layer, a number of tokens, and the configuration that won there."""
+"""Measured points of a GPU: what was measured, with how many tokens or rows, and the configuration that won there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from .field_types import require_types
 
@@ -68,7 +68,101 @@ class Entry:
         """Tokens that an expert received, on average."""
         return self.tokens * self.topk / self.experts_per_rank
 
+
+class EpShare(NamedTuple):
+    """What a rank's part of a layer is apart from its tokens."""
+
+    hidden: int
+    intermediate: int
+    experts_per_rank: int
+    topk: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class EpEntry:
+    """Which fields the halves of an expert-parallel layer are faster with; measured with so many tokens of each rank.
+
+    results   name of the file in bench/results that this comes from
+    dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
+    """
+
+    SUFFIX: ClassVar[str] = "-ep"
+
+    hidden: int
+    intermediate: int
+    experts_per_rank: int
+    topk: int
+    tokens: int
+    results: str
+    recipe: str = FP8
+    dispatch: Mapping[str, int] = field(default_factory=dict)
+    combine: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
     @property
-    def key(self) -> tuple[Share, float]:
-        """What tells entries of a table apart."""
-        return self.share, self.expected
+    def share(self) -> EpShare:
+        """What was measured, apart from the tokens."""
+        return EpShare(self.hidden, self.intermediate, self.experts_per_rank, self.topk, self.recipe)
+
+    @property
+    def expected(self) -> float:
+        """Tokens of an expert, all ranks together."""
+        return self.tokens * self.topk / self.experts_per_rank
+
+
+class GemmShare(NamedTuple):
+    """What a GEMM is apart from its rows."""
+
+    n: int
+    k: int
+    kind: str
+    num_groups: int
+    num_sms: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class GemmEntry:
+    """The configuration of a GEMM that was fastest for so many rows, divided equally among the groups.
+
+    choice    fields of the configuration that are not their defaults
+    us        its median time in microseconds, in a CUDA graph
+    results   name of the file in bench/results that this comes from
+    recipe    number formats
+    """
+
+    SUFFIX: ClassVar[str] = "-gemm"
+
+    n: int
+    k: int
+    kind: str
+    num_groups: int
+    num_sms: int
+    rows: int
+    choice: Mapping[str, int]
+    us: float
+    results: str
+    recipe: str = FP8
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
+    @property
+    def share(self) -> GemmShare:
+        """What was measured, apart from the rows."""
+        return GemmShare(self.n, self.k, self.kind, self.num_groups, self.num_sms, self.recipe)
+
+    @property
+    def expected(self) -> float:
+        return self.rows / self.num_groups
+
+
+AnyEntry = Entry | EpEntry | GemmEntry
+
+
+def key_of(entry: AnyEntry) -> tuple[Any, float]:
+    """What tells entries of a table apart."""
+    return entry.share, entry.expected

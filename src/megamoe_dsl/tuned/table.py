@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..json_file import FileError, read_json_object
-from .entry import Entry
-from .ep_entry import EpEntry
-from .gemm_entry import GemmEntry
+from .entry import AnyEntry, Entry, EpEntry, GemmEntry, key_of
 
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
 
 
-One = TypeVar("One", bound=Entry | GemmEntry | EpEntry)
+One = TypeVar("One", bound=AnyEntry)
 
 
 class TableError(ValueError):
@@ -67,7 +65,7 @@ class Table(Generic[One]):
 
     def having(self, entry: One) -> Table[One]:
         """This table with `entry` in place of the one with its key, if there is one."""
-        kept = {one.key: one for one in (*self.entries, entry)}
+        kept = {key_of(one): one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
     def at(self, share: Any, expected: float) -> One | None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ...arch import SM90
 from ...blocks.gemm.problem import MASKED, GemmProblem
 from ...kernel_cases.gemm import place_rows
-from ...kernel_cases.matrices import Matrices, PackedMatrices, UnscaledMatrices
-from ...quant import dequantize_e4m3_f32, no_scales, quantize_e4m3_f32
+from ...quant import dequantize, no_scales, quantize
 from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from ...runtime.gemm_weights import gemm_weights
 from .point import GemmPoint
 
 SEED = 0
@@ -20,15 +21,12 @@ TOLERANCE = 4e-3
 """Relative error of D in BF16: half of it is the rounding of the output."""
 
 
-def draw_operands(
-    problem: GemmProblem, rows: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, Matrices | PackedMatrices | UnscaledMatrices]:
-    """A of these float32 rows, its scales or `no_scales`, and matrices B, in the problem's formats."""
-    device = str(rows.device)
-    if not problem.formats.scaled:
-        return rows.bfloat16(), no_scales(rows), UnscaledMatrices.draw(problem, device)
-    a, a_sf = quantize_e4m3_f32(rows)
-    return a, a_sf, PackedMatrices.draw(problem, device) if problem.decodes else Matrices.draw(problem, device)
+def draw_matrices(problem: GemmProblem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """B of normal numbers, quantized, and its scales, as checkpoints have them; those of every group differ in size."""
+    sizes = (0.5 + group / problem.num_groups for group in range(problem.num_groups))
+    drawn = [quantize(torch.randn(problem.n, problem.k, device=device) * size, problem.formats.weights) for size in sizes]
+    b, b_sf = (torch.stack(one) for one in zip(*drawn, strict=True))
+    return b, b_sf
 
 
 @dataclass(frozen=True)
@@ -45,20 +43,21 @@ class PointInputs:
         torch.manual_seed(SEED)
         capacity = max(max(point.counts), 4)
         rows, spans, groups = place_rows(p, point.counts, capacity)
-        a, a_sf, weights = draw_operands(p, torch.randn(rows, p.k, device=device))
+        a, a_sf = quantize(torch.randn(rows, p.k, device=device), p.formats.activations)
+        b, b_sf = draw_matrices(p, device)
         scales = scales_by_column(a_sf) if p.formats.scaled else a_sf
         samples = []
         for group, first, count in [one for one in spans if one[2]][:: max(1, len(spans) // SAMPLED_GROUPS)]:
             at = first + torch.randperm(count, device=device)[:SAMPLED_ROWS]
             own = a.view(torch.uint8)[at].view(a.dtype)
-            values = dequantize_e4m3_f32(own, a_sf[at].contiguous()) if p.formats.scaled else own.double()
-            samples.append((at, values @ weights.dense(group).T))
+            samples.append((at, dequantize(own, a_sf[at].contiguous()) @ dequantize(b[group], b_sf[group]).T))
         lead = (p.num_groups, capacity) if p.kind == MASKED else (rows,)
         if p.kind == MASKED:
             a = a.view(*lead, p.k)
             shape = (*lead, p.k_blocks), (capacity, 1, scales.stride(1))
             scales = scales.as_strided(*shape) if p.formats.scaled else no_scales(a)
-        b, b_sf = weights.operands()
+        if p.decodes:
+            b, b_sf = gemm_weights(b, b_sf, SM90)
         if not p.has_groups:
             b, b_sf = b[0], b_sf[0]
         d = torch.empty(*lead, p.n, dtype=OUTPUT_DTYPES[p.output], device=device)
