@@ -32,9 +32,10 @@ def case_of(problem: Problem, call: FuzzedCall) -> Case:
     generator = torch.Generator().manual_seed(call.seed)
     idx = random_routing(problem, list(call.tokens), generator, **routing)
     drawn = [random_inputs(problem, rank, count, call.seed) for rank, count in enumerate(call.tokens)]
-    x, sf = zip(*(changed(one.x, one.x_sf, call.values, generator) for one in drawn), strict=True)
+    pairs = [changed(one.x, one.x_sf, call.values, generator) for one in drawn]
     if call.values == CANCELLING:
-        x, sf = ([repeated(one, 1) for one in field] for field in (x, sf))
+        pairs = [(repeated(x, 1), repeated(sf, 1)) for x, sf in pairs]
+    x, sf = zip(*pairs, strict=True)
     weights = list(weights_of(problem, call.values))
     return Case(problem, list(x), list(sf), idx, [one.topk_weights for one in drawn], weights, exact=False)
 
