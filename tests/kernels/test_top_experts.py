@@ -27,11 +27,16 @@ CASES = {
 
 
 def logits_of(problem: TopExpertsProblem, tokens: int) -> torch.Tensor:
-    """Normal ones; of a token all are equal, of another some are, and of a third one is infinite."""
+    """Normal ones; of some tokens ones that are equal, infinite, large, low, zeros of both signs, NaNs of both signs."""
     logits = torch.randn(tokens, problem.num_experts, generator=torch.Generator().manual_seed(tokens))
     logits[0] = -1.5
     logits[1] = logits[1].round()
     logits[2, 1:3] = torch.tensor([-torch.inf, 30.0])
+    logits[3], logits[4] = logits[3] + 300.0, logits[4].round() - 89.0
+    logits[5] = -logits[5].abs()
+    logits[5, 1:5] = torch.tensor([-0.0, 0.0, -0.0, 0.0])
+    logits[6, 3:5] = torch.tensor([torch.nan, -torch.nan])
+    logits[7] = -200.0 - logits[7].abs().round()
     return logits if problem.logits == "f32" else logits.bfloat16()
 
 
@@ -50,7 +55,7 @@ def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None
     limits = problem.groups, problem.topk_groups, problem.scale
     expected_idx, expected = top_experts(logits.float(), problem.topk, problem.scores, bias, *limits)
     assert torch.equal(idx.int(), expected_idx)
-    assert torch.allclose(weights, expected, rtol=2e-6, atol=0)
+    assert torch.allclose(weights, expected, rtol=2e-6, atol=0, equal_nan=True)
 
 
 @pytest.mark.sweep

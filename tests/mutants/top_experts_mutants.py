@@ -18,8 +18,8 @@ MUTANTS = (
         "of equal groups the last is better",
         "off by one",
         "in_best_groups",
-        "theirs >= total if other < group else theirs > total",
-        "theirs > total if other < group else theirs >= total",
+        "theirs >= mine if other < group else theirs > mine",
+        "theirs > mine if other < group else theirs >= mine",
     ),
     mutant(
         "a lane past the slots has a share",

@@ -54,3 +54,11 @@ def test_what_is_not_finite_stays_in_its_block(name: str) -> None:
     assert torch.equal(found[1][same], scales[same])
     blocks = [one.view(torch.uint8).unflatten(1, (8, -1))[same] for one in (found[0], values)]
     assert torch.equal(*blocks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_rows_have_no_scales(name: str) -> None:
+    none, some = (RowActivations.of(torch.zeros(rows, 256, dtype=torch.bfloat16), FORMATS[name]) for rows in (0, 128))
+    for without, one in zip(vars(none).values(), vars(some).values(), strict=True):
+        assert without.dtype == one.dtype and without.numel() == 0
+    assert none.scales.shape == (len(some.scales), 0)

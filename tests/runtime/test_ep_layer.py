@@ -87,11 +87,13 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
     launched = len(gpu.launched)
     with pytest.raises(ProblemError, match=r"scatter_indices\[\d, \d\] = \d: must be between 0 and \d: expert \d has so many rows"):
         layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards + 3, out=y)
+    with pytest.raises(ProblemError, match=r"^topk_weights\.requires_grad = True: must be False, or the call under torch.no_grad"):
+        layer(few.x[0], few.topk_idx[0], few.topk_weights[0].clone().requires_grad_(), x_sf=few.x_sf[0], out=y)
     assert len(gpu.launched) == launched
 
 
 def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tables, tiles of pairs, and scales in the order of UTCCP; y to the bit."""
+    """Its tables, tiles of pairs, and scales in the order of UTCCP; y to the bit, also of a rank that receives no rows."""
     monkeypatch.setattr(ep_layer, "device_arch", lambda device: SM100)
     moe = problem(1, "fp8xfp4")
     symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
@@ -103,6 +105,8 @@ def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monk
     y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
     layer(case.x[0], case.topk_idx[0], case.topk_weights[0], x_sf=case.x_sf[0], out=y)
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
+    layer(case.x[0], torch.full_like(case.topk_idx[0], -1), case.topk_weights[0], x_sf=case.x_sf[0], out=y)
+    assert not y.any()
 
 
 @pytest.mark.sweep

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.runtime.custom_op import check_no_gradient
 from megamoe_dsl.runtime.top_experts import top_experts
 
 FP8 = torch.float8_e4m3fn
@@ -75,6 +76,27 @@ def test_factors_come_with_nvfp4(changes: dict[str, Any], message: str) -> None:
     words = {name: torch.zeros(4, 4, rows, dtype=torch.int32) for name, rows in (("w1_sf", 512), ("w2_sf", 256))}
     with pytest.raises(ProblemError, match=message):
         moe(**arguments(**{**codes, **words, "factors": torch.ones(5, 4), **changes}))
+
+
+@pytest.mark.parametrize("name", ["x", "w1", "w1_sf", "w2", "w2_sf", "topk_weights", "preactivations", "factors"])
+def test_there_is_no_gradient(name: str) -> None:
+    """Of any tensor: y would be without it."""
+    given = arguments()
+    given[name] = given.get(name, torch.zeros(12, 512)).float().requires_grad_()
+    with pytest.raises(ProblemError, match=rf"^{name}\.requires_grad = True: must be False, or the call under torch.no_grad\(\)"):
+        moe(**given)
+    with torch.no_grad():
+        check_no_gradient((name,), (given[name],))
+
+
+@pytest.mark.parametrize("name", ["router_logits", "score_bias"])
+def test_logits_have_no_gradient(name: str) -> None:
+    given = {"topk_idx": None, "topk_weights": None, "router_logits": torch.zeros(6, 4), "score_bias": torch.zeros(4), "topk": 2}
+    given[name].requires_grad_()  # type: ignore[attr-defined]
+    with pytest.raises(ProblemError, match=rf"^{name}\.requires_grad = True"):
+        moe(**arguments(**given), scores="sigmoid")
+    with pytest.raises(ProblemError, match="requires_grad = True"):
+        top_experts(given["router_logits"], 2, scores="sigmoid", bias=given["score_bias"])  # type: ignore[arg-type]
 
 
 def test_no_token_needs_no_kernel() -> None:

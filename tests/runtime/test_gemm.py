@@ -17,6 +17,7 @@ from megamoe_dsl.quant import PackedWeightsError, inverse_utccp_scale_order, unp
 from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
+from megamoe_dsl.runtime.gemm_scales import gate_up_words
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.target import Target
 from simulated_gpu import SimulatedKernel
@@ -210,8 +211,13 @@ def test_weights_are_made_for_an_architecture() -> None:
     assert torch.equal(back[0, :208], codes) and torch.equal(back_sf[0, :208], scales) and not back[0, 208:].any()
     same, words = gemm_weights(codes, scales, SM100)
     assert same is codes and torch.equal(words, scale_words(scales))
-    fp8 = torch.zeros(16, 128, dtype=torch.float8_e4m3fn), torch.ones(1, 1)
-    assert gemm_weights(*fp8)[0] is fp8[0]
+    fp8 = torch.zeros(208, 256, dtype=torch.float8_e4m3fn)
+    assert gemm_weights(fp8, torch.ones(2, 2))[0] is fp8
+    for one in ("gate_first", "up_first", "interleaved"):
+        assert torch.equal(gemm_weights(fp8, scales, gate_up=one)[1], gate_up_words(scales, one))
+        assert torch.equal(gemm_weights(codes, scales, SM100, gate_up=one)[1], gate_up_words(scales, one))
+    with pytest.raises(ProblemError, match="gate_up = 'up': must be one of gate_first, up_first, interleaved, or empty"):
+        gemm_weights(codes, scales, SM100, gate_up="up")
 
 
 BAD_WEIGHTS = {

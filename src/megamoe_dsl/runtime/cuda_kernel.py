@@ -6,6 +6,7 @@ No DSL is needed here, so a machine with only torch and cuda-bindings runs artif
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from ..config_error import require
 from ..hardware.tensor_map import TensorMap
 from ..kernels.registry import kernel_of
 from .argument_block import ArgumentBlock
+
+LAUNCHES = RLock()
+"""Held by a call of `moe`, `top_experts` or a GEMM while it writes arguments and launches: threads share those, and memory on a stream."""
 
 
 class CudaError(RuntimeError):
@@ -74,7 +78,7 @@ class CudaKernel:
     """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.
 
     early      False: launches begin after the one before them, though the kernel would wait itself; to compare with
-    arguments  what the next launch passes; two threads of the host take turns
+    arguments  what the next launch passes; threads of the host take turns (`LAUNCHES`)
     """
 
     def __init__(self, artifact: Artifact, early: bool = True) -> None:

@@ -9,14 +9,14 @@ that all layers on a symmetric buffer share: then a compiler neither drops nor m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
-from ..problem import Problem
+from ..problem import Problem, ProblemError
 
 
 class Launchable(Protocol):
@@ -64,6 +64,14 @@ def is_plain_call(x: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
+
+
+def check_no_gradient(names: Sequence[str], tensors: Sequence[torch.Tensor | None]) -> None:
+    """Raises `ProblemError` for a tensor that autograd follows: no call has a backward pass, so results would be without its gradient."""
+    if torch.is_grad_enabled():
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor is not None and tensor.requires_grad:
+                raise ProblemError(f"{name}.requires_grad", True, "False, or the call under torch.no_grad(): it has no backward pass")
 
 
 def _mega_moe(

@@ -13,7 +13,7 @@ from ..blocks.gemm.problem import GemmProblem
 from ..kernels.expert_layer import family_of
 from ..problem import ProblemError
 from ..target import Target
-from .cuda_kernel import CudaKernel, encode_tensor_map
+from .cuda_kernel import LAUNCHES, CudaKernel, encode_tensor_map
 from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 from .symmetric_memory import device_arch
@@ -59,7 +59,8 @@ class LoadedGemm:
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
         scales = tensors.scales()  # what is copied for the kernel lives until the launch is on its way
-        self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
+        with LAUNCHES:
+            self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
 
 
 def check_current(device: torch.device) -> None:
@@ -67,7 +68,7 @@ def check_current(device: torch.device) -> None:
     if device.type != "cuda":
         raise ProblemError("a.device", str(device), "a CUDA device")
     if device.index != torch.cuda.current_device():
-        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
+        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the tensors are")
 
 
 def gpu_target(device: torch.device) -> Target:

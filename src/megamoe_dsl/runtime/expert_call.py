@@ -78,8 +78,9 @@ class ExpertCall:
         check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
         check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
         aligned = UNPACKED_ALIGNMENT if layer.formats.scales_in_mma else TMA_ALIGNMENT
-        for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
-            check_aligned(name, tensor, aligned)
+        check_aligned("x", self.x, TMA_ALIGNMENT)
+        for name in ("w1", "w2"):
+            check_aligned(name, getattr(self.weights, name), aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
         self._check_preactivations()

@@ -15,7 +15,7 @@ from ..kernels.expert_routing.workspace import chosen_experts
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock
 from .buffers import check_aligned
-from .cuda_kernel import CudaKernel, current_stream
+from .cuda_kernel import LAUNCHES, CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_tensors import TMA_ALIGNMENT
@@ -167,20 +167,26 @@ class ExpertPlan:
             check_aligned("preactivations", preactivations, TMA_ALIGNMENT)
             fc1["preactivations"] = preactivations.data_ptr()
         stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
-        memory = self._scratch.of(before + self._size, stream, capturing)
-        y, start = torch.empty_like(x), memory.data_ptr()
-        key = (start, place if self._experts.maps_x else 0, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
-        if self._router is None:
-            given_idx, given_weights = routing
-            topk_idx, topk_weights = given_idx.data_ptr(), cast(torch.Tensor, given_weights).data_ptr()
-        else:
-            topk_idx, topk_weights = start, start + self._weights_at
-            self._router.launch(*routing, topk_idx, topk_weights)
-        counter = self._counters.of(stream, capturing)
-        self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
+        y = torch.empty_like(x)
+        with LAUNCHES:
+            memory = self._scratch.of(before + self._size, stream, capturing)
+            start = memory.data_ptr()
+            key = (
+                start,
+                place if self._experts.maps_x else 0,
+                *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None],
+            )
+            prepared = self._prepared.get(key)
+            if prepared is None:
+                prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
+            if self._router is None:
+                given_idx, given_weights = routing
+                topk_idx, topk_weights = given_idx.data_ptr(), cast(torch.Tensor, given_weights).data_ptr()
+            else:
+                topk_idx, topk_weights = start, start + self._weights_at
+                self._router.launch(*routing, topk_idx, topk_weights)
+            counter = self._counters.of(stream, capturing)
+            self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
     def _prepare(

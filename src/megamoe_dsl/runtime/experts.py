@@ -21,7 +21,7 @@ from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
-from .custom_op import define, is_plain_call
+from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_plan import ExpertPlan, GivenWeights, Routing
@@ -31,6 +31,8 @@ RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
+FLOATS = ("x", "w1", "w1_sf", "w2", "w2_sf", "topk_weights", "router_logits", "score_bias", "preactivations", "factors")
+"""Arguments that could have a gradient."""
 
 
 def moe(
@@ -73,9 +75,15 @@ def moe(
                    pass; rows are the slots that are not masked, sorted by expert, stably
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
-    token's rows are BF16, added in FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong
-    with it, before anything is launched.
+    token's rows are BF16, added in FP32 in the order of its slots.
+
+    Any thread may call at any time: the launches of a call follow one another on its thread's current stream.  Calls on different streams
+    may run at once.  The tensors' device must be the current one.  There is no backward pass: a tensor that requires grad is refused unless
+    grad mode is off.
+
+    Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
+    check_no_gradient(FLOATS, (x, w1, w1_sf, w2, w2_sf, topk_weights, router_logits, score_bias, preactivations, factors))
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..arch import SM90, Arch
+from ..blocks.gemm.gather.problem import GATE_UP
 from ..blocks.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..hardware.packed_part import tiles_of
 from ..hardware.packed_tile import TILE_ROWS
@@ -23,16 +24,18 @@ def gemm_weights(
     b     E2M1 uint8 [N, K / 2] or [G, N, K / 2], two in a byte, low nibble first; K a multiple of 128.  float8_e4m3fn is returned as it is
     b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]; FP32 of float8_e4m3fn is returned as it is
     arch  sm_90a or sm_100a; by default that of the GPU that b is on
-    gate_up  of `moe`'s w1 on sm_100a, how its rows are gate and up: gate_first, up_first, interleaved
+    gate_up  of `moe`'s w1 on sm_100a, how its rows are gate and up: gate_first, up_first, interleaved; sm_90a needs no other scales for it
 
     sm_90a    uint8 [..., ceil(N / 256), K / 128, 17408]: tiles of 256 rows with their scales, exact (quant/packed_tiles.py), 4.25 bits a
               value; and uint8 [..., N, 0], as no scale is left outside of them
     sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`; b_sf of NVFP4 is float8_e4m3fn [..., N, K / 16]
 
-    Raises `ProblemError` for tensors that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
+    Raises `ProblemError` for arguments that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
     """
+    if gate_up not in GATE_UP:
+        raise ProblemError("gate_up", gate_up, "one of " + ", ".join(GATE_UP[1:]) + ", or empty")
     if b.dtype == torch.float8_e4m3fn:
-        return b, b_sf if b_sf.dtype == torch.float32 else scale_words(b_sf)
+        return b, b_sf if b_sf.dtype == torch.float32 else words_of(b_sf, gate_up)
     check_given(b, b_sf)
     nvfp4 = b_sf.dtype == torch.float8_e4m3fn
     if arch is None and b.device.type != "cuda":
@@ -41,12 +44,17 @@ def gemm_weights(
     if found == SM90 and nvfp4:
         raise ProblemError("b_sf.dtype", b_sf.dtype, f"torch.uint8 or torch.float8_e8m0fnu for {SM90}")
     if found != SM90:
-        return b, gate_up_words(b_sf, gate_up) if gate_up else scale_words(b_sf)
+        return b, words_of(b_sf, gate_up)
     *lead, n, _ = b.shape
     padding = (0, 0, 0, tiles_of(n) * TILE_ROWS - n)
     codes, scales = (torch.nn.functional.pad(one.reshape(-1, *one.shape[-2:]), padding) for one in (b, ue8m0_bytes(b_sf)))
     tiles = pack_tiles(codes, scales, "b")
     return tiles.view(*lead, *tiles.shape[1:]), b.new_empty(*lead, n, 0)
+
+
+def words_of(b_sf: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """Scales of a byte in words, in the order of the rows of B as the kernel loads them."""
+    return gate_up_words(b_sf, gate_up) if gate_up else scale_words(b_sf)
 
 
 def check_given(b: torch.Tensor, b_sf: torch.Tensor) -> None:

@@ -7,7 +7,8 @@
 
 A call launches on torch's current stream and neither synchronizes nor allocates (but for y when `out` is not given, and for int32 indices
 beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
-one after another: on one stream, or ordered by events.
+one after another: on one stream, or ordered by events.  Any thread may make a call, but threads take turns with one layer, and the layer's
+device must be the thread's current one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
-from .custom_op import is_plain_call, mega_moe_out, new_output, register
+from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
 from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
@@ -163,8 +164,10 @@ class MegaMoE(torch.nn.Module):
                           weights of slots that are not masked, with which the token's y is not specified; this waits for the device, so
                           neither in a graph nor under torch.compile
 
-        Raises `ProblemError` before anything is launched.
+        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
+        pass.
         """
+        check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
         numbers = (
             -1 if num_tokens_bound is None else _number("num_tokens_bound", num_tokens_bound),
             -1 if padded_tokens is None else _number("padded_tokens", padded_tokens),

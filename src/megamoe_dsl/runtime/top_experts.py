@@ -15,8 +15,8 @@ from ..problem import ProblemError
 from ..reference.router import top_experts as chosen_experts
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
-from .cuda_kernel import CudaKernel
-from .custom_op import define, is_plain_call
+from .cuda_kernel import LAUNCHES, CudaKernel
+from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current, gpu_target
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
@@ -42,8 +42,10 @@ def top_experts(
     groups       experts are that many groups, of which the `topk_groups` with the highest sums of two scores have a chance
     scale        that weights are multiplied with
 
-    Of equal scores the expert with the lower number comes first.  Raises `ProblemError` before anything is launched.
+    Of equal scores the expert with the lower number comes first; -0.0 equals 0.0, and a NaN is the highest.  Threads may call at once, as
+    they may `moe`.  Raises `ProblemError` before anything is launched, also for a tensor that requires grad: there is no backward pass.
     """
+    check_no_gradient(("router_logits", "bias"), (logits, bias))
     call = launch if is_plain_call(logits) else top_experts_op
     found: Chosen = call(logits, bias, topk, scores, groups, topk_groups, scale)
     return found
@@ -53,10 +55,12 @@ class TopExpertsPlan:
     """The kernel of all calls with logits of one layout."""
 
     def __init__(self, problem: TopExpertsProblem, device: torch.device) -> None:
-        self._topk, self._kernel = problem.topk, top_experts_kernel(problem, device)
+        self._topk, self._device, self._kernel = problem.topk, device, top_experts_kernel(problem, device)
 
     def __call__(self, logits: torch.Tensor, bias: torch.Tensor | None) -> Chosen:
-        """Launches on torch's current stream."""
+        """Launches on torch's current stream.  Raises `ProblemError` for the wrong device."""
+        if self._device.index != torch._C._cuda_getDevice():
+            check_current(self._device)
         tokens = logits.shape[0]
         idx = torch.empty((tokens, self._topk), dtype=torch.int64, device=logits.device)
         weights = torch.empty((tokens, self._topk), dtype=torch.float32, device=logits.device)
@@ -66,9 +70,10 @@ class TopExpertsPlan:
     def launch(self, logits: torch.Tensor, bias: torch.Tensor | None, topk_idx: int, topk_weights: int) -> None:
         """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
-        values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
-        self._kernel.launch()
+        with LAUNCHES:
+            values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
+            values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
+            self._kernel.launch()
 
 
 @lru_cache

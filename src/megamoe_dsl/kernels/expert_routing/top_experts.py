@@ -2,8 +2,8 @@
 
 A warp takes a token.  Lane l has experts l, l + 32, .. as words whose order as integers is that of their scores; in each turn the warp
 finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  Which experts
-are chosen depends on nothing but the scores; a NaN counts as the highest.  Waits for the launches before, and
-signals nothing.
+are chosen depends on nothing but the scores; a NaN, whatever its sign, counts as the highest, and -0.0 is 0.0.  Waits for the launches
+before, and signals nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ NONE = 0
 """The word of what is taken out: below that of every score, -infinity included."""
 NO_EXPERT = 1 << 20
 COUNTED = 2  # scores of a group, the highest, that count for it
+LOW = -17.0
+"""Below it a sigmoid is a power of e, to all bits of FP32."""
 
 
 def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
@@ -46,13 +48,13 @@ def score_of(config: TopExpertsConfig, args: TopExpertsArguments, logit: Any, ex
 
 
 def word_of(score: Any) -> Uint32:
-    """A word whose order is that of scores: the sign turned over, and the rest of negative ones."""
-    template = "{{\n\t.reg .b32 s;\n\tshr.s32 s, {1}, 31;\n\tor.b32 s, s, 0x80000000;\n\txor.b32 {0}, {1}, s;\n\t}}"
-    return emit_to(Uint32, template, bits_of(score))
-
-
-def bits_of(value: Any) -> Uint32:
-    return emit_to(Uint32, "mov.b32 {}, {};", value)
+    """A word whose order is that of scores: the sign turned over, and the rest of negative ones.  All NaNs have the highest, and both zeros
+    have the same, for -0.0 + 0.0 is 0.0."""
+    template = (
+        "{{\n\t.reg .f32 z;\n\t.reg .b32 b, s;\n\t.reg .pred p;\n\tadd.rn.f32 z, {1}, 0f00000000;\n\tmov.b32 b, z;\n\tshr.s32 s, b, 31;\n\t"
+        "or.b32 s, s, 0x80000000;\n\txor.b32 b, b, s;\n\tsetp.nan.f32 p, z, z;\n\tselp.b32 {0}, 0xffffffff, b, p;\n\t}}"
+    )
+    return emit_to(Uint32, template, score)
 
 
 def score_of_word(word: Any) -> Float32:
@@ -91,13 +93,13 @@ def in_best_groups(config: TopExpertsConfig, words: list[Any], lane: Any) -> lis
         for _ in range(COUNTED):
             most, expert = highest(own, lane)
             own, total = without(own, lane, expert), total + score_of_word(most)
-        sums.append(total)
+        sums.append(word_of(total))
     kept = []
-    for group, total in enumerate(sums):
+    for group, mine in enumerate(sums):
         better = Int32(0)
         for other, theirs in enumerate(sums):
             if other != group:
-                ahead = theirs >= total if other < group else theirs > total
+                ahead = theirs >= mine if other < group else theirs > mine
                 better = better + Int32(cutlass.select_(ahead, Int32(1), Int32(0)))
         own = words[group * steps : (group + 1) * steps]
         kept += [Uint32(cutlass.select_(better < problem.topk_groups, word, Uint32(NONE))) for word in own]
@@ -112,6 +114,14 @@ def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, la
         word = word_of(score_of(config, args, logit_of(config, args, token, expert), expert))
         words.append(Uint32(cutlass.select_(lane + first < experts, word, Uint32(NONE))))
     return words
+
+
+def raised(topk: int, logit: Any, lane: Any) -> Float32:
+    """The logits of the lanes that have a slot, all raised by as much as brings the highest to `LOW`, if it is lower: their sigmoids have
+    the same ratios then, and are not all zero."""
+    words = cutlass.select_(lane < topk, word_of(logit), Uint32(NONE))
+    most = score_of_word(warp_max_u32(words))
+    return logit + Float32(cutlass.select_(most < Float32(LOW), Float32(LOW) - most, Float32(0.0)))
 
 
 @cute.jit
@@ -129,7 +139,7 @@ def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExperts
     if cutlass.const_expr(problem.scores == SOFTMAX):
         share = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", (logit - shuffle_f32(logit, 0)) * Float32(LOG2E))
     else:
-        share = times_sigmoid(Float32(1.0), logit, 1.0, False)
+        share = times_sigmoid(Float32(1.0), raised(problem.topk, logit, lane), 1.0, False)
     share = Float32(cutlass.select_(lane < problem.topk, share, Float32(0.0)))
     total = share
     for mask in (16, 8, 4, 2, 1):

@@ -47,7 +47,9 @@ class RowActivations:
     def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
         """With scales in rows, as quantization leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
         intermediate / 32], or `no_scales`."""
-        return cls(values, scale_words(scales) if scales.dtype == torch.uint8 and scales.shape[-1] else scales.T.contiguous())
+        if scales.dtype != torch.uint8 or not scales.shape[-1]:
+            return cls(values, scales.T.contiguous())
+        return cls(values, scale_words(scales)[:, : len(values)])  # no rows have no words; others are whole atoms
 
     @property
     def row_scales(self) -> torch.Tensor:

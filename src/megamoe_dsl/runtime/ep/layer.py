@@ -26,6 +26,8 @@ from ...quant import ExpertWeights
 from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
+from ..custom_op import check_no_gradient
+from ..device_gemm import check_current
 from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
@@ -157,15 +159,25 @@ class EpMoE(torch.nn.Module):
                       at, which waits for the device, but not while a graph is captured
         out           where y goes
 
-        Raises `ProblemError` before anything is launched.
+        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
+        pass.
         """
+        check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
+        check_device("x", x, self.rows.device)
         if x_sf is None:
+            if x.dtype != torch.bfloat16:
+                raise ProblemError("x.dtype", x.dtype, f"{torch.bfloat16} without x_sf")
             x, x_sf = quantize_rows(x, self.problem.formats.activations)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
         inputs.check_layout(self.problem)
+        for name, tensor in vars(inputs).items():
+            check_device(name, tensor, self.rows.device)
+        if self.rows.is_cuda:
+            check_current(self.rows.device)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape)
+        check_device("out", y, self.rows.device)
         if scatter_indices is not None:
             check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
         self.route(inputs)

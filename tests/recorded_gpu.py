@@ -1,0 +1,219 @@
+"""GPUs for tests of host code: their driver runs nothing, and keeps what every launch is given, with names in the place of addresses.
+
+    gpu.call(moe, x=x, w1=w1, ..)      the launches of the call; its result is `y`
+
+Tensors lie in the host's memory and say that they are on GPU 0, or on GPU 1 if they are `far`: a call takes milliseconds, and nothing is
+compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cuda.bindings import driver
+from torch.overrides import TorchFunctionMode
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.kernels.gemm.family import GemmKernel
+from megamoe_dsl.runtime import device_gemm, expert_plan, experts, gemm, tile_counters, top_experts
+from megamoe_dsl.target import find_arch
+
+OK = driver.CUresult.CUDA_SUCCESS
+SMS = 4
+LOWEST_ADDRESS = 1 << 40
+TABLE = 128
+"""Bytes of a tensor map."""
+EARLY = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class OnGpus(TorchFunctionMode):
+    """Torch's functions, with tensors of the host on GPUs: on the second one those whose storage is `far`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.far: set[int] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if function in (torch.Tensor.device.__get__, torch.Tensor.get_device):  # type: ignore[attr-defined]
+            number = int(args[0].untyped_storage().data_ptr() in self.far)
+            return number if function is torch.Tensor.get_device else torch.device("cuda", number)
+        if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return True
+        kwargs = {
+            name: torch.device("cpu") if name == "device" else value for name, value in (kwargs or {}).items() if name != "pin_memory"
+        }
+        return function(*(torch.device("cpu") if isinstance(one, torch.device) else one for one in args), **kwargs)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch: the kernel's configuration, the stream, and the arguments by name; addresses are names of tensors with offsets."""
+
+    config: Any
+    stream: int
+    early: bool
+    arguments: dict[str, Any] = field(hash=False)
+
+
+@dataclass
+class RecordedGpu:
+    """stream, capture, device   torch's current ones, a number each; None: no graph is captured
+    on_launch                 called before each launch is noted
+    """
+
+    mode: OnGpus
+    stream: int = 0
+    capture: int | None = None
+    device: int = 0
+    on_launch: Callable[[Artifact], None] = lambda artifact: None
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    _maps: list[tuple[Any, ...]] = field(default_factory=list)
+    _raw: list[tuple[Artifact, int, bool, dict[str, int | bytes]]] = field(default_factory=list)
+
+    def show(self, **tensors: Any) -> None:
+        """These tensors have these names from now on; earlier ones of a name come `before` it."""
+        for name, tensor in tensors.items():
+            if isinstance(tensor, torch.Tensor) and tensor is not self.tensors.get(name):
+                if name in self.tensors:
+                    self.tensors[f"{len(self.tensors)} before {name}"] = self.tensors.pop(name)
+                self.tensors[name] = tensor
+
+    def call(self, function: Callable[..., Any], **arguments: Any) -> list[Launched]:
+        """The launches of a call; its results are y, or `y0` and more."""
+        self._raw.clear()
+        self.show(**arguments)
+        found = function(**arguments)
+        self.show(**({f"y{number}": one for number, one in enumerate(found)} if isinstance(found, tuple) else {"y": found}))
+        return self.launched()
+
+    def launched(self) -> list[Launched]:
+        """All launches since the last call began."""
+        spans = self._spans()
+        return [Launched(artifact.config, stream, early, self._named(given, spans)) for artifact, stream, early, given in self._raw]
+
+    def _spans(self) -> list[tuple[str, int, int]]:
+        """Names of tensors, the latest first, with their first address and that behind their storage."""
+        found = []
+        with torch._C.DisableTorchFunction():
+            for name, tensor in reversed(self.tensors.items()):
+                if start := tensor.data_ptr():
+                    storage = tensor.untyped_storage()
+                    found.append((name, start, max(start + 1, storage.data_ptr() + storage.nbytes())))
+        return found
+
+    def _named(self, given: dict[str, int | bytes], spans: list[tuple[str, int, int]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in given.items():
+            if isinstance(value, bytes):
+                address, *others = self._maps[int.from_bytes(value[:8], "little")]
+                found[name] = (name_of(address, spans), *others)
+            else:
+                found[name] = name_of(value, spans)
+        return found
+
+    def _launch(self, launch: Any, artifact: Artifact, table: int, _: int) -> tuple[Any]:
+        self.on_launch(artifact)
+        spec = artifact.kernel.parameter_spec(artifact.config)
+        places = (ctypes.c_void_p * len(spec.names)).from_address(table)
+        values: dict[str, int | bytes] = {}
+        for name, width, place in zip(spec.names, spec.widths, places, strict=True):
+            read = ctypes.string_at(place, width)
+            values[name] = read if width == TABLE else int.from_bytes(read, "little")
+        self._raw.append((artifact, int(launch.hStream), any(one.id == EARLY for one in launch.attrs), values))
+        return (OK,)
+
+    def _encode(self, kind: Any, rank: int, address: Any, *others: Any) -> tuple[Any, Any]:
+        dims, strides, box, steps, *enums = others
+        self._maps.append((int(address), int(kind), *(tuple(map(int, one)) for one in (dims, strides, box, steps)), *map(int, enums)))
+        return OK, SimpleNamespace(opaque=[len(self._maps) - 1] + [0] * (TABLE // 8 - 1))
+
+
+def name_of(value: int, spans: list[tuple[str, int, int]]) -> str | int:
+    """The latest tensor that has this address, and an offset; a smaller number is what it is."""
+    if value < LOWEST_ADDRESS:
+        return value
+    found = ((name, value - start) for name, start, end in spans if start <= value < end)
+    name, offset = next(found, ("elsewhere", 0))
+    return f"{name} + {offset}" if offset else name
+
+
+@cache
+def _chosen(family: type[GemmKernel], problem: Any, target: Any, rows: int, fields: tuple[tuple[str, Any], ...]) -> Any:
+    return _CHOOSE(family(), problem, target, rows, **dict(fields))
+
+
+_CHOOSE = GemmKernel.choose
+
+
+def forget() -> None:
+    """What a process keeps of earlier calls."""
+    for cached in (expert_plan.scratch, expert_plan.layer_configs, expert_plan.device_experts, device_gemm.device_gemm):
+        cached.cache_clear()
+    tile_counters.tile_counters.cache_clear()
+    top_experts.top_experts_kernel.cache_clear()
+    for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
+        plans.clear()
+
+
+@contextmanager
+def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
+    """A GPU that has run nothing yet; its kernels are not compiled."""
+    gpu, artifacts = RecordedGpu(OnGpus()), []
+    scratch_of = expert_plan.Scratch.of
+
+    def get(store: ArtifactStore, config: Any) -> Artifact:
+        artifacts.append(Artifact(config, ".entry kernel", len(artifacts).to_bytes(4, "little"), 0.0))
+        return artifacts[-1]
+
+    def shown(scratch: Any, size: int, stream: int, capturing: bool) -> torch.Tensor:
+        memory = scratch_of(scratch, size, stream, capturing)
+        if all(memory is not one for one in gpu.tensors.values()):
+            gpu.show(**{"memory of a capture" if capturing else f"memory of stream {stream}": memory})
+        return memory
+
+    answers: dict[Any, dict[str, Any]] = {
+        driver: {
+            "cuLibraryLoadData": lambda cubin, *_: (OK, artifacts[int.from_bytes(cubin, "little")]),
+            "cuLibraryGetKernel": lambda artifact, name: (OK, artifact),
+            "cuKernelGetFunction": lambda artifact: (OK, artifact),
+            "cuFuncSetAttribute": lambda *_: (OK,),
+            "cuOccupancyMaxActiveClusters": lambda *_: (OK, SMS),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda *_: (OK, 1),
+            "cuLaunchKernelEx": gpu._launch,
+            "cuTensorMapEncodeTiled": gpu._encode,
+            "cuStreamGetCaptureInfo": lambda stream: (OK, None, gpu.capture, None),
+        },
+        torch.cuda: {
+            "is_available": lambda: True,
+            "current_stream": lambda *_: None,
+            "current_device": lambda: gpu.device,
+            "synchronize": lambda *_: None,
+            "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=SMS),
+            "get_device_name": lambda *_: "recorded",
+            "get_device_capability": lambda *_: find_arch(arch).capability,
+            "is_current_stream_capturing": lambda: gpu.capture is not None,
+        },
+        torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
+        ArtifactStore: {"get": get},
+        expert_plan.Scratch: {"of": shown},
+        GemmKernel: {"choose": lambda family, *given, **fields: _chosen(type(family), *given, tuple(fields.items()))},
+    }
+    with pytest.MonkeyPatch.context() as patch, gpu.mode:
+        for owner, functions in answers.items():
+            for name, answer in functions.items():
+                patch.setattr(owner, name, answer, raising=False)
+        forget()
+        gpu.show(counters=tile_counters.tile_counters(torch.device("cuda", 0)).memory)
+        try:
+            yield gpu
+        finally:
+            forget()

@@ -1,0 +1,252 @@
+"""Public calls, each after one that differs in one thing, compared with the same call on a GPU that has run nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from calls_in_a_row import Call, Calls, changes_of_place, changes_of_tensors, must_be_refused
+from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer as ep_buffer
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.runtime.top_experts import top_experts
+from recorded_gpu import RecordedGpu
+
+FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
+TOKENS = 6
+
+
+def _weights(recipe: str) -> dict[str, Any]:
+    """Of 4 experts, 256 channels and 256 between the linears."""
+    shapes = {"w1": (512, 256), "w2": (256, 256)}
+    found: dict[str, Any] = {}
+    for name, (rows, k) in shapes.items():
+        packed = recipe in ("fp8xfp4", "nvfp4xnvfp4")
+        dtype = torch.uint8 if packed else BF16 if recipe == "bf16xbf16" else FP8
+        found[name] = torch.zeros(4, rows, k // 2 if packed else k, dtype=dtype)
+        scales = torch.zeros(4, k // (64 if recipe == "nvfp4xnvfp4" else 128), rows, dtype=torch.int32) if packed else None
+        found[f"{name}_sf"] = torch.ones(4, rows // 128, k // 128) if dtype == FP8 else scales
+    if recipe == "nvfp4xnvfp4":
+        found["factors"] = torch.ones(5, 4)
+    return found
+
+
+def chosen(recipe: str, tokens: int = TOKENS) -> Call:
+    """A call of `moe` with experts."""
+    x = torch.zeros(tokens, 256, dtype=BF16)
+    idx, weights = torch.zeros(tokens, 2, dtype=torch.int64), torch.ones(tokens, 2)
+    return Call({"x": x, **_weights(recipe), "topk_idx": idx, "topk_weights": weights})
+
+
+def routed(tokens: int = TOKENS) -> Call:
+    """A call of `moe` with logits and a bias."""
+    given = {"router_logits": torch.zeros(tokens, 4), "score_bias": torch.zeros(4), "topk": 2, "scores": "sigmoid"}
+    return Call({"x": torch.zeros(tokens, 256, dtype=BF16), **_weights("fp8xfp8"), **given})
+
+
+def _moe_changes(call: Call) -> dict[str, Call]:
+    rows = TOKENS * 2
+    stored = torch.zeros(rows, 512, dtype=BF16)
+    some = ("x", "topk_idx", "topk_weights", "router_logits")
+    fewer = {name: call.arguments[name][:3] for name in some if name in call.arguments}
+    more = {name: one.new_zeros(300, one.shape[1]) for name in some if (one := call.arguments.get(name)) is not None}
+    layer = {name: one.clone() for name, one in call.arguments.items() if name.startswith("w") and one is not None}
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "another layer of the shape": call.but(**layer),
+        "fewer tokens": call.but(**fewer),
+        "more tokens": call.but(**more),
+        "up first": call.but(gate_up="up_first"),
+        "another activation": call.but(activation="swigluoai"),
+        "stored": call.but(preactivations=stored),
+        "stored, shifted": call.but(preactivations=torch.zeros(rows * 512 + 1, dtype=BF16)[1:].view(rows, 512)),
+    }
+
+
+def _routed_changes(call: Call) -> dict[str, Call]:
+    return {
+        **_moe_changes(call),
+        "one expert": call.but(topk=1),
+        "softmax": call.but(scores="softmax", score_bias=None),
+        "scaled": call.but(weight_scale=2.5),
+        "bf16 logits": call.but(router_logits=call.arguments["router_logits"].bfloat16()),
+    }
+
+
+def _gemm(recipe: str) -> Call:
+    a_type, b_type = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, torch.uint8)}[recipe]
+    a, b = torch.zeros(40, 256, dtype=a_type), torch.zeros(208, 128 if b_type == torch.uint8 else 256, dtype=b_type)
+    scales: dict[str, Any] = {"a_sf": None, "b_sf": None}
+    if recipe == "fp8xfp8":
+        scales = {"a_sf": torch.ones(2, 40).T, "b_sf": torch.ones(2, 2)}
+    elif recipe == "fp8xfp4":
+        scales = {"a_sf": torch.zeros(2, 128, dtype=torch.int32), "b_sf": torch.zeros(2, 256, dtype=torch.int32)}
+    return Call({"a": a, "b": b, **scales, "out": torch.zeros(40, 208, dtype=BF16)})
+
+
+def _grouped() -> Call:
+    given = {"a": torch.zeros(40, 256, dtype=FP8), "a_sf": torch.ones(2, 40).T, "b": torch.zeros(3, 208, 256, dtype=FP8)}
+    return Call({**given, "b_sf": torch.ones(3, 2, 2), "groups": torch.zeros(3, dtype=torch.int32)})
+
+
+def _gemm_changes(call: Call) -> dict[str, Call]:
+    given = call.arguments
+    rows = {name: given[name][:8] for name in ("a", "out") if given.get(name) is not None}
+    if given["a_sf"] is not None and given["a_sf"].dtype == torch.float32:
+        rows["a_sf"] = given["a_sf"][:8]
+    wide = {"out": torch.zeros(40, 208)}
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "fewer rows": call.but(**rows),
+        "f32": call.but(**wide),
+        "added": call.but(**wide, accumulate=True),
+        "f32, not given": call.but(out=None, out_dtype=torch.float32),
+    }
+
+
+def _router() -> Call:
+    return Call({"logits": torch.zeros(TOKENS, 64), "bias": torch.zeros(64), "topk": 4, "scores": "sigmoid", "groups": 2, "topk_groups": 2})
+
+
+def _router_changes(call: Call) -> dict[str, Call]:
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "fewer tokens": call.but(logits=call.arguments["logits"][:3]),
+        "other numbers": call.but(topk=2),
+        "one group": call.but(topk_groups=1),
+        "scaled": call.but(scale=2.5),
+        "bf16": call.but(logits=call.arguments["logits"].bfloat16()),
+    }
+
+
+MOE = Problem(512, 256, 4, 2, 1, 8, recipe="fp8xfp8")
+
+
+def _layers(gpu: RecordedGpu) -> Any:
+    """Two layers on one buffer."""
+    symmetric = SymmetricBuffer.allocate(MOE)
+    gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
+    layers = {name: MegaMoE(MOE, symmetric=symmetric, bounds=(3,)) for name in ("first", "second")}
+    for name, layer in layers.items():
+        tensors = {"stats": layer.stats, **{one: getattr(layer.memory.weights, one) for one in ("fc1", "fc1_sf", "fc2", "fc2_sf")}}
+        gpu.show(**{f"{name} {one}": tensor for one, tensor in tensors.items()})
+        gpu.show(**{f"{name} maps {bound}": kernel.buffers.maps for bound, kernel in layer.kernels.items()})
+    return lambda layer, **given: layers[layer](**given)
+
+
+def _layer_call(tokens: int = 2) -> Call:
+    given = {"x": torch.zeros(tokens, 512, dtype=FP8), "x_sf": torch.ones(tokens, 4), "topk_idx": torch.zeros(tokens, 2, dtype=torch.int64)}
+    return Call({"layer": "first", **given, "topk_weights": torch.ones(tokens, 2), "num_tokens_bound": 3})
+
+
+def _layer_changes(call: Call) -> dict[str, Call]:
+    own = ("x", "x_sf", "topk_idx", "topk_weights")
+    out = torch.zeros(3, 512, dtype=BF16)
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "another layer": call.but(layer="second"),
+        "one token": call.but(**{name: call.arguments[name][:1] for name in own}),
+        "no token": call.but(**{name: call.arguments[name][:0] for name in own}),
+        "more tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}, num_tokens_bound=None),
+        "too many tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}),
+        "another bound": call.but(num_tokens_bound=8),
+        "padding": call.but(padded_tokens=3),
+        "padding, out": call.but(padded_tokens=3, out=out),
+        "out of other rows": call.but(out=out),
+        "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
+        "bf16": call.but(x=torch.zeros(2, 512, dtype=BF16), x_sf=None),
+        "bf16, shifted": call.but(x=torch.zeros(1025, dtype=BF16)[1:].view(2, 512), x_sf=None),
+    }
+
+
+def _ep(gpu: RecordedGpu) -> Any:
+    """Two layers on one buffer."""
+    problem = Problem(256, 128, 4, 2, 1, 8, recipe="fp8xfp8")
+    symmetric = SymmetricBuffer.allocate(problem, region=ep_buffer(problem))
+    gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
+    fc1, fc2 = torch.zeros(4, 256, 256, dtype=FP8), torch.zeros(4, 256, 128, dtype=FP8)
+    layers = {}
+    for name in ("first", "second"):
+        weights = ExpertWeights(fc1.clone(), torch.ones(4, 2, 2), fc2.clone(), torch.ones(4, 2, 1))
+        layer = layers[name] = EpMoE(problem, weights, activation=lambda rows: rows[:, :128], symmetric=symmetric)
+        own = {"rows": layer.rows, "acts": layer.acts.values, "acts_sf": layer.acts.scales, "nowhere": layer._nowhere}
+        gpu.show(**{f"{name} {one}": tensor for one, tensor in {**own, **vars_of(weights)}.items()})
+    return lambda layer, **given: layers[layer](**given)
+
+
+def vars_of(weights: ExpertWeights) -> dict[str, torch.Tensor]:
+    return {name: getattr(weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+
+
+def _ep_call() -> Call:
+    given = {"x": torch.zeros(2, 256, dtype=BF16), "topk_idx": torch.zeros(2, 2, dtype=torch.int64), "topk_weights": torch.ones(2, 2)}
+    return Call({"layer": "first", **given, "out": torch.zeros(2, 256, dtype=BF16)})
+
+
+def _ep_changes(call: Call) -> dict[str, Call]:
+    given = {name: one for name, one in call.arguments.items() if name != "layer"}
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "another layer": call.but(layer="second"),
+        "one token": call.but(**{name: one[:1] for name, one in given.items()}),
+        "no token": call.but(**{name: one[:0] for name, one in given.items()}),
+        "too many tokens": call.but(**{name: one.repeat(5, 1) for name, one in given.items()}),
+        "int32": call.but(topk_idx=given["topk_idx"].int()),
+        "quantized": call.but(x=given["x"].to(FP8), x_sf=torch.ones(2, 2)),
+        "scattered": call.but(topk_idx=torch.tensor([[0, 1], [0, 1]]), scatter_indices=torch.tensor([[1, 1], [0, 0]])),
+    }
+
+
+def _without_refusals(made: Any) -> Any:
+    """The same changes but those that each architecture refuses alike."""
+    refused = ("of another dtype", "strided", "far")
+    return lambda call: {name: one for name, one in made(call).items() if not name.endswith(refused)}
+
+
+FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
+    **{
+        f"moe {recipe} {arch}": (Calls(lambda _: moe, arch), chosen(recipe), _without_refusals(_moe_changes))
+        for recipe, arch in (
+            ("bf16xbf16", "sm_90a"),
+            ("bf16xbf16", "sm_100a"),
+            ("fp8xfp4", "sm_100a"),
+        )
+    },
+    "moe fp8xfp8": (Calls(lambda _: moe), chosen("fp8xfp8"), _moe_changes),
+    "moe nvfp4xnvfp4": (Calls(lambda _: moe, "sm_100a"), chosen("nvfp4xnvfp4"), _moe_changes),
+    "moe of logits": (Calls(lambda _: moe), routed(), _routed_changes),
+    "gemm fp8xfp8": (Calls(lambda _: gemm), _gemm("fp8xfp8"), _gemm_changes),
+    "gemm bf16xbf16": (Calls(lambda _: gemm), _gemm("bf16xbf16"), _gemm_changes),
+    "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("fp8xfp4"), _gemm_changes),
+    "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _gemm_changes),
+    "MegaMoE": (Calls(_layers), _layer_call(), _layer_changes),
+    "EpMoE": (Calls(_ep), _ep_call(), _ep_changes),
+    "top_experts": (Calls(lambda _: top_experts), _router(), _router_changes),
+}
+
+
+@cache
+def changes(family: str) -> dict[str, Call]:
+    _, call, made = FAMILIES[family]
+    return made(call)
+
+
+@pytest.mark.parametrize(("family", "change"), [(family, change) for family in FAMILIES for change in changes(family)])
+def test_a_call_does_what_it_would_do_alone(family: str, change: str) -> None:
+    calls, call, _ = FAMILIES[family]
+    changed = changes(family)[change]
+    alone = calls.last_of(changed, changed)
+    assert calls.last_of(call, changed) == alone
+    if must_be_refused(change) or isinstance(alone, str):
+        assert isinstance(alone, str) and alone.endswith("after 0 launches")
+    assert calls.last_of(changed, call) == calls.last_of(call, call)
