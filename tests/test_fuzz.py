@@ -112,7 +112,7 @@ def test_a_failure_is_shrunk_to_what_matters() -> None:
     assert isinstance(found, FoundError) and found.wrong == "few"
     assert (found.trial.other, found.trial.unfused, found.trial.schedule) == (None, False, 0)
     (call,) = found.trial.calls
-    assert (sum(call.tokens), call.values, call.routing, call.seed) == (3, "zeros", "uniform", 0)
+    assert (call.values, call.routing, call.seed) == ("zeros", "uniform", 0) and sum(call.tokens) in (3, 4)
     text = verdict(7, 1.0, found, gpu=True)
     assert text.startswith("FAIL after 7 trials: few") and "megamoe fuzz --gpu --repeat '{" in text
 
