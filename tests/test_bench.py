@@ -27,7 +27,7 @@ from megamoe_dsl.bench.result_file import packages, without_folders
 from megamoe_dsl.bench.results import Results, is_point, passed
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.cases import random_inputs, random_weights
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.options.option import add_options, options_of, read_options
 from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_inspection
-from megamoe_dsl.cli.tables import facts
+from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import tile_queue
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection
@@ -218,6 +218,18 @@ def test_narrow_tables_lose_no_digit() -> None:
         assert "…" not in text
         assert columns < 80 or text.count(f" {figure} ") == len(found.measures)
         assert "".join(re.findall(r"\d", text.partition("Facts")[2])) == str(10**60)
+
+
+@pytest.mark.parametrize("columns", [50, 60, 80])
+def test_narrow_tables_cut_no_word_that_fits(columns: int) -> None:
+    table = ruled("Title", "name", "arrives", "waits")
+    table.add_row("work_tile_empty (even CTA)", "tcgen05.commit, multicast to the pair", "scheduler and dispatch warps")
+    console = Console(width=columns, file=StringIO())
+    console.print(table)
+    console.print(facts("Facts", [("experts that Linear1 is ahead", "256 weight rows x 192 tokens over two CTAs")]))
+    shown = console.file.getvalue().split()  # type: ignore[attr-defined]
+    assert {"work_tile_empty", "tcgen05.commit,", "multicast", "scheduler", "dispatch", "experts", "Linear1"} <= set(shown)
+    assert max(map(len, console.file.getvalue().splitlines())) <= columns  # type: ignore[attr-defined]
 
 
 def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from megamoe_dsl import target as compiled
-from megamoe_dsl.cli import app, demo
+from megamoe_dsl.cli import demo
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.target import Target
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from script_help import help_of
 
 ROOT = Path(__file__).parents[1]

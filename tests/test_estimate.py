@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from megamoe_dsl import Problem, Sm100Config
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.cli import app, estimate
+from megamoe_dsl.cli import estimate
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.estimate import GIB, Estimate
 from megamoe_dsl.cli.simulator_output import steps
 from megamoe_dsl.presets import PRESETS

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from megamoe_dsl.cases import Case
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import machine as machine_module
 from megamoe_dsl.fuzz.check import check_trial
 from megamoe_dsl.fuzz.data import case_of

@@ -21,7 +21,7 @@ from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
 from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import ResultsError
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_gemms

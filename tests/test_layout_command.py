@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.pictures import PICTURES
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from draw_structure import draw
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/pictures"

@@ -16,7 +16,7 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
 from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to

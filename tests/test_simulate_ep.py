@@ -6,7 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from megamoe_dsl.cli import app, simulate_ep
+from megamoe_dsl.cli import simulate_ep
+from megamoe_dsl.cli.app import app
 from sweep import rarely, sample
 
 SHAPE = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--sms", "2", "--tokens", "3,0"]

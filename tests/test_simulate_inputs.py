@@ -8,7 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from megamoe_dsl.cli import app, simulate_inputs
+from megamoe_dsl.cli import simulate_inputs
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.quant import quantize_e4m3
 from megamoe_dsl.recipe import E4M3
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from operator import index
 from typing import SupportsIndex
+
+INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+
+
+def parse_integer(text: str) -> int | None:
+    """The integer that a text is in ASCII digits, or None for another text."""
+    return int(text) if INTEGER.fullmatch(text.strip(" ")) else None
 
 
 def as_integer(value: object) -> int | None:

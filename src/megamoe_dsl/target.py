@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass
 
 from .arch import ARCHES, GPUS, Arch, arch_of_capability
+from .integer import as_integer
 from .problem import ProblemError
 
 ARCH_VARIABLE = "MEGAMOE_ARCH"
 NAME_BYTES = 256
+MOST_SMS = 256
 TYPICAL_GPUS = {"sm_100a": "NVIDIA B200", "sm_90a": "NVIDIA H200", "sm_103a": "NVIDIA B300 SXM6 AC"}
 """Whose numbers are taken where no GPU is given."""
 
@@ -25,7 +27,9 @@ class Target:
     @classmethod
     def typical(cls, arch: Arch | str, num_sms: int | None = None) -> Target:
         """The GPU that most people have of an architecture, with all its SMs unless told otherwise.  Raises `ProblemError` for an unknown
-        name."""
+        name and for more SMs than any GPU has."""
+        if num_sms is not None and as_integer(num_sms) is not None and num_sms > MOST_SMS:
+            raise ProblemError("num_sms", num_sms, f"at most {MOST_SMS}, more than any GPU has")
         gpu = GPUS[TYPICAL_GPUS[find_arch(str(arch)).name]]
         return cls(gpu.arch, gpu.num_sms if num_sms is None else num_sms, gpu.name)
 

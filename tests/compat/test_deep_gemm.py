@@ -95,6 +95,15 @@ def test_the_references_bits(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmB
     assert torch.equal(stats, received.int() + 7)
 
 
+def test_the_limit_of_waits_is_the_callers(gpu: type[SimulatedKernel], case: Case) -> None:
+    limit = 135 * 10**9 + 1
+    buffer = deep_gemm.get_symm_buffer_for_sm90_mega_moe(OneRank(), *SHAPE, watchdog_ns=limit)
+    load(buffer, case)
+    run(gpu, buffer, new_y(), *transformed(case.weights[0]))
+    ((kernel,),) = (kernels.values() for kernels in buffer._kernels.values())
+    assert kernel.kernel.arguments.values.watchdog_ns == limit
+
+
 def test_torchs_default_device_does_not_matter(gpu: type[SimulatedKernel], case: Case) -> None:
     """DeepGEMM's tests set it to CUDA."""
     y, stats = new_y(), torch.zeros(4, dtype=torch.int32)

@@ -15,7 +15,7 @@ from engines import ENGINES, Inputs3, call_sequence, fake_packages, others_call
 from megamoe_dsl.cases import Case, random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.engines import fused_calls, sglang, vllm
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from simulated_gpu import SimulatedKernel
 from sweep import sample
@@ -121,12 +121,38 @@ def test_what_is_replaced_and_put_back(adapter: ModuleType, monkeypatch: pytest.
     before = {name: dict(vars(module)) for name, module in modules.items()}
     swap = adapter.install()
     ours = modules["deep_gemm"]
-    assert ours.get_symm_buffer_for_mega_moe is deep_gemm.get_symm_buffer_for_mega_moe
+    assert ours.fp8_mega_moe is not others_call and ours.get_symm_buffer_for_mega_moe is not others_call
     assert ours.fp8_gemm_nt is others_call and not hasattr(ours, "set_num_sms")
     assert (modules[vllm.DEEP_GEMM]._fp8_fp4_mega_moe_impl is others_call) == (adapter is sglang)
     assert (modules[sglang.WEIGHTS_SM90].build_sm90_mega_moe_experts_weights is others_call) == (adapter is vllm)
     swap.undo()
     assert {name: dict(vars(module)) for name, module in modules.items()} == before
+
+
+def test_a_limit_of_waits_comes_from_who_installs(gpu: type[SimulatedKernel]) -> None:
+    shape = (PROBLEM.num_experts, 16, PROBLEM.topk, PROBLEM.hidden, PROBLEM.intermediate)
+    for install in (sglang.install, vllm.install):
+        swap = install(watchdog_ns=7 * 10**9)
+        buffer = sys.modules["deep_gemm"].get_symm_buffer_for_mega_moe(OneRank(), *shape)
+        swap.undo()
+        assert buffer.watchdog_ns == 7 * 10**9
+        with pytest.raises(ProblemError, match=r"watchdog_ns = 0: must be a whole number of nanoseconds"):
+            install(watchdog_ns=0)
+
+
+def test_vllm_reads_its_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(vllm, "install", lambda watchdog_ns: found.append(watchdog_ns))
+    monkeypatch.setenv("MEGAMOE_VLLM", "1")
+    vllm.register()
+    for text in ("135", "0.5"):
+        monkeypatch.setenv("MEGAMOE_WATCHDOG_S", text)
+        vllm.register()
+    assert found == [60 * 10**9, 135 * 10**9, 5 * 10**8]
+    for text in ("", "0", "-1", "nan", "inf", "1e99", "soon"):
+        monkeypatch.setenv("MEGAMOE_WATCHDOG_S", text)
+        with pytest.raises(ProblemError, match=r"MEGAMOE_WATCHDOG_S = .*: must be seconds, more than 0"):
+            vllm.register()
 
 
 def test_bounds_come_from_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

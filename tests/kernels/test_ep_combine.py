@@ -115,7 +115,7 @@ def test_a_rank_that_stays_away_is_named() -> None:
     case = random_case(MOE, (3, 2), 8, mask=1.0)
     ep = simulated(SMALL, case, watchdog_ns=15_000)
     ep.store(inputs(case))
-    with only_first_ranks(ep, 1), pytest.raises(WatchdogError, match=r"wait RANK \(rank barrier RESULTS\) exceeded its limit"):
+    with only_first_ranks(ep, 1), pytest.raises(WatchdogError, match=r", combine: wait RANK \(rank barrier RESULTS\) exceeded its limit"):
         ep.combine(row_activations(ep, 0), (3, 2))
 
 

@@ -106,7 +106,7 @@ def test_a_rank_that_stays_away_is_named(config: DispatchGemmConfig) -> None:
     ep = simulated(config, case, watchdog_ns=20_000)
     with (
         only_first_ranks(ep, 1),
-        pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"),
+        pytest.raises(WatchdogError, match=r"rank 0, SM \d+, dispatch: wait RANK \(rank barrier INPUTS\) exceeded its limit"),
     ):
         ep.dispatch(inputs(case))
 

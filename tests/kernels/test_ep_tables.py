@@ -143,7 +143,7 @@ def test_a_rank_that_stays_away_is_named() -> None:
     run_all = Simulator.run
     with (
         patch.object(Simulator, "run", lambda self, launches: run_all(self, launches[:1])),
-        pytest.raises(WatchdogError, match=r"rank 0, SM 0: wait RANK \(rank barrier SPLITS\) exceeded its limit"),
+        pytest.raises(WatchdogError, match=r"rank 0, SM 0, routing tables: wait RANK \(rank barrier SPLITS\) exceeded its limit"),
     ):
         simulate_tables(artifact(RoutingTablesConfig(moe, token_saving=False)), ranks, [0, 0], watchdog_ns=10_000)
 

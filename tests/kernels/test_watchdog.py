@@ -14,6 +14,9 @@ from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import EpBarrier
+from megamoe_dsl.kernels.moe.halves.layouts.watchdog import EpWait
+from megamoe_dsl.kernels.moe.halves.layouts.watchdog import describe as describe_halves
 from megamoe_dsl.kernels.moe.layouts.watchdog import Wait, describe
 from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier
 from megamoe_dsl.layouts.watchdog import RECORD
@@ -141,3 +144,21 @@ def test_a_record_of_two_waits_is_described_all_the_same():
     """Waits that give up at once write one record: a barrier's may have another's detail."""
     text = describe([int(Wait.GRID), 3, 17, 47, 9, 1, 8, 2])
     assert text is not None and text.startswith("rank 3, SM 17, dispatch or combine: wait GRID (rank barrier 47) exceeded its limit")
+
+
+@pytest.mark.parametrize(
+    ("wait", "detail", "said"),
+    [
+        (EpWait.RANK, EpBarrier.SPLITS, "routing tables: wait RANK (rank barrier SPLITS)"),
+        (EpWait.GRID, EpBarrier.INPUTS, "dispatch: wait GRID (rank barrier INPUTS)"),
+        (EpWait.RANK, EpBarrier.RESULTS, "combine: wait RANK (rank barrier RESULTS)"),
+        (EpWait.RANK, EpBarrier.READ, "end of dispatch or combine: wait RANK (rank barrier READ)"),
+        (EpWait.ROWS, 3, "dispatch: wait ROWS (rows of block or expert 3)"),
+        (EpWait.TILES, 3, "combine: wait TILES (tiles of part 3)"),
+        (EpWait.RANK, 47, "routing tables, dispatch or combine: wait RANK (rank barrier 47)"),
+    ],
+)
+def test_halves_name_the_phase(wait: EpWait, detail: int, said: str) -> None:
+    assert describe_halves([0] * 8) is None
+    text = describe_halves([wait, 3, 17, detail, 4, 0, 2, 0])
+    assert text == f"rank 3, SM 17, {said} exceeded its limit: expected 0x4, saw 0x2"

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.arch import GPUS
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
@@ -50,6 +50,14 @@ def test_choices_are_compared():
     assert "no preference" in result.output and "chosen" in result.output and "+" in result.output
 
 
+def test_launches_and_compared_choices_are_drawn(tmp_path):
+    launches, compared = tmp_path / "launches.svg", tmp_path / "compared.svg"
+    assert predict(*SMALL, "--tokens", "8,16", "--quick", "--svg", str(launches)).exit_code == 0
+    assert "Timelines of 2 launches" in launches.read_text() and "16 tokens a rank" in launches.read_text()
+    assert predict(*SMALL, "--tokens", "8", "--compare", "--svg", str(compared)).exit_code == 0
+    assert compared.read_text().count("block_m=") > 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,7 +65,9 @@ def test_choices_are_compared():
         (["--preset", "flash", "--tokens", "8,x"], "error: --tokens = '8,x': must be numbers separated by commas"),
         (["--preset", "flash", "--tokens", "0"], "error: --tokens = 0: must be at least 1"),
         (["--preset", "flash", "--block-m", "24"], "error: --block-m = 24: must be one of "),
-        (["--preset", "flash", "--tokens", "8,16", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
+        (["--preset", "flash", "--tokens", "8,16", "--trace", "x.json"], "error: --tokens = '8,16': must be one number with "),
+        (["--preset", "flash", "--tokens", "8,16", "--compare", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
+        (["--preset", "flash", "--gpu", "B200", "--pool-rows", "64"], "error: --pool-rows = 64: must be None or a multiple of 128"),
         (["--preset", "flash", "--compare", "--json"], "error: --compare = True: must be left out with --json"),
         (["--tokens", "8"], "error: --hidden = None: must be given"),
     ],

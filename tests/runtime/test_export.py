@@ -18,7 +18,7 @@ from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config

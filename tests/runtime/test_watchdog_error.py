@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from torch.distributed import HashStore
 
-from megamoe_dsl.runtime.watchdog import WatchdogError, naming_the_wait, who_waits
+from megamoe_dsl.runtime.watchdog import WatchdogError, name_silent, naming_the_wait, silent_ranks
 
 
 @dataclass
@@ -39,11 +39,13 @@ def test_others_are_asked_only_after_a_wait() -> None:
 
 def test_ranks_that_do_not_report_are_named() -> None:
     store = HashStore()
-    assert who_waits(store, "moe", 3, 4, 0.1) == "; rank 0, 1, 2 did not report a wait within 0.1 s"
-    assert who_waits(store, "moe", 1, 4, 0.1) == "; rank 0, 2 did not report a wait within 0.1 s"
-    assert who_waits(store, "another", 1, 2, 0.1) == "; rank 0 did not report a wait within 0.1 s"
-    who_waits(store, "moe", 0, 4, 0.0)
-    assert who_waits(store, "moe", 2, 4, 5.0) == "; all ranks waited"
+    assert silent_ranks(store, "moe", 3, 4, 0.1) == [0, 1, 2]
+    assert silent_ranks(store, "moe", 1, 4, 0.1) == [0, 2]
+    assert silent_ranks(store, "another", 1, 2, 0.1) == [0]
+    silent_ranks(store, "moe", 0, 4, 0.0)
+    assert silent_ranks(store, "moe", 2, 4, 5.0) == []
+    assert name_silent([0, 2], 0.1) == "; rank 0, 2 did not report a wait within 0.1 s"
+    assert (name_silent([]), name_silent(None)) == ("; all ranks waited", "")
 
 
 def test_a_store_that_is_gone_is_no_error() -> None:
@@ -51,4 +53,4 @@ def test_a_store_that_is_gone_is_no_error() -> None:
         def set(self, key: str, value: str) -> None:
             raise RuntimeError("connection closed")
 
-    assert who_waits(Gone(), "moe", 1, 2) == ""
+    assert silent_ranks(Gone(), "moe", 1, 2) is None

@@ -153,11 +153,58 @@ def test_reading_an_output_is_an_error():
         ((7,), {}, "function_or_ptx is a int: must be a @cute.jit function or a PTX text"),
         ((dsl_kernels.scale,), {"geometry": ONE_WARP}, "geometry and entry: must be given with a PTX text"),
         ((dsl_kernels.scale,), {"arch": "sm_75"}, "arch = 'sm_75': must be one of sm_80"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "arch": None}, "arch = None: must be one of sm_80"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "seed": "a"}, "seed = 'a': must be an integer"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "max_delay": -1}, "max_delay = -1: must be an integer of 0 or more"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "resident": 0}, "resident = 0: must be an integer of 1 or more"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "most_instructions": 0.5}, "most_instructions = 0.5: must be an integer of 1 or more"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "num_sms": 0}, "num_sms = 0: must be an integer of 1 or more"),
+        ((ADD, 1, 3.5), {"geometry": ONE_WARP}, r"argument 1 = 3.5: must be a number that fits the 4 bytes of .u32 n"),
+        (
+            (ADD, 1, (1 << 80) + 7),
+            {"geometry": ONE_WARP},
+            r"argument 1 = 1208925819614629174706183: must be a number that fits the 4 bytes",
+        ),
+        ((ADD, 1, -(1 << 31) - 1), {"geometry": ONE_WARP}, r"argument 1 = -2147483649: must be a number that fits the 4 bytes"),
     ],
 )
 def test_bad_arguments_are_named(arguments, options, text):
     with pytest.raises(SimError, match=text):
         run(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "text"),
+    [
+        (Geometry((0, 1, 1), (32, 1, 1)), r"grid = \(0, 1, 1\): must be three integers from 1 to 2147483647, 65535, 65535"),
+        (Geometry((-1, 1, 1), (32, 1, 1)), r"grid = \(-1, 1, 1\): must be three integers"),
+        (Geometry((1, 65536, 1), (32, 1, 1)), r"grid = \(1, 65536, 1\): must be three integers"),
+        (Geometry((1 << 30, 1, 1), (32, 1, 1)), "grid = .* must be at most 1048576 in all"),
+        (Geometry((1, 1, 1), (0, 1, 1)), r"block = \(0, 1, 1\): must be three integers from 1 to 1024, 1024, 64"),
+        (Geometry((1, 1, 1), (2048, 1, 1)), r"block = \(2048, 1, 1\): must be three integers"),
+        (Geometry((1, 1, 1), (1024, 2, 1)), r"block = \(1024, 2, 1\): must be at most 1024 in all"),
+        (Geometry((1, 1, 1), (32, 1, 65)), r"block = \(32, 1, 65\): must be three integers"),
+        (Geometry((1, 1, 1), (32,)), r"block = \(32,\): must be three integers"),
+        (Geometry((1.0, 1, 1), (32, 1, 1)), r"grid = \(1.0, 1, 1\): must be three integers"),
+        (Geometry((32, 1, 1), (32, 1, 1), (32, 1, 1)), r"cluster = \(32, 1, 1\): must be three integers"),
+        (Geometry((1, 1, 1), (32, 1, 1), dynamic_smem=-1), "dynamic_smem = -1: must be bytes, 0 or more"),
+    ],
+)
+def test_a_launch_that_a_gpu_refuses_is_refused(geometry, text):
+    with pytest.raises(SimError, match=text):
+        run(ADD, np.zeros(32, np.int32), 5, geometry=geometry)
+
+
+def test_a_kernel_without_an_end_is_stopped():
+    endless = module("LOOP: add.u32 %r1, %r1, 1; mov.u32 %r1, 0; bra LOOP;", [])
+    with pytest.raises(SimError, match=r"warp instructions and no end: [\s\S]*warp 0: PTX line \d+"):
+        run(endless, geometry=ONE_WARP, most_instructions=10_000)
+
+
+def test_a_register_that_nothing_writes_is_named():
+    clean, unwritten = (run(module(f"mov.u32 %r2, 1; add.u32 %r1, {one}, 1;", []), geometry=ONE_WARP) for one in ("%r2", "%r3"))
+    assert not clean.warnings
+    assert [text.partition(": ")[2] for text in unwritten.warnings] == ["%r3 is read, and nothing writes it"]
 
 
 def test_an_error_in_a_launch_is_the_simulators():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..interrupts import held_interrupts
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import config_type, entry, find_kernel, kernel_of
 from ..problem import Problem
@@ -21,18 +23,32 @@ from ..target import Target
 from .artifact import Artifact, CompileError
 
 ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
+TEMPORARY_BYTES = 16 << 20
+"""What files of one compilation take at most."""
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
 
 @contextmanager
-def naming_the_compiler() -> Iterator[None]:
-    """Turns an error that the DSL reports into `CompileError`: its own words, without colors; the DSL's error is the cause."""
+def calling_the_dsl() -> Iterator[None]:
+    """Around every compilation.  An error that the DSL reports becomes `CompileError`: its own words, without colors; the DSL's error is
+    the cause.  What the system refused the DSL, such as a full disk, stays an OSError.  Interrupts wait: the DSL aborts on one."""
     from cutlass.base_dsl.common import DSLBaseError
 
     try:
-        yield
+        with held_interrupts():
+            yield
     except DSLBaseError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
         raise CompileError(f"the DSL: {COLORS.sub('', str(error))}") from error
+
+
+def require_whole(directory: str, *parts: str | bytes | None) -> None:
+    """Raises `CompileError` where the DSL could not write files into a directory: one is empty, or there is no room left."""
+    free = shutil.disk_usage(directory).free
+    if not free or not all(parts):
+        full = f": the disk is full, TMPDIR must have {TEMPORARY_BYTES >> 20} MiB" if free < TEMPORARY_BYTES else ""
+        raise CompileError(f"the DSL could not write PTX and cubin into {directory}{full}")
 
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
@@ -53,12 +69,11 @@ def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact
         options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}"
         options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
-        with naming_the_compiler(), attribute_lines(*ROLE_FOLDERS) if line_info else nullcontext():
+        with calling_the_dsl(), attribute_lines(*ROLE_FOLDERS) if line_info else nullcontext():
             compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
-    if not ptx or not cubin:
-        raise CompileError("the DSL kept no PTX or cubin")
+        require_whole(directory, ptx, cubin)
     return Artifact(config, ptx, cubin, seconds, line_info)
 
 

@@ -29,11 +29,11 @@ from typing import Any
 
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import entry, kernel_of
-from .artifact import CompileError
 from .cache import require_writable
-from .compile import naming_the_compiler
+from .compile import calling_the_dsl, require_whole
 from .store import describe_config, dsl_version, kernel_name, source_digest
 
+NAME_BYTES = 200
 RUNTIME = "libcute_dsl_runtime.so"
 
 
@@ -53,8 +53,10 @@ class Export:
     @classmethod
     def within(cls, folder: Path, name: str) -> Export:
         """Raises `ExportError` for a name that is no file's, or the runtime's."""
-        if name in ("", ".", "..") or set(name) & {"/", "\0"} or name == Path(RUNTIME).stem:
-            raise ExportError(f"name = {name!r}: must be a file name without a folder, other than {Path(RUNTIME).stem}")
+        is_name = name.isprintable() and "/" not in name and name not in ("", ".", "..") and len(name.encode()) <= NAME_BYTES
+        if not is_name or name == Path(RUNTIME).stem:
+            allowed = f"a file name without a folder, other than {Path(RUNTIME).stem}, printable, of at most {NAME_BYTES} bytes"
+            raise ExportError(f"name = {name!r}: must be {allowed}")
         return cls(*(folder / one for one in (f"{name}.o", f"{name}.so", RUNTIME, f"{name}.json")))
 
     @property
@@ -126,11 +128,10 @@ def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str
     with tempfile.TemporaryDirectory() as directory:
         options = f"--enable-tvm-ffi --gpu-arch={config.arch} --keep-cubin --dump-dir={directory}"
         # With a stream argument: the caller's current stream is only known to TVM FFI where an argument is a tensor.
-        with naming_the_compiler():
+        with calling_the_dsl():
             compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)
         cubin = compiled.__cubin__
-    if not cubin:
-        raise CompileError("the DSL kept no cubin")
+        require_whole(directory, cubin)
     compiled.export_to_c(str(path), function_name=kernel_of(config).name)
     arguments = [{"name": argument, "type": kind.lower()} for argument, kind in kernel_of(config).arguments(config).arguments]
     return next(iter(read_resources(cubin))), arguments

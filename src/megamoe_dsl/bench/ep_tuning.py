@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..json_file import read_json_object
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.halves.tuned_fields import HALVES
 from ..tuned import EpEntry, Table
@@ -59,10 +59,10 @@ def entered(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
 def read_run(results: Path) -> tuple[str, list[dict[str, Any]]]:
     """GPU and records of a file.  Raises `ResultsError` for another file."""
     try:
-        read = json.loads(results.read_text())
+        read = read_json_object(results)
         gpu, records = str(read["gpu"]), list(read["records"])
         if not any("us" in one and HALVES_SAY & one.keys() for one in records):
             raise ValueError("no times of expert-parallel kernels")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(results) from error
     return gpu, records

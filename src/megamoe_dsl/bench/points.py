@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cases.routing import check_remote
+from ..options.option import numbers
 from ..options.points import PointOptions
 from ..presets import preset as find_preset
 from ..problem import ProblemError
@@ -41,15 +42,3 @@ def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | l
     for name in names:
         find_preset(name)
     return names
-
-
-def numbers(field: str, text: str, least: int) -> list[int]:
-    """8,64 as [8, 64].  Raises `ProblemError`."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ProblemError(field, text, "numbers separated by commas") from None
-    for one in found:
-        if one < least:
-            raise ProblemError(field, one, f"at least {least}")
-    return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from ..json_file import FileError, read_json_object
 from .point import Point
 
 
@@ -28,9 +29,9 @@ class Results:
     @classmethod
     def read(cls, path: Path) -> Results:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json_object(path)
             gpu, records = found["gpu"], tuple(found["records"])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (FileError, LookupError, TypeError):
             raise ResultsError(path) from None
         if not isinstance(gpu, str) or not all(map(is_record, records)):
             raise ResultsError(path)
@@ -72,4 +73,9 @@ def is_timed(times: Any) -> bool:
 
 def is_spread(times: Any) -> bool:
     """Whether repeats are summed up: their median and the fastest, in microseconds."""
-    return isinstance(times, dict) and all(isinstance(times.get(name), int | float) for name in ("median", "low"))
+    return isinstance(times, dict) and all(is_time(times.get(name)) for name in ("median", "low"))
+
+
+def is_time(value: Any) -> bool:
+    """Whether it is a number of microseconds: finite, and positive."""
+    return isinstance(value, int | float) and 0 < value < inf

@@ -16,6 +16,8 @@ from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoi
 from megamoe_dsl.reference import activate, linear1, requantize, route
 from megamoe_dsl.reference.moe import ExpertInputs
 
+from ..cuda_device import require_usable
+
 _MAX_REDRAWS = 200
 _LOWEST_SEED, _HIGHEST_SEED = -(1 << 63), (1 << 64) - 1  # what a torch generator takes
 _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
@@ -139,7 +141,7 @@ def _check_seed(seed: SupportsIndex) -> int:
 def _rank_generator(problem: Problem, rank: SupportsIndex, seed: int, device: torch.device | str) -> torch.Generator:
     last = problem.num_ranks - 1
     index = integer_between("rank", rank, 0, last, f"between 0 and num_ranks - 1 = {last}")
-    return torch.Generator(device).manual_seed(seed * _RANKS_APART + index)
+    return torch.Generator(require_usable(device)).manual_seed(seed * _RANKS_APART + index)
 
 
 def random_weights(

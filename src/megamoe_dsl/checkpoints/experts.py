@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..cuda_device import require_usable
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
 from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
@@ -193,6 +194,7 @@ class PublishedExperts:
 
         Nothing but this expert's bytes is read.  Raises `CheckpointError` that names the tensor and its file.
         """
+        require_usable(device)
         self.check_tensors(expert)
         stored, hidden, intermediate = self.layout.format, problem.hidden, problem.intermediate
         halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]

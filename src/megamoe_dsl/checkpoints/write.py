@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from ..cuda_device import require_usable
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, Problem, integer_between
 from ..quant import WEIGHT_NAMES
@@ -88,6 +89,7 @@ def convert_checkpoint(
 
     Returns the files.  Raises `CheckpointError`, `ProblemError`, and OSError.
     """
+    place = require_usable(device)
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
     integer_between("file_bytes", file_bytes, 1, 1 << 50, "between 1 and 2^50")
     _check_place(folder, checkpoint)
@@ -109,7 +111,7 @@ def convert_checkpoint(
     for done, part in enumerate(parts):
         if progress is not None:
             progress(done, len(parts))
-        _write_part(part, folder / part.name, torch.device(device))
+        _write_part(part, folder / part.name, place)
     _enter(folder, parts, recipe)
     if progress is not None:
         progress(len(parts), len(parts))

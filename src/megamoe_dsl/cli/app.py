@@ -10,6 +10,7 @@ from .. import __version__
 from ..artifact.store import DSL, dsl_version
 from .bench import bench
 from .demo import demo
+from .errors import OneLineErrors
 from .export import export
 from .fuzz import fuzz
 from .inspect import inspect
@@ -21,6 +22,7 @@ from .weights import weights
 
 app = typer.Typer(
     name="megamoe",
+    cls=OneLineErrors,
     help="DeepSeek-style MegaMoE kernels: compile a configuration, read what came out, run it on simulated ranks.",
     no_args_is_help=True,
     add_completion=False,
@@ -52,8 +54,3 @@ def _options(
     version: Annotated[bool, typer.Option("--version", help="Print versions and exit.", is_eager=True, callback=print_version)] = False,
 ) -> None:
     """Options before a command."""
-
-
-def main() -> None:
-    """Entry point of the `megamoe` script."""
-    app(prog_name="megamoe")

@@ -10,7 +10,6 @@ from ..options.option import naming_options
 from ..options.points import BenchOptions
 from .bench_ep import bench_ep
 from .bench_gemm import bench_gemms
-from .errors import one_line_errors
 from .options import takes
 from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
 
@@ -23,19 +22,18 @@ def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points
 
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
-    with one_line_errors():
-        from ..bench.host import Host
-        from ..bench.results import passed
-        from ..bench.session import Session, run_session
+    from ..bench.host import Host
+    from ..bench.results import passed
+    from ..bench.session import Session, run_session
 
-        check_kernel(kernel, points, given)
-        if kernel in HALVES:
-            _, well = bench_ep(kernel, given, variants=given.variants, trace=given.trace)
-        elif kernel == GemmKernel.name:
-            _, well = bench_gemms(points, given, variants=given.variants)
-        else:
-            with naming_options(BenchOptions):
-                found = run_session(Session.given(given), Host.find())
-            well = all(passed(one) for one in found.records)
+    check_kernel(kernel, points, given)
+    if kernel in HALVES:
+        _, well = bench_ep(kernel, given, variants=given.variants, trace=given.trace)
+    elif kernel == GemmKernel.name:
+        _, well = bench_gemms(points, given, variants=given.variants)
+    else:
+        with naming_options(BenchOptions):
+            found = run_session(Session.given(given), Host.find())
+        well = all(passed(one) for one in found.records)
     if not well:
         raise typer.Exit(FAILED)

@@ -14,13 +14,12 @@ from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from ..kernels.moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
-from ..options.option import option
+from ..options.option import naming, option
 from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
 from ..problem import Problem, ProblemError
 from ..target import ARCH_VARIABLE, Target, find_arch
-from .errors import FLAGS
 from .fields import config_from_fields, is_layer
 
 CONFIG = "Configuration"
@@ -136,17 +135,13 @@ class CompiledOptions(KernelOptions):
     sms: int | None = option(None, "SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.", CONFIG)
 
     @property
-    def capacity_option(self) -> str:
-        """The option that max_tokens_per_rank comes from."""
-        return FLAGS["max_tokens_per_rank"] if self.max_tokens is None else "--max-tokens"
-
-    @property
     def chosen(self) -> Any:
         """The kernel's configuration, which has its problem.  Raises `ProblemError` and `ConfigError`."""
         if not self.of_layer:
             return self.other(self.tokens, self.sms)
-        problem = self.problem(self.tokens if self.max_tokens is None else self.max_tokens)
-        return self.config(problem, self.tokens, self.sms, self.kernel)
+        capacity, option = (self.tokens, "--tokens") if self.max_tokens is None else (self.max_tokens, "--max-tokens")
+        with naming({"max_tokens_per_rank": option}, ["max_tokens_per_rank"]):
+            return self.config(self.problem(capacity), self.tokens, self.sms, self.kernel)
 
 
 def given_only(options: Mapping[str, int | str | None]) -> dict[str, Any]:

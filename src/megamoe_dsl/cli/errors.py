@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
 from ..config_error import ConfigError
-from ..options.option import TYPED
+from ..options.option import TYPED, as_typed
 from ..problem import ProblemError
 
 BAD_INPUT = 2
@@ -30,42 +32,75 @@ SAME = (
     "kernel",
     "combine",
     "activation",
+    "pool_rows",
 )
-RENAMED = {**TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp"}
+RENAMED = {
+    **TYPED,
+    "num_sms": "sms",
+    "num_stages": "stages",
+    "num_tokens": "tokens",
+    "activation_clamp": "clamp",
+    "problem.pool_rows": "pool_rows",
+}
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""
-_RENAMED_WORDS = re.compile(rf"\b({'|'.join(RENAMED)})\b")
 
 
-def as_typed(error: ProblemError | ConfigError, flags: dict[str, str]) -> str:
-    """The error's message with options in place of fields, in what is allowed too."""
-    allowed = _RENAMED_WORDS.sub(lambda found: flags[found[0]], error.allowed)
-    return f"{flags.get(error.field, error.field)} = {error.value!r}: must be {allowed}"
-
-
-@contextmanager
-def one_line_errors(capacity: str = FLAGS["max_tokens_per_rank"]) -> Iterator[None]:
-    """Every error class that this package defines is written for its user; any other error is a bug and keeps its traceback.
-
-    But for text that stdout cannot encode: that is the environment's.  `capacity` is the option that max_tokens_per_rank comes from.
+class OneLineErrors(TyperGroup):
+    """The commands.  An error of a class that this package defines ends any of them with one line, and so do lack of memory, what the
+    system refuses and text that stdout cannot encode.  Any other error is a bug and keeps its traceback.
     """
-    try:
-        yield
-    except UnicodeEncodeError as error:
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command that the arguments name, and ends the process."""
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except Exception as error:
+            text = said(error)
+            if text is None:
+                raise
+            fail(text)
+
+
+def said(error: Exception) -> str | None:
+    """What a user is told of an error; None for a bug."""
+    if isinstance(error, UnicodeEncodeError):
         missing = ascii(error.object[error.start])
-        typer.echo(f"error: encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8", err=True)
-        raise typer.Exit(BAD_INPUT) from None
-    except Exception as error:
-        if not (type(error).__module__.startswith("megamoe_dsl.") or isinstance(error, OSError)):
-            raise
-        text = str(error)
-        if isinstance(error, ProblemError | ConfigError):
-            text = as_typed(error, {**FLAGS, "max_tokens_per_rank": capacity})
-        elif isinstance(error, OSError) and error.filename is not None:
-            text = f"{error.filename}: {error.strerror}"
-        first, *rest = text.splitlines() or [type(error).__name__]
-        console = Console(stderr=True)
+        return f"encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8"
+    if isinstance(error, MemoryError):
+        return f"memory: {str(error) or 'there is not enough'}"
+    if isinstance(error, ProblemError | ConfigError):
+        return str(as_typed(error, FLAGS, RENAMED))
+    if isinstance(error, OSError) and error.strerror:
+        where = error.filename if error.filename is not None else "stdout" if drop_stdout() else None
+        return error.strerror if where is None else f"{where}: {error.strerror}"
+    if isinstance(error, OSError) or type(error).__module__.startswith("megamoe_dsl."):
+        return str(error) or type(error).__name__
+    return None
+
+
+def drop_stdout() -> bool:
+    """Whether stdout takes no more; then what is left for it goes nowhere, so that the process ends without another error."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")
+    except io.UnsupportedOperation:  # no file
+        return False
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def fail(text: str) -> NoReturn:
+    """Ends the command with a message: its first line stands out."""
+    first, *rest = text.splitlines()
+    console = Console(stderr=True)
+    with suppress(OSError):
         console.print(Text(f"error: {first}", style="bold red"), soft_wrap=True)
         if rest:
             console.print(Text("\n".join(rest)), soft_wrap=True)
-        raise typer.Exit(BAD_INPUT) from None
+    sys.exit(BAD_INPUT)

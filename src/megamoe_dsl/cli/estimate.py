@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..kernels.kernel import KernelConfig
+from ..blocks.gemm.base_config import BaseGemmConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import EpConfig
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
@@ -16,6 +16,7 @@ from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 
 GIB = 1 << 30
+FP64_BYTES = 8
 BASE_BYTES = GIB // 2  # Python, torch and the compiler
 COPIES = 3  # of the weights: as drawn, as the kernel reads them, and what making them takes
 NORMAL_BYTES = 60  # per byte of one rank's FP4 weights while --random draws them
@@ -24,7 +25,9 @@ INSTRUCTION_RATE = 60_000  # warp instructions per second
 WEIGHTS_PER_INSTRUCTION = 100  # elements of a tile's weights per warp instruction of all roles
 TOKEN_INSTRUCTIONS, RANK_INSTRUCTIONS = 5_000, 20_000
 INPUT_RATE = 400_000  # channels per second of the inputs stage
-LONG_SECONDS = 600
+REFERENCE_RATE = 2e9  # multiplications per second of a GEMM's reference
+LONG_SECONDS, ASKED_SECONDS = 600, 3600
+SHORTER = "fewer --experts, --ranks or --tokens make it shorter"
 
 
 @dataclass(frozen=True)
@@ -59,21 +62,35 @@ class Estimate:
         p = config.problem
         return cls(0, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
 
+    @classmethod
+    def of_gemm(cls, config: BaseGemmConfig, rows: int, launches: int) -> Estimate:
+        """Estimates `launches` launches of a GEMM on the simulator with so many rows, and its reference in FP64."""
+        p = config.problem
+        tiles = max(min(p.num_groups, rows), rows // config.block_m)
+        seconds = tiles * p.n * p.k / WEIGHTS_PER_INSTRUCTION / INSTRUCTION_RATE
+        weights, results = p.num_groups * p.n * p.k * (FP64_BYTES + COPIES), rows * (p.n + p.k) * FP64_BYTES
+        return cls(weights, results, seconds * launches + rows * p.n * p.k / REFERENCE_RATE)
+
     @property
     def num_bytes(self) -> int:
         return BASE_BYTES + self.weight_bytes + self.buffer_bytes
 
-    def require(self, config: KernelConfig, there: int) -> None:
-        """Raises `ProblemError` where more than the memory that is `there`, in bytes, would be needed."""
-        if self.num_bytes <= there:
-            return
-        p = config.problem
-        field = ("num_experts", p.num_experts) if self.weight_bytes > self.buffer_bytes else ("tokens", p.max_tokens_per_rank)
-        raise ProblemError(*field, f"fewer: about {self.num_bytes / GIB:,.0f} GiB of memory are needed, {there / GIB:,.0f} GiB are there")
+    def require_memory(self, there: int, weights: tuple[str, object], tokens: tuple[str, object]) -> None:
+        """Raises `ProblemError` where more than the memory that is `there`, in bytes, would be needed.  `weights` and `tokens` are fields
+        that it is needed for, with their values."""
+        if self.num_bytes > there:
+            allowed = f"fewer: about {self.num_bytes / GIB:,.0f} GiB of memory are needed, {there / GIB:,.0f} GiB are there"
+            raise ProblemError(*(weights if self.weight_bytes > self.buffer_bytes else tokens), allowed)
+
+    def require_yes(self, yes: bool) -> None:
+        """Raises `ProblemError` for what takes more than an hour, unless that is wanted."""
+        if self.seconds > ASKED_SECONDS and not yes:
+            raise ProblemError("--yes", yes, f"given to start what takes {self}: {SHORTER}")
 
     def __str__(self) -> str:
         """about 1.2 GiB of memory and 3 min"""
-        time = f"{self.seconds:.0f} s" if self.seconds < 120 else f"{self.seconds / 60:,.0f} min"
+        minutes, hours = self.seconds / 60, self.seconds / 3600
+        time = f"{self.seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if hours < 3 else f"{hours:,.0f} hours"
         return f"about {self.num_bytes / GIB:,.1f} GiB of memory and {time}"
 
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.family import EP_KERNELS
+from ..options.option import naming
 from ..problem import Problem, ProblemError
 from ..target import Target
 from .config_options import DEFAULT_KERNEL, TILE, CompiledOptions, either
-from .errors import one_line_errors
 from .options import takes
 from .tables import config_table, facts, problem_table
 
@@ -35,21 +35,20 @@ def export(
     With --all a folder of every kernel that the Python layer loads with up to --max-tokens tokens on a rank, 8192 by default.
     """
     console = Console()
-    with one_line_errors("--max-tokens" if every else given.capacity_option):
-        if every:
-            if name is not None:
-                raise ProblemError("--name", name, "left out with --all")
-            export_all(given, folder, console)
-            return
-        config = given.chosen
+    if every:
+        if name is not None:
+            raise ProblemError("--name", name, "left out with --all")
+        export_all(given, folder, console)
+        return
+    config = given.chosen
 
-        from ..artifact.export import export_kernel
+    from ..artifact.export import export_kernel
 
-        with Console(stderr=True).status("compiling and linking"):
-            files = export_kernel(config, folder, name)
-        console.print(problem_table(config.problem), config_table(config), sep="\n")
-        console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
-        console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)
+    with Console(stderr=True).status("compiling and linking"):
+        files = export_kernel(config, folder, name)
+    console.print(problem_table(config.problem), config_table(config), sep="\n")
+    console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
+    console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)
 
 
 def export_all(given: CompiledOptions, folder: Path, console: Console) -> None:
@@ -78,5 +77,6 @@ def kernels_of(given: CompiledOptions) -> tuple[Problem, list[KernelConfig]]:
     for one in TILE:
         if (value := getattr(given, one)) is not None:
             raise ProblemError(f"--{one.replace('_', '-')}", value, "left out with --all")
-    problem = given.problem(MAX_TOKENS if given.max_tokens is None else given.max_tokens)
+    with naming({"max_tokens_per_rank": "--max-tokens"}, ["max_tokens_per_rank"]):
+        problem = given.problem(MAX_TOKENS if given.max_tokens is None else given.max_tokens)
     return problem, of_layers[given.kernel](problem, grid_target(Target.typical(given.architecture, given.sms)))

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..arch import Arch
+from ..integer import parse_integer
 from ..kernels.kernel import Kernel
 from ..kernels.registry import config_type
 from ..problem import Problem, ProblemError
@@ -38,10 +39,9 @@ def parse_value(name: str, value: str, kind: type[Any]) -> Any:
             raise ProblemError(name, value, "true or false")
         return value.lower() == "true"
     if kind is int:
-        try:
-            return int(value)
-        except ValueError:
-            raise ProblemError(name, value, "an integer") from None
+        if (number := parse_integer(value)) is None:
+            raise ProblemError(name, value, "an integer")
+        return number
     return value
 
 

@@ -6,7 +6,6 @@ import typer
 
 from ..options.fuzz import FuzzOptions
 from ..problem import ProblemError
-from .errors import one_line_errors
 from .options import takes
 
 FAILED = 1
@@ -20,12 +19,11 @@ def fuzz(given: FuzzOptions) -> None:
 
     Exit code 0: none failed.  1: one did.  2: bad input, or hypothesis is missing.
     """
-    with one_line_errors():
-        try:
-            from ..fuzz.run import run_fuzz
-        except ImportError as error:
-            if error.name != "hypothesis":
-                raise
-            raise ProblemError("hypothesis", None, "installed for this command: pip install 'megamoe_dsl[testing]'") from None
-        if not run_fuzz(given, typer.echo):
-            raise typer.Exit(FAILED)
+    try:
+        from ..fuzz.run import run_fuzz
+    except ImportError as error:
+        if error.name != "hypothesis":
+            raise
+        raise ProblemError("hypothesis", None, "installed for this command: pip install 'megamoe_dsl[testing]'") from None
+    if not run_fuzz(given, typer.echo):
+        raise typer.Exit(FAILED)

@@ -15,10 +15,9 @@ from rich.text import Text
 from ..kernels.moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from .config_options import CompiledOptions
-from .errors import one_line_errors
 from .options import takes
-from .output_file import require_writable_file, write_whole
-from .tables import artifact_table, config_table, problem_table, ruled
+from .output_file import require_writable_files, write_whole
+from .tables import ANY_WIDTH, artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 OUTPUT = "Output"
 PIPE_WIDTH = 120
-ANY_WIDTH = 10_000
 KINDS_SHOWN = {
     "mma": "mma",
     "utccp": "cp",
@@ -55,59 +53,48 @@ def inspect(
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
-    with one_line_errors(given.capacity_option):
-        if as_json and diff is not None:
-            raise ProblemError("--diff", str(diff), "left out with --json")
-        require_writable_file("--ptx", ptx)
-        require_writable_file("--sass", sass)
-        before = None if diff is None else read_json(diff)
-        config = given.chosen
+    if as_json and diff is not None:
+        raise ProblemError("--diff", str(diff), "left out with --json")
+    require_writable_files({"--ptx": ptx, "--sass": sass})
+    from ..inspect.saved import read_inspection
 
-        from ..artifact.compile import compile_kernel
-        from ..inspect import DisassemblyError, Inspection, annotate, differences
+    before = None if diff is None else read_inspection(diff)
+    config = given.chosen
 
-        with Console(stderr=True).status("compiling"):
-            artifact = compile_kernel(config, line_info=True)
-        if ptx is not None:
-            write_whole(ptx, annotate(artifact.ptx))
-        try:
-            with Console(stderr=True).status("reading SASS"):
-                inspection = Inspection.of(artifact)
-        except DisassemblyError as error:
-            if ptx is None or sass is not None or as_json or diff is not None:
-                raise
-            print_summary(console, artifact)
-            console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
-            return
-        if sass is not None:
-            write_whole(sass, artifact.sass)
-        if as_json:
-            typer.echo(json.dumps(inspection.as_dict(), indent=2))
-        elif diff is not None and before is not None:
-            print_changes(console, diff, differences(before, inspection.as_dict()))
-        else:
-            print_inspection(console, inspection)
-            if isinstance(config, MegaMoeConfig) and given.tokens > 0:
-                from .predictions import print_model
+    from ..artifact.compile import compile_kernel
+    from ..inspect import DisassemblyError, Inspection, annotate, differences
 
-                print_model(console, config, given.tokens)
+    with Console(stderr=True).status("compiling"):
+        artifact = compile_kernel(config, line_info=True)
+    if ptx is not None:
+        write_whole(ptx, annotate(artifact.ptx))
+    try:
+        with Console(stderr=True).status("reading SASS"):
+            inspection = Inspection.of(artifact)
+    except DisassemblyError as error:
+        if ptx is None or sass is not None or as_json or diff is not None:
+            raise
+        print_summary(console, artifact)
+        console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
+        return
+    if sass is not None:
+        write_whole(sass, artifact.sass)
+    if as_json:
+        typer.echo(json.dumps(inspection.as_dict(), indent=2))
+    elif diff is not None and before is not None:
+        print_changes(console, diff, differences(before, inspection.as_dict()))
+    else:
+        print_inspection(console, inspection)
+        if isinstance(config, MegaMoeConfig) and given.tokens > 0:
+            from .predictions import print_model
+
+            print_model(console, config, given.tokens)
 
 
 def wide_console() -> Console:
     """stdout; what is not a terminal has room for the widest table."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A file that `--json` wrote.  Raises OSError with a readable message when it is something else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote ({error})") from None
-    if not isinstance(found, dict) or "measures" not in found:
-        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote")
-    return found
 
 
 def print_summary(console: Console, artifact: Artifact) -> None:

@@ -14,9 +14,8 @@ from ..options.option import options_of
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .config_options import ConfigOptions
-from .errors import one_line_errors
 from .options import takes
-from .output_file import require_writable_file, write_whole
+from .output_file import require_writable_files, write_whole
 
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
 TIMELINE = "timeline"
@@ -43,19 +42,18 @@ def layout(
 ) -> None:
     """Draw a buffer, an on-chip plan, an order, the schedule or a launch; of the flash preset unless another problem is given."""
     console = Console()
-    with one_line_errors():
-        require_writable_file("--svg", svg)
-        if trace is not None:
-            require_no_config(what.value, given, sms)
-            picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
-        elif what.value == TIMELINE:
-            raise ProblemError("--trace", trace, f"given with {TIMELINE}; `megamoe predict --svg` draws a launch that nobody has measured")
-        else:
-            if given.preset is None and given.hidden is None:
-                given = replace(given, preset=DEFAULT_PRESET)
-            num_tokens = tokens or DEFAULT_TOKENS
-            picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, sms), num_tokens)
-        show(console, picture, svg)
+    require_writable_files({"--svg": svg})
+    if trace is not None:
+        require_no_config(what.value, given, sms)
+        picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
+    elif what.value == TIMELINE:
+        raise ProblemError("--trace", trace, f"given with {TIMELINE}; `megamoe predict --svg` draws a launch that nobody has measured")
+    else:
+        if given.preset is None and given.hidden is None:
+            given = replace(given, preset=DEFAULT_PRESET)
+        num_tokens = tokens or DEFAULT_TOKENS
+        picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, sms), num_tokens)
+    show(console, picture, svg)
 
 
 def require_no_config(what: str, given: ConfigOptions, sms: int | None) -> None:

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..problem import ProblemError
 
 
-def require_writable_file(option: str, path: Path | None) -> None:
-    """Raises `ProblemError` where `write_whole` would fail for want of a folder or a permission; makes nothing.  None is fine."""
-    if path is None:
-        return
+def require_writable_files(given: Mapping[str, Path | None]) -> None:
+    """Raises `ProblemError` where `write_whole` would fail or wait for the path of one of these options, and for two that are one file;
+    makes nothing.  None is fine."""
+    seen: dict[Path, str] = {}
+    for option, path in given.items():
+        if path is not None:
+            require_writable_file(option, path)
+            other = seen.setdefault(path.resolve(), option)
+            if other != option and is_regular(path.resolve()):
+                raise ProblemError(option, str(path), f"another file than {other}")
+
+
+def require_writable_file(option: str, path: Path) -> None:
+    """The same for one path."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except FileNotFoundError:
+        kind = 0
+    except (OSError, ValueError) as error:  # a circle of links, a name that is too long or has a null byte
+        raise ProblemError(option, str(path), f"a path of a file ({getattr(error, 'strerror', None) or error})") from None
     place = path.resolve()
-    if place.is_dir():
+    if kind == stat.S_IFDIR:
         raise ProblemError(option, str(path), "a file, not a folder")
     if not place.parent.is_dir():
         raise ProblemError(option, str(path), f"in a folder that is there: {path.parent} is none")
     writable = (place.parent, *([place] if place.exists() else []))
     if not all(os.access(one, os.W_OK) for one in (writable if is_regular(place) else [place])):
         raise ProblemError(option, str(path), "a file that can be written")
+    if kind == stat.S_IFIFO:
+        require_reader(option, path)
+
+
+def require_reader(option: str, pipe: Path) -> None:
+    """Raises `ProblemError` for a named pipe that nobody reads: to open it would wait for somebody."""
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        raise ProblemError(option, str(pipe), "a file, or a pipe that somebody reads") from None
 
 
 def is_regular(place: Path) -> bool:
@@ -30,13 +58,12 @@ def is_regular(place: Path) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a UTF-8 file that appears whole, by rename; what was there stays until then.  Raises OSError that names `path`."""
-    place = path.resolve()
-    if not is_regular(place):
-        place.write_text(text, encoding="utf-8")
-        return
-    partial = None
+    place, partial = path.resolve(), None
     try:
-        handle, partial = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".partial")
+        if not is_regular(place):
+            place.write_text(text, encoding="utf-8")
+            return
+        handle, partial = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:200]}.", suffix=".partial")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(partial, place.stat().st_mode & 0o777 if place.exists() else 0o644)

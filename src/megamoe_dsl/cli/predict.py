@@ -12,16 +12,15 @@ import typer
 from ..arch import Gpu
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
-from ..options.option import naming_options, option
+from ..options.option import naming_options, numbers, option
 from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
 from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
-from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
-from .output_file import require_writable_file, write_whole
+from .output_file import require_writable_files, write_whole
 
 OUTPUT = "Output"
 
@@ -43,7 +42,9 @@ class PredictOptions(ShapeOptions):
         kernel = find_kernel(DEFAULT_KERNEL)
         shape: dict[str, Any] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
         recipe = self.recipe or default_recipe(kernel, gpu.arch)
-        layer = ConfigOptions(self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
+        layer = ConfigOptions(
+            self.preset, **shape, pool_rows=self.pool_rows, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe
+        )
         tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))
@@ -56,7 +57,10 @@ def predict(
     compare: Annotated[bool, typer.Option("--compare", help="Compare other choices of the configuration.", rich_help_panel=OUTPUT)] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what limits each point.", rich_help_panel=OUTPUT)] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the launch for Perfetto.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw the launch.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Predict the time of a call from a model of performance, and say what limits it; no GPU is needed.
@@ -64,25 +68,27 @@ def predict(
     The model's constants were fitted to measured or published times; docs/predict.md says how far off it is. Times that differ by less than
     5 % are not told apart: of those it has no preference.
     """
-    with one_line_errors(), naming_options(PredictOptions):
-        from ..bench.points import numbers
+    with naming_options(PredictOptions):
+        from ..bench.variant import variant_name
         from ..pictures import to_svg
         from ..predict.launch import RankLoad
         from ..predict.prediction import Prediction
-        from ..predict.timeline import draw, perfetto
-        from .predictions import as_values, print_choices, print_predictions
+        from ..predict.timeline import draw, draw_choices, perfetto
+        from .predictions import as_values, compare_choices, print_choices, print_predictions
 
-        require_writable_file("--trace", trace)
-        require_writable_file("--svg", svg)
+        require_writable_files({"--trace": trace, "--svg": svg})
         gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
-        if (trace or svg) and len(counts) > 1:
-            raise ProblemError("tokens", given.tokens, "one number with --trace or --svg, which show one launch")
-        if compare and (as_json or trace or svg):
-            raise ProblemError("--compare", compare, "left out with --json, --trace and --svg")
+        if (trace or (compare and svg)) and len(counts) > 1:
+            raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
+        if compare and (as_json or trace):
+            raise ProblemError("--compare", compare, "left out with --json and --trace")
         configs, calibration, console = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name), wide_console()
         if compare:
-            for config, tokens in zip(configs, counts, strict=True):
-                print_choices(console, config, tokens, calibration, gpu)
+            compared = [compare_choices(config, tokens, calibration) for config, tokens in zip(configs, counts, strict=True)]
+            for config, tokens, ranked in zip(configs, counts, compared, strict=True):
+                print_choices(console, config, ranked, tokens, gpu)
+            if svg is not None:
+                write_whole(svg, to_svg(draw_choices({variant_name(one.config): one.us for one in compared[0]}, counts[0], gpu.name)))
             return
         loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
         found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
@@ -95,4 +101,4 @@ def predict(
         if trace is not None:
             write_whole(trace, perfetto(found[0].launched))
         if svg is not None:
-            write_whole(svg, to_svg(draw(found[0].launched, f"{counts[0]} tokens a rank on {gpu.name}")))
+            write_whole(svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))

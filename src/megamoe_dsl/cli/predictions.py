@@ -48,10 +48,14 @@ def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
     console.print(Text(said), soft_wrap=True)
 
 
-def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:
-    """A line per choice, the fastest first, and whether the model prefers the fastest to it."""
+def compare_choices(config: MegaMoeConfig, tokens: int, calibration: Calibration) -> list[Prediction]:
+    """Predictions of a configuration and of others for the same problem, the fastest first."""
     load = RankLoad.uniform(config.problem, tokens)
-    found = sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+    return sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+
+
+def print_choices(console: Console, config: MegaMoeConfig, found: list[Prediction], tokens: int, gpu: Gpu) -> None:
+    """A line per choice, as `compare_choices` sorts them, and whether the model prefers the fastest to it."""
     table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
     for one in found:
         verdict = "chosen, " if one.config == config else ""

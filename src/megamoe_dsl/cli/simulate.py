@@ -18,11 +18,11 @@ from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
+from ..options.option import numbers
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 from .config_options import TILE, KernelOptions
-from .errors import one_line_errors
-from .estimate import LONG_SECONDS, Estimate, physical_memory
+from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import takes
 from .simulator_output import compiled, counting, print_outcome, print_reports, steps, verdict
 from .tables import config_table, problem_table, ruled
@@ -63,6 +63,7 @@ def simulate(
         ),
     ] = None,
     no_race: Annotated[bool, typer.Option("--no-race", help="Without the race detector: faster.", rich_help_panel=RUN)] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start what is estimated to take more than an hour.", rich_help_panel=RUN)] = False,
 ) -> None:
     """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
 
@@ -72,64 +73,63 @@ def simulate(
     Exit code 0: equal, no finding.  1: a mismatch or a race finding.  2: bad input, a fault or a deadlock.
     """
     console = Console()
-    with one_line_errors():
-        check_kernel(given.kernel)
-        if not given.of_layer:
-            from .simulate_gemm import simulate_given
+    check_kernel(given.kernel)
+    if not given.of_layer:
+        from .simulate_gemm import simulate_given
 
-            if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
-        numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
-        if given.kernel in EP_NAMES:
-            leave_out(numerics, f"--kernel {given.kernel}")
-        if given.kernel == PreDispatchKernel.name:
-            tile = {name: getattr(given, name) for name in TILE}
-            leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
-        ranks = asked_ranks(given)
-        counts = parse_tokens(tokens, ranks)
-        problem = replace(given, ranks=ranks).problem(max(1, *counts))
-        from ..cases import check_draw
+        if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race, yes=yes):
+            raise typer.Exit(FAILED)
+        return
+    numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
+    if given.kernel in EP_NAMES:
+        leave_out(numerics, f"--kernel {given.kernel}")
+    if given.kernel == PreDispatchKernel.name:
+        tile = {name: getattr(given, name) for name in TILE}
+        leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
+    ranks = asked_ranks(given)
+    counts = parse_tokens(tokens, ranks)
+    problem = replace(given, ranks=ranks).problem(max(1, *counts))
+    from ..cases import check_draw
 
-        if given.kernel == PreDispatchKernel.name:
-            inputs = PreDispatchConfig(problem, sms, given.architecture.name)
-            check_draw(problem, counts, seed, mask)
-            announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race)
-            from .simulate_inputs import simulate_inputs
+    if given.kernel == PreDispatchKernel.name:
+        inputs = PreDispatchConfig(problem, sms, given.architecture.name)
+        check_draw(problem, counts, seed, mask)
+        announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race, yes=yes)
+        from .simulate_inputs import simulate_inputs
 
-            if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
-        if given.kernel in EP_NAMES:
-            configs = tuple(given.config(problem, max(counts), sms, name) for name in EP_NAMES)
-            config = configs[0]
-        else:
-            config = given.config(problem, max(counts), sms)
-            configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
-        launches = launches or 1
-        for launch in range(launches):
-            check_draw(problem, rotate(counts, launch), seed + launch, mask)
-        announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
+        if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
+            raise typer.Exit(FAILED)
+        return
+    if given.kernel in EP_NAMES:
+        configs = tuple(given.config(problem, max(counts), sms, name) for name in EP_NAMES)
+        config = configs[0]
+    else:
+        config = given.config(problem, max(counts), sms)
+        configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
+    launches = launches or 1
+    for launch in range(launches):
+        check_draw(problem, rotate(counts, launch), seed + launch, mask)
+    announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race, yes=yes)
 
-        def draw() -> list[Case]:
-            return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
+    def draw() -> list[Case]:
+        return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
 
-        if given.kernel in EP_NAMES:
-            from .simulate_ep import run_ep
+    if given.kernel in EP_NAMES:
+        from .simulate_ep import run_ep
 
-            if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
-                raise typer.Exit(FAILED)
-            return
+        if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
+            raise typer.Exit(FAILED)
+        return
 
-        from ..runtime.simulated import SimulatedMoE, SimulatedStages
+    from ..runtime.simulated import SimulatedMoE, SimulatedStages
 
-        artifacts = compiled(console, configs)
-        cases = draw()
-        with counting(console) as show:
-            weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
-            stages = given.kernel in STAGE_NAMES
-            moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
-            results = run_launches(moe, cases)
+    artifacts = compiled(console, configs)
+    cases = draw()
+    with counting(console) as show:
+        weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
+        stages = given.kernel in STAGE_NAMES
+        moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
+        results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
 
@@ -141,15 +141,17 @@ def asked_ranks(given: KernelOptions) -> int:
     return DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
 
 
-def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool) -> None:
+def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool, yes: bool) -> None:
     """Says what will run and roughly what it takes.  Raises `ProblemError` for more than the memory or the race detector has room for."""
     if race:
         require_agents(config)
-    estimate.require(config, physical_memory())
+    p = config.problem
+    estimate.require_memory(physical_memory(), ("num_experts", p.num_experts), ("tokens", p.max_tokens_per_rank))
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
     if estimate.seconds > LONG_SECONDS:
-        console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
+        console.print(Text(f"That is long: {SHORTER}.", style="yellow"), soft_wrap=True)
+    estimate.require_yes(yes)
 
 
 def check_kernel(name: str) -> None:
@@ -169,16 +171,11 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
     """One number per rank, as in 13,7; a single number stands for every rank.  Raises `ProblemError`."""
     if not 1 <= num_ranks <= MAX_RANKS:
         raise ProblemError("num_ranks", num_ranks, f"between 1 and {MAX_RANKS}")
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ProblemError("tokens", text, "numbers separated by commas") from None
+    counts = numbers("tokens", text, 0)
     if len(counts) == 1:
         counts *= num_ranks
     if len(counts) != num_ranks:
         raise ProblemError("tokens", text, f"one number, or one for each of {num_ranks} ranks")
-    if min(counts) < 0:
-        raise ProblemError("tokens", text, "non-negative")
     return counts
 
 

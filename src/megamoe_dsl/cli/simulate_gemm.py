@@ -11,32 +11,28 @@ from ..blocks.gemm.gather.problem import GatherGemmProblem
 from ..blocks.gemm.problem import GemmProblem
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
-from ..problem import ProblemError
+from ..options.option import numbers
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions
+from .estimate import Estimate, physical_memory
 from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
 from .tables import config_table, problem_table, ruled
 
 
-def parse_rows(text: str) -> list[int]:
-    """Rows of each group, as in 130,0,64.  Raises `ProblemError`."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ProblemError("tokens", text, "numbers separated by commas") from None
-
-
 def simulate_given(
-    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool
+    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool, yes: bool
 ) -> bool:
-    """What the command's options say; as `run_gemm`."""
-    config = given.other(sum(parse_rows(tokens)), sms)
+    """What the command's options say; as `run_gemm`.  Raises `ProblemError` for what takes long or does not fit, too."""
+    config = given.other(sum(numbers("tokens", tokens, 0)), sms)
+    estimate = Estimate.of_gemm(config, sum(rows_of(config.problem, tokens)), launches)
+    estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", tokens))
+    estimate.require_yes(yes)
     return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
 
 
 def rows_of(problem: GemmProblem, text: str) -> list[int]:
-    """The same; a single number stands for every group."""
-    rows = parse_rows(text)
+    """Rows of each group, as in 130,0,64; a single number stands for every group.  Raises `ProblemError`."""
+    rows = numbers("tokens", text, 0)
     return rows * problem.num_groups if len(rows) == 1 else rows
 
 

@@ -34,6 +34,10 @@ def verdict(unequal: int) -> Text:
     return Text(f"{unequal:,} mismatches", style="bold red") if unequal else Text("pass", style="green")
 
 
+WARNINGS = """A warning is a read of what nobody has written, such as columns of an accumulator beyond a tile's tokens: hardware gives any
+value. That is no error as long as no such value reaches a result, which the comparison above shows."""
+
+
 @contextmanager
 def steps(console: Console) -> Iterator[Callable[[str], None]]:
     """A line that the `progress` of `random_case` keeps up to date; it goes away at the end."""
@@ -68,6 +72,8 @@ def print_reports(console: Console, reports: Sequence[Report], *, race: bool) ->
             console.print(Text(f"race: {finding}", style="bold red"), soft_wrap=True)
         for warning, count in report.warnings.items():
             console.print(Text(f"warning: {warning} ({count} times)", style="yellow"), soft_wrap=True)
+    if any(report.warnings for report in reports):
+        console.print(Text(WARNINGS, style="dim"), soft_wrap=True)
 
 
 def print_outcome(console: Console, passed: bool, proved: str, *, race: bool) -> None:

@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,10 +20,34 @@ from ..recipe import BF16
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
 
+ANY_WIDTH = 10_000
+
+
+class WholeWords(Table):
+    """A table whose columns give way to a narrow console by whole words where those fit; what does not fit is folded, never cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self._give_way(console, options)
+        yield from super().__rich_console__(console, options)
+
+    def _give_way(self, console: Console, options: ConsoleOptions) -> None:
+        wide = options.update(max_width=ANY_WIDTH)
+        cells = [[Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)] for column in self.columns]
+        words, whole = ([max(getattr(one, side) for one in some) for some in cells] for side in ("minimum", "maximum"))
+        room = options.max_width - (Measurement.get(console, wide, self).maximum - sum(whole))
+        if not sum(words) <= room < sum(whole):
+            return
+        widths = words
+        while sum(widths) < room:  # a column at a time, the one that lacks most
+            lacking = max(range(len(widths)), key=lambda place: whole[place] - widths[place])
+            widths[lacking] += 1
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+
 
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Makes a table of two columns, names and values, under a title."""
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table = WholeWords(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -30,8 +56,8 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def ruled(title: str, first: str, *others: str) -> Table:
-    """A table with headings; the first column is text, the others are numbers or short.  What does not fit is folded, never cut."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """A table with headings; the first column is text, the others are numbers or short."""
+    table = WholeWords(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(first, style="cyan", overflow="fold")
     for heading in others:
         table.add_column(heading, overflow="fold")

@@ -19,7 +19,6 @@ from ..tuned.table import FOLDER
 from .bench import FAILED
 from .bench_ep import tune_ep
 from .bench_gemm import tune_gemms
-from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
 from .tables import ruled
@@ -53,7 +52,7 @@ def tune(
 
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
     """
-    with one_line_errors(), naming_options(TuneOptions):
+    with naming_options(TuneOptions):
         from ..artifact.cache import require_place
         from ..bench.host import Host
         from ..bench.points import points_of

@@ -17,7 +17,6 @@ from rich.text import Text
 from ..problem import ProblemError
 from ..recipe import LAYER_RECIPES
 from .config_options import either
-from .errors import one_line_errors
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -30,17 +29,16 @@ Source = Annotated[Path, typer.Argument(help="A folder of safetensors files, or 
 @weights.command()
 def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
     """Say which layers have experts, and in which published layout; every tensor's header is checked, no weight is read."""
-    with one_line_errors():
-        from ..checkpoints import Checkpoint, CheckpointError
-        from ..checkpoints.experts import summarize
+    from ..checkpoints import Checkpoint, CheckpointError
+    from ..checkpoints.experts import summarize
 
-        found = summarize(Checkpoint(path))
-        if not found:
-            raise CheckpointError("has no experts in a published layout", file=path)
-        if as_json:
-            typer.echo(json.dumps([asdict(one) for one in found], indent=2))
-        else:
-            print_summary(Console(), found)
+    found = summarize(Checkpoint(path))
+    if not found:
+        raise CheckpointError("has no experts in a published layout", file=path)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        print_summary(Console(), found)
 
 
 @weights.command()
@@ -54,37 +52,33 @@ def convert(
     device: Annotated[str, typer.Option(help="Where experts are converted: cpu, cuda, cuda:1.")] = "cpu",
 ) -> None:
     """Write the experts in the format of a recipe; what is there already from the same source is kept."""
-    with one_line_errors():
-        import torch
+    from ..checkpoints.write import convert_checkpoint
+    from ..cuda_device import require_usable
 
-        from ..checkpoints.write import convert_checkpoint
+    chosen = None if layers is None else parse_layers(layers)
+    if not re.fullmatch("cpu|cuda(:[0-9]{1,2})?", device):
+        raise ProblemError("--device", device, "cpu, cuda, or cuda with a number, as in cuda:1")
+    place = require_usable(device, "--device")
+    bar = Progress(console=Console(stderr=True))
+    task = bar.add_task("files", total=None)
+    with ExitStack() as shown:
 
-        chosen = None if layers is None else parse_layers(layers)
-        if not re.fullmatch("cpu|cuda(:[0-9]{1,2})?", device):
-            raise ProblemError("--device", device, "cpu, cuda, or cuda with a number, as in cuda:1")
-        place = torch.device(device)
-        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-            raise ProblemError("--device", device, f"one of this machine, which has {torch.cuda.device_count()} GPUs with CUDA, or cpu")
-        bar = Progress(console=Console(stderr=True))
-        task = bar.add_task("files", total=None)
-        with ExitStack() as shown:
+        def show(done: int, total: int) -> None:
+            if not bar.live.is_started:  # an error before the first file shows no bar
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total)
 
-            def show(done: int, total: int) -> None:
-                if not bar.live.is_started:  # an error before the first file shows no bar
-                    shown.enter_context(bar)
-                bar.update(task, completed=done, total=total)
-
-            files = convert_checkpoint(
-                path,
-                folder,
-                recipe,
-                layers=chosen,
-                expand=expand,
-                ignore_biases=ignore_biases,
-                device=place,
-                progress=show,
-            )
-        Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
+        files = convert_checkpoint(
+            path,
+            folder,
+            recipe,
+            layers=chosen,
+            expand=expand,
+            ignore_biases=ignore_biases,
+            device=place,
+            progress=show,
+        )
+    Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
 
 
 def parse_layers(text: str) -> list[int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from ..config_error import ConfigError
+from ..integer import parse_integer
 from ..problem import ProblemError
 
 Kind = TypeVar("Kind")
@@ -64,11 +65,24 @@ def at_least(least: int) -> Callable[[str], int]:
     """A type for argparse: integers from `least` on."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
+        number = parse_integer(text)
+        if number is None or number < least:
             raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
-        return int(text)
+        return number
 
     return read
+
+
+def numbers(field: str, text: str, least: int) -> list[int]:
+    """8,64 as [8, 64].  Raises `ProblemError`."""
+    parts = text.split(",")
+    found = [number for part in parts if (number := parse_integer(part)) is not None]
+    if len(found) < len(parts):
+        raise ProblemError(field, text, "numbers separated by commas")
+    for one in found:
+        if one < least:
+            raise ProblemError(field, one, f"at least {least}")
+    return found
 
 
 def add_options(add: Callable[..., Any], kind: type) -> None:
@@ -82,15 +96,24 @@ def read_options(kind: type[Kind], given: Namespace) -> Kind:
     return kind(**{one.name: getattr(given, one.name, one.default) for one in options_of(kind)})
 
 
+def as_typed(error: ProblemError | ConfigError, flags: Mapping[str, str], words: Iterable[str]) -> ProblemError | ConfigError:
+    """The error with options in place of the fields that come from them: in its field, and of `words` in what is allowed."""
+    known = [one for one in words if one in flags]
+    allowed = re.sub(rf"\b({'|'.join(known)})\b", lambda found: flags[found[0]], error.allowed) if known else error.allowed
+    return type(error)(flags.get(error.field, error.field), error.value, allowed)
+
+
 @contextmanager
-def naming_options(kind: type) -> Iterator[None]:
-    """Errors that are raised inside name the options of `kind` as they are typed: `--watchdog-ms` for `watchdog_ms`."""
-    flags = {one.name: one.flag for one in options_of(kind)}
-    flags |= {theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}
+def naming(flags: Mapping[str, str], words: Iterable[str]) -> Iterator[None]:
+    """Errors that are raised inside are `as_typed`."""
     try:
         yield
     except (ProblemError, ConfigError) as error:
-        if error.field not in flags:
-            raise
-        allowed = re.sub(rf"\b({'|'.join(TYPED)})\b", lambda found: flags.get(found[0], found[0]), error.allowed)
-        raise type(error)(flags[error.field], error.value, allowed) from None
+        raise as_typed(error, flags, words) from None
+
+
+def naming_options(kind: type) -> AbstractContextManager[None]:
+    """Errors that are raised inside name the options of `kind` as they are typed: `--watchdog-ms` for `watchdog_ms`."""
+    flags = {one.name: one.flag for one in options_of(kind)}
+    flags |= {theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}
+    return naming(flags, TYPED)

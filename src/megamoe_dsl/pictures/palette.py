@@ -53,6 +53,7 @@ STYLES = {
     "combine": Style("#9fa8da", "upright", "▓"),
     "wait": Style(QUIET, "dots", "·", quiet=True),
     "other": Style("#c5cae9", "upright", "▙"),
+    "launch": Style("#90caf9"),
     "inputs": Style("#b3e5fc"),
     "token pool": Style("#c8e6c9"),
     "weights": Style("#90caf9"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from ..json_file import read_json_object
 
 
 class TraceFileError(ValueError):
@@ -48,33 +50,40 @@ class TracedSpan:
 
 
 def read_trace(path: Path) -> list[TraceRecord] | list[TracedSpan]:
-    """Records or spans, whichever the file holds.  Raises `TraceFileError` for another file, OSError for one that cannot be read."""
+    """Records or spans, whichever the file holds.  Raises `TraceFileError` for another file, `FileError` for one that cannot be read."""
+    found = read_json_object(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         spans = [_span(event) for event in found["traceEvents"]] if "traceEvents" in found else []
         records = [] if "traceEvents" in found else [_record(found, one) for one in found["records"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TraceFileError(f"{path}: not a file that `megamoe bench --trace` wrote ({type(error).__name__}: {error})") from None
     if not spans and not any(one.activities for one in records):
         raise TraceFileError(f"{path}: holds no trace")
     return spans or [one for one in records if one.activities]
 
 
+def _finite(value: Any) -> float:
+    """A time.  Raises ValueError for one that cannot be drawn."""
+    if not isfinite(number := float(value)):
+        raise ValueError(f"{number} is no time")
+    return number
+
+
 def _span(event: dict[str, Any]) -> TracedSpan:
-    start = float(event["ts"])
-    return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, start + float(event["dur"]))
+    start = _finite(event["ts"])
+    return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, start + _finite(event["dur"]))
 
 
 def _record(whole: dict[str, Any], one: dict[str, Any]) -> TraceRecord:
     return TraceRecord(
-        dict(one["point"]), str(one["name"]), str(whole["gpu"]), str(whole["date"]), float(one["launch_us"]), tuple(_activities(one))
+        dict(one["point"]), str(one["name"]), str(whole["gpu"]), str(whole["date"]), _finite(one["launch_us"]), tuple(_activities(one))
     )
 
 
 def _activities(one: dict[str, Any]) -> Iterator[DrawnActivity]:
     for role, names in one["trace"].items():
         for name, sums in names.items():
-            yield DrawnActivity(role, name, float(sums["first"]), float(sums["last"]), float(sums["us"]))
+            yield DrawnActivity(role, name, _finite(sums["first"]), _finite(sums["last"]), _finite(sums["us"]))
 
 
 def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..pictures import Bar, BarChart, Lane, Picture
@@ -62,18 +62,33 @@ def perfetto(launched: Launched) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": "predicted, not measured"}})
 
 
-def draw(launched: Launched, subject: str) -> Picture:
+def draw(launches: Sequence[Launched], tokens: Sequence[int], gpu: str) -> Picture:
+    """A chart per launch, with so many tokens of every rank: lanes of the launch and of its first workers."""
+    said = "; ".join(f"{count} tokens a rank, {one.us:.0f} µs at {one.clock:.2f} GHz" for one, count in zip(launches, tokens, strict=True))
+    workers = ", ".join(map(str, dict.fromkeys(one.run.workers for one in launches)))
+    note = (
+        f"Predicted, not measured, for {gpu}: {said}. A worker is what takes a tile: a CTA, a cluster or a pair of CTAs. "
+        f"{DRAWN} of {workers} are drawn; a bar of an epilogue has the color of its phase."
+    )
+    title = "Timeline of one launch" if len(launches) == 1 else f"Timelines of {len(launches)} launches"
+    return Picture(title, note, tuple(map(chart_of, launches)))
+
+
+def chart_of(launched: Launched) -> BarChart:
     """Lanes of the launch and of the first workers."""
     found = spans_of(launched, DRAWN)
     keys = dict.fromkeys((one.worker, one.role) for one in found)
     lanes = tuple(
         Lane(role, tuple(bars(one for one in found if (one.worker, one.role) == (worker, role))), group=worker) for worker, role in keys
     )
-    note = (
-        f"Predicted, not measured: {subject}, {launched.us:.0f} µs at {launched.clock:.2f} GHz. A worker is what takes a tile: a CTA, a "
-        f"cluster or a pair of CTAs. {DRAWN} of {launched.run.workers} are drawn; a bar of an epilogue has the color of its phase."
-    )
-    return Picture("Timeline of one launch", note, (BarChart(lanes, launched.us, "µs"),))
+    return BarChart(lanes, launched.us, "µs")
+
+
+def draw_choices(times: Mapping[str, float], tokens: int, gpu: str) -> Picture:
+    """Microseconds of a launch by configuration."""
+    note = f"Predicted, not measured, for {gpu}: a launch with {tokens} tokens of every rank."
+    lanes = tuple(Lane(name, (Bar(0.0, us, "launch"),), (f"{us:.1f}",)) for name, us in times.items())
+    return Picture("Configurations", note, (BarChart(lanes, max(times.values()), "µs", ("µs",)),))
 
 
 def bars(some: Iterable[PredictedSpan]) -> list[Bar]:

@@ -10,6 +10,7 @@ from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GemmProblem
+from ..cuda_device import require_cuda
 from ..kernels.expert_layer import family_of
 from ..problem import ProblemError
 from ..target import Target
@@ -65,8 +66,7 @@ class LoadedGemm:
 
 def check_current(device: torch.device) -> None:
     """Raises `ProblemError` unless launches on the current stream run on this device."""
-    if device.type != "cuda":
-        raise ProblemError("a.device", str(device), "a CUDA device")
+    require_cuda(device, "a.device")
     if device.index != torch.cuda.current_device():
         raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the tensors are")
 

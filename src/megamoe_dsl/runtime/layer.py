@@ -30,11 +30,12 @@ from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
+from .lost_ranks import Understudy, end_or_lose
 from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
-from .watchdog import check_watchdog_ns
+from .watchdog import check_watchdog_ns, naming_the_wait
 
 
 class MegaMoE(torch.nn.Module):
@@ -109,6 +110,7 @@ class MegaMoE(torch.nn.Module):
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
             self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
+        self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
@@ -280,8 +282,17 @@ class MegaMoE(torch.nn.Module):
         except ValueError as error:
             error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
 
-    def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long."""
+    def synchronize(self, limit_s: float | None = None) -> None:
+        """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long.
+
+        limit_s  how long calls on torch's current stream may take, in seconds, well below `watchdog_ns`: then ranks that have not given up
+                 waiting either are taken for lost, the calls end with results that are not specified (lost_ranks.py), and `WatchdogError`
+                 names rank, phase and the lost ranks.  The GPU can be used afterwards: close the buffer with `alone=True`, make a group of
+                 the ranks that are left, and on it a new layer.  All ranks give limits; with a layer of stages they do not help
+        """
+        if limit_s is not None and self._understudy is not None:
+            with naming_the_wait(self.memory, who=self.symmetric.who_waits):
+                end_or_lose(self._understudy, self.symmetric, limit_s)
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from ..arch import Arch, arch_of_capability
+from ..cuda_device import require_cuda, require_usable
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
-from .watchdog import new_record, who_waits
+from .watchdog import name_silent, new_record, silent_ranks
 
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -31,19 +32,13 @@ def disable_multicast() -> None:
 
 
 def device_arch(device: torch.device) -> Arch:
-    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel."""
+    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel, and for another device."""
+    require_cuda(device)
     capability = torch.cuda.get_device_capability(device)
     arch = arch_of_capability(capability)
     if arch is None or arch.name not in find_kernel("mega_moe").configs:
         raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
     return arch
-
-
-def require_usable(device: torch.device) -> torch.device:
-    """The same device.  Raises `ProblemError` when it is a CUDA device and torch finds none."""
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ProblemError("device", str(device), "a CUDA device, and torch finds none here: SimulatedMoE runs the kernel without one")
-    return device
 
 
 @dataclass
@@ -95,7 +90,7 @@ class SymmetricBuffer:
         rank brings another problem.
         """
         if group is None and problem.num_ranks == 1:
-            place = require_usable(torch.device("cuda" if device is None else device))
+            place = require_usable("cuda" if device is None else device)
             size = (region or symmetric_buffer(problem, arch or device_arch(place))).size
             sym = torch.zeros(size, dtype=torch.uint8, device=place)
             return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
@@ -104,7 +99,7 @@ class SymmetricBuffer:
         if group is None and not (dist.is_available() and dist.is_initialized()):
             how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
             raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
-        require_usable(torch.device("cuda"))
+        require_cuda("cuda")
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         disable_multicast()
@@ -150,19 +145,23 @@ class SymmetricBuffer:
             self.num_sms = before
             raise
 
-    def who_waits(self) -> str:
-        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); empty without a group."""
+    def silent_ranks(self) -> list[int] | None:
+        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); None where that is not known."""
         if self.group is None:
-            return ""
+            return None
         import torch.distributed as dist
 
         store = dist.distributed_c10d._get_default_store()
-        return who_waits(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
+        return silent_ranks(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
 
-    def close(self) -> None:
-        """Frees the buffer when all ranks have finished with it; all ranks call this together."""
+    def who_waits(self) -> str:
+        """The same as the end of a message."""
+        return name_silent(self.silent_ranks())
+
+    def close(self, *, alone: bool = False) -> None:
+        """Frees the buffer when all ranks have finished with it; all ranks call this together, or, when some are lost, each `alone`."""
         torch.cuda.synchronize()
-        if self.group is not None:
+        if self.group is not None and not alone:
             import torch.distributed as dist
 
             dist.barrier(self.group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, SupportsIndex
 
@@ -55,10 +55,10 @@ def naming_the_wait(*owners: HasRecord, who: Callable[[], str] = str) -> Iterato
         raise WatchdogError("; ".join(messages) + who()) from error
 
 
-def who_waits(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> str:
+def silent_ranks(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> list[int] | None:
     """Writes into `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and waits up to `grace_s`
-    seconds for the others to write the same.  Names the ranks that have not: they are the ones that were waited for.  Empty when the store
-    cannot be reached."""
+    seconds for the others to write the same.  The ranks that have not: they are the ones that were waited for.  None when the store cannot
+    be reached."""
     try:
         store.set(f"{name} {rank}", "waited")
         silent = [other for other in range(num_ranks) if other != rank]
@@ -67,6 +67,13 @@ def who_waits(store: Any, name: str, rank: int, num_ranks: int, grace_s: float =
             silent = [other for other in silent if not store.check([f"{name} {other}"])]
             time.sleep(POLL_S)
     except (RuntimeError, OSError):  # its host is gone
+        return None
+    return silent
+
+
+def name_silent(silent: Sequence[int] | None, grace_s: float = GRACE_S) -> str:
+    """The end of a message about them; empty when nothing is known."""
+    if silent is None:
         return ""
     if not silent:
         return "; all ranks waited"

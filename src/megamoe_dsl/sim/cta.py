@@ -24,7 +24,7 @@ class Grid:
 
     def __init__(self, launch: Launch, before: Grid | None) -> None:
         self.launch, self.before = launch, before
-        self.program = launch.check()
+        self.program = launch.checked()
         self.parameters = ByteStore(self.program.pack(launch.args), None)
         self.unfinished = 0
         self.end: Clock | None = None

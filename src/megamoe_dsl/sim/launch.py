@@ -25,12 +25,13 @@ class Launch(Geometry):
     program: Program | None = None
     early: bool = False
 
-    def check(self) -> Program:
+    def checked(self) -> Program:
         """The program, which must fit this launch.
 
         Raises:
-            SimError: no program, or shared memory, cluster or block that it or the machine does not allow.
+            SimError: no program, or a shape or shared memory that it or the machine does not allow.
         """
+        self.check()
         if self.program is None:
             raise SimError("a launch names no program, and the simulator was made without PTX")
         kernel, cluster = self.program.kernel, self.cluster

@@ -95,8 +95,8 @@ class World:
 
     # ---- running
 
-    def run(self, resident: int, tick: Callable[[], None] | None = None) -> None:
-        """Run everything queued; at most `resident` clusters at a time."""
+    def run(self, resident: int, tick: Callable[[], None] | None = None, most_instructions: int | None = None) -> None:
+        """Run everything queued; at most `resident` clusters at a time, and about `most_instructions` warp instructions."""
         idle = 0
         while self.waiting or self.live:
             while len(self.live) < resident and (start := self._startable()) is not None:
@@ -115,9 +115,12 @@ class World:
             self._retire()
             if tick:
                 tick()
+            if most_instructions is not None and self.instructions > most_instructions:
+                what = f"{self.instructions:,} warp instructions and no end: a loop without one, or more are needed (most_instructions)"
+                raise SimError(describe_warps(self, self.live, what))
             idle = 0 if self.progress != before or self._posted else idle + 1
             if idle > IDLE_LIMIT:
-                raise Deadlock(describe_deadlock(self, self.live))
+                raise Deadlock(describe_warps(self, self.live, "no warp can make progress"))
         while self._posted or any(self.pipes):
             self.sweeps += 1
             self._asynchronous()
@@ -191,9 +194,9 @@ class World:
             self.ended = []
 
 
-def describe_deadlock(world: WorldLike, live: Iterable[ClusterLike]) -> str:
-    """Every unfinished warp and the state of every barrier."""
-    out = ["no warp can make progress"]
+def describe_warps(world: WorldLike, live: Iterable[ClusterLike], what: str) -> str:
+    """What happened, then every unfinished warp and the state of every barrier."""
+    out = [what]
     for cluster in live:
         for cta in cluster.ctas:
             out += [f"  {cta}"]

@@ -51,11 +51,12 @@ class PtxInstruction:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter: byte offset and size in the parameter block."""
+    """A kernel parameter: byte offset and size in the parameter block, and the type in the PTX (`b8` of an aggregate)."""
 
     name: str
     offset: int
     size: int
+    kind: str
 
 
 @dataclass
@@ -79,6 +80,19 @@ class ParsedKernel:
     def local_stride(self) -> int:
         """Bytes of .local memory that a lane takes."""
         return _align(self.local_bytes, 16)
+
+    @cached_property
+    def unwritten(self) -> dict[str, int]:
+        """Registers that instructions read and none writes, with the line of the first that reads one."""
+        written, read = set[str](), dict[str, int]()
+        for ins in self.code:
+            results, *others = ins.operands or [""]
+            if results.startswith("["):
+                others, results = ins.operands, ""
+            written.update(_NAME.findall(results))
+            for name in _NAME.findall(" ".join([*others, ins.predicate or ""])):
+                read.setdefault(name, ins.line)
+        return {name: line for name, line in read.items() if name in self.registers and name not in written}
 
     @cached_property
     def sources(self) -> dict[int, str]:
@@ -260,7 +274,7 @@ def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:
         alignment, kind, parameter, count = declared.groups()
         offset = _align(offset, int(alignment or TYPE_BYTES[kind]))
         size = TYPE_BYTES[kind] * int(count or 1)
-        result.parameters.append(Parameter(parameter, offset, size))
+        result.parameters.append(Parameter(parameter, offset, size, kind))
         offset += size
     result.parameter_bytes = offset
     if threads := re.search(r"\.reqntid\s+([\d,\s]+)", head.group(3)):

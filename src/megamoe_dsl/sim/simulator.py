@@ -12,14 +12,14 @@ from math import prod
 import numpy as np
 
 from .assumptions import STRICT, Assumptions
-from .errors import SimError
+from .errors import SimError, require_integer
 from .lane_agents import agents_needed, check_agents
 from .launch import Launch
 from .machine import World
 from .memory import GlobalMemory
 from .program import load
 from .race import Race
-from .report import KernelNames, Report
+from .report import KernelNames, Report, describe_line
 
 _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and looking for it takes a tenth of its time
 
@@ -41,7 +41,10 @@ class Simulator:
     `ptx` and `kernel` (the name of an entry, default the first) are the program of launches that name none; with `ptx` None every
     launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
-    of all ranks run at once (default: all). `assumptions` say what the run takes for granted.
+    of all ranks run at once (default: all). `assumptions` say what the run takes for granted. `most_instructions` bounds the warp
+    instructions of a run (default: none).
+
+    Raises SimError for an argument that is out of range.
     """
 
     def __init__(
@@ -55,7 +58,14 @@ class Simulator:
         kernel: str | None = None,
         resident: int | None = None,
         assumptions: Assumptions = STRICT,
+        most_instructions: int | None = None,
     ) -> None:
+        require_integer("seed", seed, None)
+        require_integer("max_delay", max_delay, 0)
+        for name, value in (("resident", resident), ("most_instructions", most_instructions)):
+            if value is not None:
+                require_integer(name, value, 1)
+        self.most_instructions = most_instructions
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
         self.assumptions = assumptions
         self.program = None if ptx is None else load(ptx, kernel)
@@ -64,10 +74,10 @@ class Simulator:
         """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""
         if not launches:
             raise SimError("nothing to launch")
+        launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
+        programs = [launch.checked() for launch in launches]
         if self.race:
             check_agents(agents_needed(launches), so_far=False)
-        launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
-        programs = [launch.check() for launch in launches]
         if self.assumptions.late_loads:
             programs = [program.with_late_loads for program in programs]
             launches = [replace(launch, program=program) for launch, program in zip(launches, programs, strict=True)]
@@ -76,6 +86,9 @@ class Simulator:
         kernels = KernelNames(program.kernel for program in programs)
         race = Race(self.memory, kernels, self.assumptions.lockstep) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels, self.assumptions)
+        for program in set(programs):
+            for name, line in program.kernel.unwritten.items():
+                world.warnings[f"{describe_line(line, kernels.of(program.kernel), '')}: {name} is read, and nothing writes it"] += 1
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()
@@ -83,7 +96,7 @@ class Simulator:
         resident = len(world.waiting) if self.resident is None else max(1, self.resident // cluster_size)
         try:
             with np.errstate(all="ignore"), _seldom_collected():
-                world.run(resident, self._ticker(world, start))
+                world.run(resident, self._ticker(world, start), self.most_instructions)
         finally:
             world.forget()
             if race:

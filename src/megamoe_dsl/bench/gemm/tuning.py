@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.problem import GemmProblem
 from ...blocks.gemm.tile import GROUP_ROWS
+from ...json_file import read_json_object
 from ...tuned import GemmEntry, Table
 from ..results import ResultsError
 
@@ -42,11 +42,11 @@ def entry_of(record: dict[str, Any], kernel: dict[str, Any], results: str) -> Ge
 def read_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
     """The GPU and the records of a results file.  Raises `ResultsError` for what is none of GEMMs."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_object(path)
         gpu, records = str(found["gpu"]), list(found["records"])
         for one in records:
             GemmProblem(**one["problem"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         raise ResultsError(path) from None
     return gpu, records
 

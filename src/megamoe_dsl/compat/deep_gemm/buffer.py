@@ -11,6 +11,7 @@ import torch
 
 from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
+from ...cuda_device import require_cuda
 from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
 from ...kernels.moe.layouts.tile import TILE_ROWS
@@ -23,8 +24,9 @@ from ...recipe import UE8M0
 from ...runtime import rank_kernel
 from ...runtime.buffers import RankBuffers
 from ...runtime.layer import gpu_name
-from ...runtime.rank_kernel import RankKernel
+from ...runtime.rank_kernel import WATCHDOG_NS, RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
+from ...runtime.watchdog import check_watchdog_ns
 from ...target import Target
 
 _asked: int | None = None
@@ -34,7 +36,7 @@ def get_num_sms() -> int:
     """Those asked for, else all of the current device."""
     if _asked is not None:
         return _asked
-    count: int = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    count: int = torch.cuda.get_device_properties(current_device()).multi_processor_count
     return count
 
 
@@ -48,6 +50,8 @@ _BY_INPUTS: WeakValueDictionary[int, SymmBuffer] = WeakValueDictionary()
 
 
 def current_device() -> torch.device:
+    """Raises `ProblemError` where there is none."""
+    require_cuda("cuda")
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -60,6 +64,7 @@ class SymmBuffer:
     topk_weights  float32 [T, topk]
     buffer        int8, all of it
 
+    A launch that waits longer than `watchdog_ns` for another rank is trapped.
     Kernels are prepared at the first call with their weights, options and bound, which must not be while a CUDA graph is captured, and are
     kept, with these weights, until `forget_weights` or `destroy`.
 
@@ -67,12 +72,19 @@ class SymmBuffer:
     """
 
     def __init__(
-        self, group: Any, num_experts: int, num_max_tokens_per_rank: int, num_topk: int, hidden: int, intermediate_hidden: int
+        self,
+        group: Any,
+        num_experts: int,
+        num_max_tokens_per_rank: int,
+        num_topk: int,
+        hidden: int,
+        intermediate_hidden: int,
+        watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         for field, value, step in (("hidden", hidden, TILE_ROWS), ("intermediate_hidden", intermediate_hidden, TILE_ROWS // 2)):
             if value % step:
                 raise ProblemError(field, value, f"a multiple of {step}: weights are given in whole tiles")
-        self.group = group
+        self.group, self.watchdog_ns = group, check_watchdog_ns(watchdog_ns)
         self.num_experts, self.num_topk = num_experts, num_topk
         self.num_max_tokens_per_rank = num_max_tokens_per_rank
         self.hidden, self.intermediate_hidden = hidden, intermediate_hidden
@@ -132,7 +144,7 @@ class SymmBuffer:
             else:
                 own = self.symmetric
                 shared = RankBuffers(config, weights, own.sym, own.watchdog, rank_kernel.encode_tensor_map, stats)
-            kernels[config] = RankKernel(self.store.get(config), self.symmetric, shared)
+            kernels[config] = RankKernel(self.store.get(config), self.symmetric, shared, self.watchdog_ns)
         return kernels[config]
 
     def pre_dispatch(self) -> rank_kernel.CudaKernel:
@@ -174,17 +186,19 @@ def get_symm_buffer_for_mega_moe(
     use_fp8_dispatch: bool | None = None,
     mma_type: str = "fp8xfp4",
     activation: str = "swiglu",
+    watchdog_ns: int = WATCHDOG_NS,
 ) -> SymmBuffer:
     """A buffer for the current device's architecture; all ranks of `group` together.
 
     group     a torch.distributed process group, or for one rank anything with `size()` and `rank()`
     mma_type  begins with fp8; the formats are the architecture's, as in the wheel
+    watchdog_ns  how long a launch may wait for another rank before it is trapped; DeepGEMM has no such limit
 
     Raises `ProblemError` for what no kernel here computes, and as `SymmetricBuffer.allocate`.
     """
     _check_options(num_shared_experts, use_fp8_dispatch, mma_type, activation)
     kind = SymmBuffer if device_arch(current_device()).has_tensor_memory else SM90SymmBuffer
-    return kind(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+    return kind(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, watchdog_ns)
 
 
 def get_symm_buffer_for_sm90_mega_moe(
@@ -197,10 +211,11 @@ def get_symm_buffer_for_sm90_mega_moe(
     use_fp8_dispatch: bool = True,
     activation: str = "swiglu",
     num_shared_experts: int = 0,
+    watchdog_ns: int = WATCHDOG_NS,
 ) -> SM90SymmBuffer:
     """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments."""
     _check_options(num_shared_experts, use_fp8_dispatch, "fp8xfp8", activation)
-    return SM90SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+    return SM90SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, watchdog_ns)
 
 
 def buffer_of(x: torch.Tensor) -> SymmBuffer:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from ...runtime.rank_kernel import WATCHDOG_NS
+from ...runtime.watchdog import check_watchdog_ns
 from .. import deep_gemm
 
 Bound = Callable[[int], int]
 """From this rank's rows to at least the tokens of every rank of the step: it chooses the kernel, and no result depends on it."""
 
 
-def fused_calls(bound: Bound) -> dict[str, Callable[..., Any]]:
-    """By DeepGEMM's names.  Its `get_num_sms` and `transform_sf_into_required_layout` are not among them: its GEMMs use them too."""
+def fused_calls(bound: Bound, watchdog_ns: int = WATCHDOG_NS) -> dict[str, Callable[..., Any]]:
+    """By DeepGEMM's names.  Its `get_num_sms` and `transform_sf_into_required_layout` are not among them: its GEMMs use them too.
+
+    watchdog_ns  how long a launch of the engine may wait for another rank.  Raises `ProblemError` for what is no such limit
+    """
+    limit = check_watchdog_ns(watchdog_ns)
+    buffers: tuple[Callable[..., Any], ...] = (deep_gemm.get_symm_buffer_for_mega_moe, deep_gemm.get_symm_buffer_for_sm90_mega_moe)
     unchanged = (
-        deep_gemm.get_symm_buffer_for_mega_moe,
-        deep_gemm.get_symm_buffer_for_sm90_mega_moe,
         deep_gemm.transform_weights_for_mega_moe,
         deep_gemm.transform_weights_for_mega_moe_sm90,
         deep_gemm.mega_moe_pre_dispatch,
         deep_gemm.mega_moe_pre_dispatch_sm90,
     )
     bounded = (deep_gemm.fp8_mega_moe, deep_gemm.fp8_fp4_mega_moe)
-    return {one.__name__: one for one in unchanged} | {one.__name__: _bounded(one, bound) for one in bounded}
+    made = {one.__name__: partial(one, watchdog_ns=limit) for one in buffers}
+    return made | {one.__name__: one for one in unchanged} | {one.__name__: _bounded(one, bound) for one in bounded}
 
 
 def _bounded(call: Callable[..., None], bound: Bound) -> Callable[..., None]:

@@ -14,23 +14,25 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from ...runtime.rank_kernel import WATCHDOG_NS
 from ..deep_gemm import transform_weights_for_mega_moe_sm90
 from .fused_calls import Swap, fused_calls
 
 DEEP_GEMM, DP_ATTENTION, WEIGHTS_SM90 = "deep_gemm", "sglang.srt.layers.dp_attention", "sglang.srt.layers.moe.mega_moe_sm90"
 
 
-def install(*, keep_plain_weights: bool = True) -> Swap:
+def install(*, keep_plain_weights: bool = True, watchdog_ns: int = WATCHDOG_NS) -> Swap:
     """Replaces DeepGEMM's fused-MoE functions and SGLang's SM90 weights hook in this process; `undo()` of the result puts them back.
 
     keep_plain_weights   experts keep their own weights beside those in kernel order, twice the memory, for batches beyond the buffer's
                          capacity, which SGLang gives to its other kernels; without them such batches must not come
+    watchdog_ns          how long a launch may wait for another rank before it is trapped
 
-    Raises ModuleNotFoundError without SGLang or DeepGEMM, which its other layers need.
+    Raises `ProblemError` for a bad limit, and ModuleNotFoundError without SGLang or DeepGEMM, which its other layers need.
     """
     swap = Swap()
     module = importlib.import_module(DEEP_GEMM)
-    for name, function in fused_calls(num_tokens_bound).items():
+    for name, function in fused_calls(num_tokens_bound, watchdog_ns).items():
         swap.put(module, name, function)
 
     def build(experts: Any) -> None:

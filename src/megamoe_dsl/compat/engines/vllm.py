@@ -13,31 +13,46 @@ import importlib
 import os
 from typing import Any
 
+from ...problem import ProblemError
+from ...runtime.rank_kernel import WATCHDOG_NS
+from ...runtime.watchdog import check_watchdog_ns
 from .fused_calls import Swap, fused_calls
 
-VARIABLE = "MEGAMOE_VLLM"
+VARIABLE, WATCHDOG_VARIABLE = "MEGAMOE_VLLM", "MEGAMOE_WATCHDOG_S"
 DEEP_GEMM, CONTEXT = "vllm.utils.deep_gemm", "vllm.forward_context"
 SM90_NAME = "fp8_mega_moe_sm90"
 """What vLLM's SM90 experts call `fp8_mega_moe`."""
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes: `install`, if `MEGAMOE_VLLM` asks for it."""
+    """What vLLM calls in each of its processes: `install`, if `MEGAMOE_VLLM` asks for it, with the limit of `MEGAMOE_WATCHDOG_S`."""
     if os.environ.get(VARIABLE) == "1":
-        install()
+        install(watchdog_ns=given_watchdog_ns())
 
 
-def install() -> Swap:
-    """Replaces DeepGEMM's fused-MoE functions in this process; `undo()` of the result puts them back.
+def given_watchdog_ns() -> int:
+    """How long a launch may wait: the seconds that `MEGAMOE_WATCHDOG_S` says, otherwise 60.  Raises `ProblemError`."""
+    text = os.environ.get(WATCHDOG_VARIABLE)
+    if text is None:
+        return WATCHDOG_NS
+    try:
+        return check_watchdog_ns(round(float(text) * 1e9))
+    except (ValueError, OverflowError):
+        raise ProblemError(WATCHDOG_VARIABLE, text, "seconds, more than 0") from None
 
-    Raises ModuleNotFoundError without vLLM, or without the DeepGEMM that its other layers need.
+
+def install(*, watchdog_ns: int = WATCHDOG_NS) -> Swap:
+    """Replaces DeepGEMM's fused-MoE functions in this process; `undo()` of the result puts them back.  A launch that waits longer than
+    `watchdog_ns` for another rank is trapped.
+
+    Raises `ProblemError` for a bad limit, and ModuleNotFoundError without vLLM, or without the DeepGEMM that its other layers need.
     """
     wrappers: Any = importlib.import_module(DEEP_GEMM)
     module = wrappers._import_deep_gemm()
     if module is None:
         raise ModuleNotFoundError("vLLM finds no deep_gemm, which its other layers need beside the fused MoE", name="deep_gemm")
     swap = Swap()
-    calls = fused_calls(num_tokens_bound)
+    calls = fused_calls(num_tokens_bound, watchdog_ns)
     for name, function in {**calls, SM90_NAME: calls["fp8_mega_moe"]}.items():
         swap.put(module, name, function)
         # What vLLM has looked up already; before that, it looks in the module.

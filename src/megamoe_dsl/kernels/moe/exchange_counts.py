@@ -33,11 +33,10 @@ from ...device.memory import (
 from ...layouts.arith import div, minimum, select
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
-from .layouts.workspace import RankBarrier
+from .layouts.workspace import ONE_REPORT, RankBarrier
 
 THREADS = 32 * DISPATCH_WARPS
 ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
-ONE_REPORT = 1 << 32  # in the high word of a sum: one more rank has reported
 
 
 @cute.jit

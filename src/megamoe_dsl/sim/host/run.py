@@ -11,16 +11,20 @@ from typing import Any
 import numpy as np
 
 from ..assumptions import STRICT, Assumptions
-from ..errors import SimError
+from ..errors import SimError, require_integer
 from ..geometry import Geometry
 from ..launch import Launch
+from ..parser import Parameter
 from ..program import load
 from ..report import Report
 from ..simulator import Simulator
 from .compiler_hooks import launches_on
 from .device_array import ByteSpan, DeviceArray, is_array
-from .simulated_device import SimulatedDevice
+from .simulated_device import SimulatedDevice, check_arch
 from .visible_memory import of_rank, visible_memory
+
+MOST_INSTRUCTIONS = 100_000_000
+"""Of all warps in a run, unless its caller says otherwise: half an hour."""
 
 
 def run(
@@ -38,6 +42,7 @@ def run(
     max_delay: int = 3,
     resident: int | None = None,
     assumptions: Assumptions = STRICT,
+    most_instructions: int | None = MOST_INSTRUCTIONS,
 ) -> Report:
     """Runs a host function of CuTe DSL, or one kernel of a PTX text, on simulated GPUs. Arrays are changed in place.
 
@@ -56,7 +61,7 @@ def run(
         arch, num_sms: what a host function is compiled for, and the SMs that it is told of.
         buffers: arrays that kernels reach through pointers only; kernels may touch these and the arguments, and nothing else.
         outputs: arrays among both that hold nothing before the run, so that reading what was not written is an error.
-        max_delay, resident, assumptions: as `Simulator` has them.
+        max_delay, resident, assumptions, most_instructions: as `Simulator` has them.
 
     Returns:
         Instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
@@ -64,6 +69,8 @@ def run(
     Raises:
         SimError: arguments that do not fit, or a kernel that does what PTX forbids; `Deadlock` when nothing can progress.
     """
+    check_arch(arch)
+    require_integer("num_sms", num_sms, 1)
     by_rank = [[of_rank(value, rank, ranks, place) for place, value in enumerate(arguments)] for rank in range(_checked(ranks))]
     if isinstance(function_or_ptx, str):
         names = [f"argument {place}" for place in range(len(arguments))]
@@ -84,13 +91,13 @@ def run(
         max_delay,
         resident=resident,
         assumptions=assumptions,
+        most_instructions=most_instructions,
     )
     return simulator.run(launches)
 
 
 def _checked(ranks: int) -> int:
-    if not isinstance(ranks, int) or ranks < 1:
-        raise SimError(f"ranks = {ranks!r}: must be an integer of 1 or more")
+    require_integer("ranks", ranks, 1)
     return ranks
 
 
@@ -105,13 +112,13 @@ def _ptx_launches(ptx: str, entry: str | None, geometry: Geometry | None, by_ran
     if geometry is None:
         raise SimError("geometry: must be given with a PTX text, as Geometry(grid=(x, y, z), block=(x, y, z))")
     program = load(ptx, entry)
-    sizes = [one.size for one in program.kernel.parameters]
-    if any(len(values) != len(sizes) for values in by_rank):
-        raise SimError(f"{program.kernel.name} takes {len(sizes)} arguments, got {len(by_rank[0])}")
+    parameters = program.kernel.parameters
+    if any(len(values) != len(parameters) for values in by_rank):
+        raise SimError(f"{program.kernel.name} takes {len(parameters)} arguments, got {len(by_rank[0])}")
     return [
         Launch(
             **vars(geometry),
-            args=tuple(_ptx_argument(value, size, place) for place, (value, size) in enumerate(zip(values, sizes, strict=True))),
+            args=tuple(_ptx_argument(value, one, place) for place, (value, one) in enumerate(zip(values, parameters, strict=True))),
             rank=rank,
             program=program,
         )
@@ -119,29 +126,35 @@ def _ptx_launches(ptx: str, entry: str | None, geometry: Geometry | None, by_ran
     ]
 
 
-def _ptx_argument(value: Any, size: int, place: int) -> int | bytes:
+def _ptx_argument(value: Any, parameter: Parameter, place: int) -> int | bytes:
+    size, kind = parameter.size, parameter.kind
     if isinstance(value, np.generic):
         return value.tobytes()
     if is_array(value):
         span = ByteSpan.of(value, f"argument {place}")
         return span.start if span else 0
-    if isinstance(value, float) and size in (4, 8):
+    if isinstance(value, float) and size in (4, 8) and kind[0] not in "us":
         return struct.pack("<f" if size == 4 else "<d", value)
-    if isinstance(value, int | bytes | bytearray):
-        return value if isinstance(value, int) else bytes(value)
-    raise SimError(f"argument {place} is a {type(value).__name__}: must be an array, a number or bytes")
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if not isinstance(value, int | float):
+        raise SimError(f"argument {place} is a {type(value).__name__}: must be an array, a number or bytes")
+    if isinstance(value, float) or not -(1 << 8 * size - 1) <= value < 1 << 8 * size:
+        raise SimError(f"argument {place} = {value!r}: must be a number that fits the {size} bytes of .{kind} {parameter.name}")
+    return value
 
 
 def _host_launches(function: Callable[..., Any], device: SimulatedDevice, by_rank: list[list[Any]]) -> list[Launch]:
     import cutlass.cute as cute
 
     from ...device.location import attribute_lines
+    from ...interrupts import held_interrupts
 
     launches: list[Launch] = []
     device.take = launches.append
     given = [[_device_tensor(value) for value in values] for values in by_rank]
     folder = Path(inspect.getsourcefile(inspect.unwrap(function)) or ".").resolve().parent
-    with launches_on(device), attribute_lines(folder):
+    with launches_on(device), attribute_lines(folder), held_interrupts():
         compiled = cute.compile(function, *given[0])
     traced = {one["argument_index"] for one in compiled.execution_args.get_constexpr_args()}
     for device.rank, values in enumerate(given):

@@ -15,6 +15,12 @@ CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (
 """Compute capability of each architecture whose PTX the simulator may be asked to run."""
 
 
+def check_arch(arch: str) -> None:
+    """Raises SimError for an architecture whose PTX the simulator does not run."""
+    if arch not in CAPABILITIES:
+        raise SimError(f"arch = {arch!r}: must be one of {', '.join(CAPABILITIES)}")
+
+
 @dataclass
 class SimulatedDevice:
     """One simulated GPU of `arch` with `num_sms` SMs.  `take` gets every launch, made for `rank`; `error` is the first failed call's."""
@@ -26,8 +32,7 @@ class SimulatedDevice:
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
-        if self.arch not in CAPABILITIES:
-            raise SimError(f"arch = {self.arch!r}: must be one of {', '.join(CAPABILITIES)}")
+        check_arch(self.arch)
 
     def attribute(self, number: int) -> int:
         """A device attribute (cudaDeviceAttr); those that nobody has asked for yet are 0."""

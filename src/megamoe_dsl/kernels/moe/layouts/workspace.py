@@ -42,6 +42,9 @@ from ....layouts.region import U32, U64, Field, Region
 from ....problem import Problem
 from .pool import is_ring, max_pool_blocks, pool_tokens, whole_pool
 
+ONE_REPORT = 1 << 32
+"""In the high word of an expert's sum of counts: one more rank has reported."""
+
 
 class RankBarrier(IntEnum):
     """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At

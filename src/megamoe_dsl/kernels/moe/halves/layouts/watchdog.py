@@ -26,12 +26,27 @@ WHAT = {
 }
 
 
+PHASE = {EpWait.ROWS: "dispatch", EpWait.STORED: "dispatch", EpWait.TILES: "combine"}
+PHASE_OF_BARRIER = {
+    EpBarrier.SPLITS: "routing tables",
+    EpBarrier.INPUTS: "dispatch",
+    EpBarrier.RESULTS: "combine",
+    EpBarrier.READ: "end of dispatch or combine",
+}
+
+
 def describe(words: list[int]) -> str | None:
-    """Message for a record of eight words; None when no watchdog has fired."""
+    """Message for a record of eight words: rank, phase, and barrier, block or row; None when no watchdog has fired."""
     wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
     if not wait:
         return None
     expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
-    name = EpWait(wait)
-    place = str(detail) if name not in (EpWait.GRID, EpWait.RANK) else EpBarrier(detail).name
-    return f"rank {rank}, SM {sm}: wait {name.name} ({WHAT[name]} {place}) exceeded its limit: expected {expected:#x}, saw {observed:#x}"
+    name, what = EpWait(wait), str(detail)
+    if name in PHASE:
+        phase = PHASE[name]
+    elif detail in PHASE_OF_BARRIER:
+        phase, what = PHASE_OF_BARRIER[EpBarrier(detail)], EpBarrier(detail).name
+    else:  # two waits gave up at once and wrote one record: the detail is the other's
+        phase = "routing tables, dispatch or combine"
+    wanted = f"expected {expected:#x}, saw {observed:#x}"
+    return f"rank {rank}, SM {sm}, {phase}: wait {name.name} ({WHAT[name]} {what}) exceeded its limit: {wanted}"

@@ -1,0 +1,155 @@
+"""What strangers give the command: each is one clear line and an exit code, before anything is compiled, and nothing waits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from megamoe_dsl.cli import INTERRUPTED, errors
+from megamoe_dsl.cli.app import app
+from megamoe_dsl.inspect.saved import SECTIONS
+from megamoe_dsl.interrupts import held_interrupts
+
+SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
+INSPECT, SIMULATE = ["inspect", *SMALL], ["simulate", *SMALL, "--sms", "2"]
+GEMM = ["simulate", "--kernel", "gemm", "--fields"]
+TUNE, TIMELINE, FLASH = ["tune", "--from"], ["layout", "timeline", "--trace"], ["predict", "--preset", "flash", "--gpu"]
+runner = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"})
+DEEP = "[" * 100_000
+
+
+def run(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Makes what a case names in braces, in an empty folder."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "deep").write_text(DEEP)
+    (tmp_path / "list").write_text("[]")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    (tmp_path / "wrong").write_text(json.dumps({name: {} for name in SECTIONS} | {"smem": {"weights": {"offset": {"a": {"b": 1}}}}}))
+    (tmp_path / "flat").write_text(json.dumps(dict.fromkeys(SECTIONS, 3)))
+    names = {one: str(tmp_path / one) for one in ("pipe", "loop", "deep", "list", "binary", "wrong", "flat", "missing", "same")}
+    yield lambda text: text.format(folder=tmp_path, **names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*INSPECT, "--diff", "{pipe}"], "{pipe}: a named pipe: must be a regular file"),
+        ([*INSPECT, "--diff", "/dev/zero"], "/dev/zero: a device: must be a regular file"),
+        ([*INSPECT, "--diff", "{deep}"], "{deep}: no JSON that can be read: nested too deeply"),
+        ([*INSPECT, "--diff", "{binary}"], "{binary}: no JSON that can be read"),
+        ([*INSPECT, "--diff", "{list}"], "{list}: not a file that `megamoe inspect --json` wrote"),
+        ([*INSPECT, "--diff", "{flat}"], "{flat}: not a file that `megamoe inspect --json` wrote: problem must be an object"),
+        ([*INSPECT, "--diff", "{wrong}"], "{wrong}: not a file that `megamoe inspect --json` wrote: smem.weights must hold numbers"),
+        ([*INSPECT, "--ptx", "{loop}"], "--ptx = '{loop}': must be a path of a file (Too many levels of symbolic links)"),
+        ([*INSPECT, "--sass", "{folder}/" + "n" * 300], "must be a path of a file (File name too long)"),
+        ([*INSPECT, "--ptx", "{pipe}"], "--ptx = '{pipe}': must be a file, or a pipe that somebody reads"),
+        ([*INSPECT, "--ptx", "{same}", "--sass", "{same}"], "--sass = '{same}': must be another file than --ptx"),
+        ([*INSPECT, "--sms", "100000"], "--sms = 100000: must be at most 256"),
+        (["layout", "swizzle", "--svg", "{loop}"], "--svg = '{loop}': must be a path of a file"),
+        (["layout", "swizzle", "--svg", "/dev/full"], "/dev/full: No space left on device"),
+        ([*TIMELINE, "{pipe}"], "{pipe}: a named pipe: must be a regular file"),
+        ([*TIMELINE, "/dev/zero"], "/dev/zero: a device: must be a regular file"),
+        ([*TIMELINE, "{deep}"], "{deep}: no JSON that can be read: nested too deeply"),
+        ([*TIMELINE, "{missing}"], "{missing}: No such file or directory"),
+        ([*TUNE, "{pipe}"], "{pipe}: "),
+        ([*TUNE, "/dev/zero"], "/dev/zero: "),
+        ([*TUNE, "{deep}"], "{deep}: "),
+        ([*TUNE, "{folder}"], "{folder}: "),
+        ([*TUNE, "{deep}", "--kernel", "gemm"], "{deep}: "),
+        ([*TUNE, "{pipe}", "--kernel", "dispatch_grouped_gemm"], "{pipe}: "),
+        ([*FLASH, "B200", "--pool-rows", "64"], "--pool-rows = 64: must be None or a multiple of 128"),
+        ([*FLASH, "B200", "--pool-rows", "1024"], "--pool-rows = 1024: must be None, or at least 6528, on sm_100a"),
+        ([*FLASH, "B200", "--tokens", "\u0663"], "--tokens = '\u0663': must be numbers separated by commas"),
+        ([*FLASH, "B200", "--tokens", "1_000"], "--tokens = '1_000': must be numbers separated by commas"),
+        ([*FLASH, "B200", "--tokens", "9" * 5000], "must be numbers separated by commas"),
+        ([*SIMULATE, "--tokens", "1,-2"], "--tokens = -2: must be at least 0"),
+        ([*SIMULATE, "--tokens", "1,,2"], "--tokens = '1,,2': must be numbers separated by commas"),
+        ([*SIMULATE, "--tokens", "1000000"], "--yes = False: must be given to start what takes about"),
+        ([*GEMM, "n=7168,k=7168", "--tokens", "100000"], "--yes = False: must be given to start what takes about"),
+        ([*GEMM, "n=7168,k=7_168"], "k = '7_168': must be an integer"),
+        (["export", "{folder}", *SMALL, "--name", "a\nb"], "name = 'a\\nb': must be a file name without a folder"),
+        (["export", "{folder}", *SMALL, "--name", "n" * 300], "printable, of at most 200 bytes"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, place: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.artifact.compile.compile_kernel", None)
+    result = run(*map(place, arguments))
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("error: ") and place(message) in line
+
+
+def test_a_pipe_that_somebody_reads_is_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert run("layout", "swizzle", "--svg", str(tmp_path / "pipe")).exit_code == 0
+    assert os.read(reader, 5) == b"<?xml"
+    os.close(reader)
+
+
+@dataclass
+class Raised:
+    """A command's bug or trouble, in place of `print_version`'s text."""
+
+    error: BaseException
+
+    def __str__(self) -> str:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (MemoryError("Unable to allocate 4 TiB"), 2, "error: memory: Unable to allocate 4 TiB"),
+        (MemoryError(), 2, "error: memory: there is not enough"),
+        (OSError(28, "No space left on device", "here"), 2, "error: here: No space left on device"),
+        (OSError(5, "Input/output error"), 2, "error: Input/output error"),
+        (KeyboardInterrupt(), INTERRUPTED, ""),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.cli.app.__version__", Raised(error))
+    result = run("--version")
+    assert (result.exit_code, result.stderr.strip()) == (code, line)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.cli.app.__version__", Raised(RuntimeError("a bug")))
+    assert isinstance(run("--version").exception, RuntimeError)
+    assert errors.said(RuntimeError("a bug")) is None
+
+
+def test_a_full_stdout_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "megamoe_dsl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
+
+
+def test_an_interrupt_ends_a_command_quietly_while_modules_are_imported() -> None:
+    """What a shell calls 130: the exit code, or a signal's death."""
+    code = "import signal, sys; from megamoe_dsl.cli import main; signal.setitimer(signal.ITIMER_REAL, 0.03); "
+    code += "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT)); main()"
+    done = subprocess.run([sys.executable, "-c", code, *INSPECT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) in [(INTERRUPTED, "", ""), (-2, "", "")]
+
+
+def test_an_interrupt_waits_for_native_code() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
