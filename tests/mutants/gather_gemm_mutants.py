@@ -272,9 +272,9 @@ MUTANTS = (
     Mutant(
         "SM100: a stage is empty when one of two pairs has finished",
         "missing order",
-        "pair_barrier_table",
-        'MBarrier("empty", num_stages, pairs, "tcgen05.commit of each pair, multicast to the cluster", "", "both loaders")',
-        'MBarrier("empty", num_stages, 1, "tcgen05.commit of each pair, multicast to the cluster", "", "both loaders")',
+        "PairGemmSmemPlan.barriers",
+        'MBarrier("empty", stages, config.pairs, emptied, "", "both loaders")',
+        'MBarrier("empty", stages, 1, emptied, "", "both loaders")',
         TWO_PAIRS,
         ("sm_100a",),
     ),

@@ -132,8 +132,8 @@ DECODING_MUTANTS = (
         "a decoded stage is full without one of those that fill it",
         "off by one",
         "GemmSmemPlan.barriers",
-        "self.rows.arrivals + self.weights.arrivals",
-        "self.weights.arrivals",
+        "rows.arrivals + weights.arrivals",
+        "weights.arrivals",
         "fp4-rows-256",
     ),
     mutant(
@@ -148,8 +148,8 @@ DECODING_MUTANTS = (
         "decode warps do not count among those that read work tiles",
         "off by one",
         "GemmSmemPlan.barriers",
-        "self.rows.warps + 1 + self.weights.decode_warps",
-        "self.rows.warps + 1",
+        "rows.warps + 1 + weights.decode_warps + config.math_warps",
+        "rows.warps + 1 + config.math_warps",
         "fp4-rows-256",
     ),
     mutant(
@@ -187,7 +187,7 @@ DECODING_MUTANTS = (
     mutant(
         "both chunks of a tall tile store the first one's sums",
         "wrong base",
-        "finish_tile",
+        "DecodedRows.parts",
         "sums[chunk : chunk + 1]",
         "sums[:1]",
         "fp4-rows-256",

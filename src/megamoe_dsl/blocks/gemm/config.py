@@ -302,10 +302,7 @@ class GemmConfig(BaseGemmConfig):
 
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        who = (self.rows, self.weights, self.epilogue.buffers)
-        traced = self.num_threads // 32 if self.trace else 0
-        ring = (self.tile, num_stages, self.cluster, self.fetchers, self.table_entries)
-        return GemmSmemPlan(*ring, *who, self.split_k, self.problem.places_rows, traced)
+        return GemmSmemPlan(self, num_stages)
 
     # --- what tables say
     @property

@@ -4,92 +4,101 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
-from .barriers import EXCHANGING_THREADS, VECTOR, WORK_TILES, barrier_table
-from .rows import RowSource
-from .tile import WARPS_PER_GROUP, TileShape
-from .trace_counts import trace_counts
-from .weights import WeightSource
+from .barriers import EXCHANGING_THREADS, VECTOR, WORK_TILES
+from .tile import WARPS_PER_GROUP
 
 
 @dataclass(frozen=True)
-class GemmSmemPlan:
-    """Byte plan of a CTA's SMEM; `region` has every field.
+class BaseGemmPlan:
+    """Byte plan of a CTA's SMEM for a configuration with so many stages."""
 
-    fetchers  CTAs of a cluster that may fetch operands for one another
-    groups    entries of the table of groups; 0 without one
-    rows      who brings rows of A (rows.py)
-    weights   who brings rows of B (weights.py)
-    epilogue_buffers  of D that a warp has in SMEM; none where D does not pass through it
-    split_k   whether CTAs of a cluster have a half of K each
-    places_rows  whether rows begin elsewhere in A than in D
-    trace_warps  warps that leave stamps
-    """
-
-    tile: TileShape
+    config: Any
     num_stages: int
-    cluster: int
-    fetchers: int
-    groups: int
-    rows: RowSource
-    weights: WeightSource
-    epilogue_buffers: int
-    split_k: bool
-    places_rows: bool
-    trace_warps: int
+
+    @property
+    def group_table(self) -> Field:
+        """Where rows of groups lie."""
+        return Field("group_table", (self.config.table_entries, 2), U32, 8)
+
+    @property
+    def source_rows(self) -> tuple[Field, ...]:
+        """Where they begin in A, where that is elsewhere than in D."""
+        return (Field("source_rows", (self.config.table_entries,), U32, 4),) if self.config.problem.places_rows else ()
+
+    @property
+    def trace_counts(self) -> tuple[Field, ...]:
+        """Stamps so far of each traced warp (device/stamps.py)."""
+        return (Field("trace_count", (self.config.num_threads // 32,), U32),) if self.config.trace else ()
+
+    @property
+    def work_tiles(self) -> Field:
+        return Field("work_tiles", (WORK_TILES, 4), U32, 16)
+
+
+@dataclass(frozen=True)
+class GemmSmemPlan(BaseGemmPlan):
+    """SM90's; `region` has every field."""
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order (barriers.py)."""
-        ring = barrier_table(
-            num_stages=self.num_stages,
-            loaders=self.rows.warps + 1 + self.weights.decode_warps,
-            loaded=self.rows.arrivals + self.weights.arrivals,
-            math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
-            cluster=self.cluster,
-            fetchers=self.fetchers,
-            split_k=self.split_k,
+        """All mbarriers, in SMEM order."""
+        config, rows, weights, stages = self.config, self.config.rows, self.config.weights, self.num_stages
+        loaded, releases = rows.arrivals + weights.arrivals, config.math_warps * config.fetchers
+        readers = 32 * (rows.warps + 1 + weights.decode_warps + config.math_warps) * config.cluster
+        from_others, free = "operands and scales of A, from any CTA", "every lane of who reads work tiles in the cluster"
+        ring = (
+            MBarrier("full", stages, loaded, "token loader and weight loader", from_others, "math warps"),
+            MBarrier("empty", stages, releases, "every math warp that reads it, of the cluster", "", "both loaders"),
+            MBarrier("work_tile_full", WORK_TILES, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
+            MBarrier("work_tile_empty", WORK_TILES, readers, free, "", "scheduler warp", config.cluster > 1),
+            *(self.exchange_barriers if config.split_k else ()),
         )
-        return self.weights.barriers(ring, self.num_stages)
+        return tuple(weights.barriers(ring, stages))
 
     @property
-    def tables(self) -> tuple[Field, ...]:
-        """Fields that say where rows of groups lie, and what those who bring and decode operands have."""
-        table = Field("group_table", (self.groups, 2), U32, 8)
-        sources = (Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()
-        return (table, *self.weights.tables, *sources, *trace_counts(self.trace_warps))
-
-    @property
-    def box_bytes(self) -> int:
-        return 2 * self.tile.store_rows * self.tile.store_columns
-
-    @property
-    def finishing_groups(self) -> int:
-        """Warpgroups of a CTA that store what they have of a tile."""
-        return 1 if self.split_k else self.tile.warpgroups
+    def exchange_barriers(self) -> tuple[MBarrier, ...]:
+        """CTAs that have half of K each exchange sums with these: one for their arrival, one for their space."""
+        return (
+            MBarrier("exchange_full", 1, 1, "a thread of the finishing warpgroup", "the other CTA's sums", "finishing warpgroup"),
+            MBarrier("exchange_empty", 1, EXCHANGING_THREADS, "the other CTA's finishing warpgroup", "", "sending warpgroup", True),
+        )
 
     @property
     def vectors_sent(self) -> int:
         """Four sums each, that a thread sends to the other CTA."""
-        return self.tile.sums // VECTOR
+        return int(self.config.tile.sums) // VECTOR
+
+    @property
+    def staged(self) -> tuple[Field, ...]:
+        """cd: boxes of D, for each warp that stores them.  exchange: the other CTA's sums."""
+        config, tile, fields = self.config, self.config.tile, []
+        if config.epilogue.buffers:
+            warps, box_bytes = WARPS_PER_GROUP if config.split_k else config.math_warps, 2 * tile.store_rows * tile.store_columns
+            fields.append(Field("cd", (warps, config.epilogue.buffers, box_bytes), U8, OPERAND_ALIGNMENT))
+        if config.split_k:
+            fields.append(Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128))
+        return tuple(fields)
 
     @cached_property
     def region(self) -> Region:
         """The TMA ring, boxes of D, tables and mbarriers."""
-        stages, tile = self.num_stages, self.tile
-        boxes = (WARPS_PER_GROUP * self.finishing_groups, self.epilogue_buffers, self.box_bytes)
+        stages, tile, rows, weights = self.num_stages, self.config.tile, self.config.rows, self.config.weights
         return Region.stack(
             "smem",
-            Field("weights", (stages, self.weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),
+            Field("weights", (stages, weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
-            *self.weights.operands(tile.n, stages),
-            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.epilogue_buffers else ()),
-            *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
-            self.rows.scales(tile, stages),
-            Field("work_tiles", (WORK_TILES, 4), U32, 16),
-            *self.tables,
+            *weights.operands(tile.n, stages),
+            *self.staged,
+            rows.scales(tile, stages),
+            self.work_tiles,
+            self.group_table,
+            *weights.tables,
+            *self.source_rows,
+            *self.trace_counts,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
         )

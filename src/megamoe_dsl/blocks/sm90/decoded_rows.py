@@ -9,7 +9,7 @@ signals   empty, per warp and stage
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -44,6 +44,10 @@ class DecodedRows(DecodedShare):
     def zero(self) -> PromotedSums:
         """Sums before the first K block."""
         return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
+
+    def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
+        """Chunk by chunk of tokens."""
+        return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):

@@ -65,6 +65,10 @@ class DecodedShare(RowShare):
         sums, following = multiply_tile(stage, self, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
 
+    def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
+        """The same sums, of shares whose addresses are theirs."""
+        return [(self, sums)]
+
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
         """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""

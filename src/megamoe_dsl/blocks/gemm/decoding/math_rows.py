@@ -7,9 +7,6 @@ signals   work_tile_empty and empty, per warp, per tile and per stage
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
@@ -17,7 +14,7 @@ from cutlass import Int32
 from ....device.stage import Stage
 from ....device.tile_queue import TileQueue
 from ....device.tma import wait_group_read
-from ...sm90.decoded_rows import TOKEN_CHUNKS, DecodedRows
+from ...sm90.decoded_rows import DecodedRows
 from ...sm90.decoded_share import DecodedShare
 from ...sm90.math_thread import MathThread
 from .. import epilogue_rows
@@ -52,20 +49,6 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, and the place of the one after it."""
     sums, stage = me.multiply_tile(stage, None, ctx.k_blocks)
     following, tiles = next_tile(tiles)
-    finish_tile(ctx, tile, me, sums)
+    for share, of_share in me.parts(sums):
+        epilogue_rows.finish_tile(ctx, tile, share, of_share)
     return stage, following, tiles
-
-
-@cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, me: DecodedShare | DecodedRows, sums: Any):
-    """Sums to D, chunk by chunk of rows where there are two."""
-    if cutlass.const_expr(isinstance(me, DecodedRows)):
-        for chunk in cutlass.range_constexpr(TOKEN_CHUNKS):
-            epilogue_rows.finish_tile(ctx, tile, chunk_of(me, chunk), sums[chunk : chunk + 1])
-    else:
-        epilogue_rows.finish_tile(ctx, tile, me, sums)
-
-
-def chunk_of(me: Any, chunk: int) -> DecodedRows:
-    """The share, with addresses of another of its chunks."""
-    return replace(me, chunk=chunk)

@@ -209,9 +209,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
-        pair = (self.stage, num_stages, self.table_entries, self.epilogue_warpgroups, self.tmem.accumulators)
-        traced = self.num_threads // 32 if self.trace else 0
-        return PairGemmSmemPlan(*pair, self.rows, self.pairs, self.epilogue, self.problem.places_rows, traced)
+        return PairGemmSmemPlan(self, num_stages)
 
     @property
     def tmem(self) -> Sm100TmemPlan:

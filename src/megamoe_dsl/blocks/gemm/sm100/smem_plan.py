@@ -9,85 +9,63 @@ from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
-from ...sm100.pair_stage import PairStage
 from ...sm100.result_tile import PASS_ROWS, result_bytes
 from ..barriers import WORK_TILES
+from ..smem_plan import BaseGemmPlan
 from ..tile import WARPS_PER_GROUP
-from ..trace_counts import trace_counts
-from .barriers import LOADERS, pair_barrier_table
-from .finish import ScatterPasses, StorePasses
-from .rows import BroughtRows, PairRows
+
+LOADERS = 2
 
 
 @dataclass(frozen=True)
-class PairGemmSmemPlan:
-    """Byte plan of a CTA's SMEM; `region` has every field.
-
-    groups               entries of the table of groups; 0 without one
-    epilogue_warpgroups  each has a tile of a pass
-    accumulators         tiles that have tensor memory at a time
-    rows                 who brings rows of A (rows.py)
-    pairs                CTA pairs of a cluster
-    epilogue             what becomes of sums (finish.py)
-    places_rows          whether rows begin elsewhere in A than in D
-    trace_warps          warps that leave stamps
-    """
-
-    stage: PairStage
-    num_stages: int
-    groups: int
-    epilogue_warpgroups: int
-    accumulators: int
-    rows: PairRows | BroughtRows
-    pairs: int
-    epilogue: StorePasses | ScatterPasses
-    places_rows: bool
-    trace_warps: int
+class PairGemmSmemPlan(BaseGemmPlan):
+    """SM100's; `region` has every field."""
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order (barriers.py)."""
-        of_pair = CLUSTER * (LOADERS + self.epilogue_warps) + 1 + self.rows.readers
-        ring = pair_barrier_table(
-            num_stages=self.num_stages,
-            loaded=CLUSTER * LOADERS + self.rows.arrivals,
-            work_tiles=WORK_TILES,
-            reading_warps=self.pairs * of_pair,
-            epilogue_warps=self.epilogue_warps,
-            accumulators=self.accumulators,
-            pairs=self.pairs,
-        )
-        return (*ring, *self.rows.barriers(self.num_stages))
-
-    @property
-    def epilogue_warps(self) -> int:
-        return WARPS_PER_GROUP * self.epilogue_warpgroups
-
-    @property
-    def tables(self) -> tuple[Field, ...]:
-        """Fields that say where rows of groups lie, and which rows are a tile's; amax: maxima of rows that warps exchange."""
-        maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, PASS_ROWS), U32, 16)
-        sources = Field("source_rows", (self.groups,), U32, 4)
+        """All mbarriers, in SMEM order."""
+        config, rows, stages, accumulators = self.config, self.config.rows, self.num_stages, self.config.tmem.accumulators
+        loaded, finishing = CLUSTER * LOADERS + rows.arrivals, CLUSTER * config.epilogue_warps
+        readers = 32 * config.pairs * (CLUSTER * (LOADERS + config.epilogue_warps) + 1 + rows.readers)
+        emptied, reading = "tcgen05.commit of each pair, multicast to the cluster", "loaders, MMA warp, epilogue warps"
         return (
-            Field("group_table", (self.groups, 2), U32, 8),
-            *self.rows.sums(self.groups),
-            *((maxima,) if self.epilogue.shares_maxima else ()),
-            *((sources,) if self.places_rows else ()),
-            *self.rows.listed(self.stage),
-            *trace_counts(self.trace_warps),
+            MBarrier("full", stages, loaded, "both loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
+            MBarrier("empty", stages, config.pairs, emptied, "", "both loaders"),
+            MBarrier("acc_full", accumulators, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
+            MBarrier("acc_empty", accumulators, finishing, "every epilogue warp of the pair", "", "MMA warp", True),
+            MBarrier("work_tile_full", WORK_TILES, 1, "the cluster's scheduler warp", "the work tile", reading),
+            MBarrier("work_tile_empty", WORK_TILES, readers, "every lane that reads the tile, in the cluster", "", "scheduler warp", True),
+            *rows.barriers(stages),
         )
+
+    @property
+    def passes(self) -> tuple[Field, ...]:
+        """Rows of D on their way: a tile of a pass for each warpgroup of the epilogue."""
+        shape = (self.config.epilogue_warpgroups, result_bytes(PASS_ROWS))
+        return (Field("cd", shape, U8, OPERAND_ALIGNMENT),) if self.config.epilogue.staged else ()
+
+    @property
+    def maxima(self) -> tuple[Field, ...]:
+        """Maxima of rows that warps exchange."""
+        shape = (self.config.epilogue_warpgroups, WARPS_PER_GROUP, PASS_ROWS)
+        return (Field("amax", shape, U32, 16),) if self.config.epilogue.shares_maxima else ()
 
     @cached_property
     def region(self) -> Region:
         """The TMA ring, passes of D, tables, mbarriers, and the column that tensor memory begins at."""
-        passes = Field("cd", (self.epilogue_warpgroups, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT)
+        stage, rows = self.config.stage, self.config.rows
         return Region.stack(
             "smem",
-            *self.stage.operands(self.num_stages),
-            *((passes,) if self.epilogue.staged else ()),
-            *self.stage.scales(self.num_stages),
-            Field("work_tiles", (WORK_TILES, 4), U32, 16),
-            *self.tables,
+            *stage.operands(self.num_stages),
+            *self.passes,
+            *stage.scales(self.num_stages),
+            self.work_tiles,
+            self.group_table,
+            *rows.sums(self.config.table_entries),
+            *self.maxima,
+            *self.source_rows,
+            *rows.listed(stage),
+            *self.trace_counts,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
             Field("tmem_address", (1,), U32),
         )
