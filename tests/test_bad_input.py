@@ -2,16 +2,20 @@
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from megamoe_dsl.artifact import workers
 from megamoe_dsl.cli import INTERRUPTED, errors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.inspect.saved import SECTIONS
@@ -80,6 +84,12 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*SIMULATE, "--tokens", "1000000"], "--yes = False: must be given to start what takes about"),
         ([*GEMM, "n=7168,k=7168", "--tokens", "100000"], "--yes = False: must be given to start what takes about"),
         ([*GEMM, "n=7168,k=7_168"], "k = '7_168': must be an integer"),
+        ([*GEMM, "n=128,k=128,n=256"], "--fields = 'n=128,k=128,n=256': must be given with n once"),
+        ([*GEMM, "n=128,k=128", "--choices", "num_sms=4"], "--choices = 'num_sms=4': must be FIELD=VALUE with one of block_m"),
+        ([*GEMM, "n=128,k=128", "--seed", "99999999999999999999"], "--seed = 99999999999999999999: must be between -2^63 and 2^64 - 1"),
+        ([*GEMM, "n=128,k=128", "--mask", "0.5"], "--mask = 0.5: must be left out with --kernel gemm"),
+        ([*INSPECT, "--hidden", "1000000000000"], "--hidden = 1000000000000: must be at most 262144"),
+        ([*INSPECT, "--recipe", "FP8"], "--recipe = 'FP8': must be one of fp8xfp4"),
         (["export", "{folder}", *SMALL, "--name", "a\nb"], "name = 'a\\nb': must be a file name without a folder"),
         (["export", "{folder}", *SMALL, "--name", "n" * 300], "printable, of at most 200 bytes"),
     ],
@@ -153,3 +163,22 @@ def test_an_interrupt_waits_for_native_code() -> None:
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
     assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    emptied = []
+
+    def feed(folder: Path, waiting: queue.SimpleQueue[int], done: Callable[[int], None]) -> None:
+        with suppress(queue.Empty):
+            if waiting.get_nowait() == 0:
+                raise KeyboardInterrupt
+        for _ in range(500):
+            if waiting.empty():
+                emptied.append(True)
+                break
+            time.sleep(0.01)
+
+    monkeypatch.setattr(workers, "feed", feed)
+    with pytest.raises(KeyboardInterrupt):
+        workers.compile_all(tmp_path, list(range(9)), 2)  # type: ignore[arg-type]
+    assert emptied == [True]

@@ -12,6 +12,7 @@ from .recipe import BF16, COMBINE, LAYER_RECIPES, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
+MAX_HIDDEN = 1 << 18
 MAX_INTERMEDIATE = 16384
 CHANNEL_STEP = 32  # of hidden and intermediate: whole UE8M0 scales, and rows of any element that bulk copies can move
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
@@ -42,7 +43,7 @@ def integer_between(field: str, value: object, low: int, high: int, allowed: str
 class Problem:
     """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ activation(W1[e] @ x).
 
-    hidden                channels of x and y (multiple of 32)
+    hidden                channels of x and y (multiple of 32, at most 2^18)
     intermediate          channels between the two linears (multiple of 32, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
@@ -85,6 +86,7 @@ class Problem:
             object.__setattr__(self, field, value)
         for field in ("hidden", "intermediate"):
             self._require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self._require("hidden", self.hidden <= MAX_HIDDEN, f"at most {MAX_HIDDEN}")
         self._require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
         self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
         self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")

@@ -7,13 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.arch import GPUS
+from megamoe_dsl.bench.candidates import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
-from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, choices, prefers, worth_timing
+from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, prefers, worth_timing
 from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
+from megamoe_dsl.target import Target
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
 
@@ -98,9 +100,9 @@ def test_power_lowers_the_clock():
 def test_choices_are_around_the_configuration():
     problem = preset("flash").problem(64, recipe="fp8xfp8")
     config = Sm90Config.choose(problem, 64)
-    found = choices(config, 64)
-    assert found[0] == config and len(found) == len(set(found)) >= 6
-    assert {one.block_m for one in found} == {8, 16, 32, 128}
+    found = neighbors(config, 64, Target.typical("sm_90a"))
+    assert config not in found and len(found) == len(set(found)) >= 5
+    assert {config.block_m, *(one.block_m for one in found)} == {8, 16, 32, 128}
 
 
 def test_results_of_eight_bits_take_less_traffic():

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ..kernels.kernel import KernelConfig
@@ -50,15 +51,21 @@ def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: 
     for config in configs:
         waiting.put(config)
     with ThreadPoolExecutor(jobs) as threads:
-        for one in [threads.submit(feed, folder, waiting, done) for _ in range(jobs)]:
-            one.result()
+        try:
+            for one in [threads.submit(feed, folder, waiting, done) for _ in range(jobs)]:
+                one.result()
+        except KeyboardInterrupt:
+            while not waiting.empty():  # those that are at work end with the kernel they are at
+                with suppress(queue.Empty):
+                    waiting.get_nowait()
+            raise
 
 
 def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[[KernelConfig], None]) -> None:
-    """Hands waiting configurations to one process, one at a time."""
+    """Hands waiting configurations to one process, one at a time.  A terminal's interrupt does not reach it, for it leads a group."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, process_group=0) as process:
         assert process.stdin is not None and process.stdout is not None
         while not waiting.empty():
             try:
@@ -79,16 +86,19 @@ def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[
 
 
 def main() -> None:
-    """Compiles the configurations on stdin, one JSON object a line; answers each with one line."""
-    store, answers = ArtifactStore(sys.argv[1]), os.fdopen(os.dup(1), "w")
+    """Compiles the configurations on stdin, one JSON object a line; answers each with one line, as long as somebody listens."""
+    store, answers = ArtifactStore(sys.argv[1]), os.dup(1)
     os.dup2(2, 1)  # what the DSL prints is no answer
     for line in sys.stdin:
         try:
             store.get(read_config(json.loads(line)))
+            answer = DONE
         except Exception as error:
-            print(f"{type(error).__name__}: {error}".replace("\n", " "), file=answers, flush=True)
-        else:
-            print(DONE, file=answers, flush=True)
+            answer = f"{type(error).__name__}: {error}".replace("\n", " ")
+        try:
+            os.write(answers, f"{answer}\n".encode())
+        except BrokenPipeError:
+            return
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
 from ..problem import Problem
+from ..target import Target
 from .host import Host
 
 TO_EITHER_SIDE = 2
@@ -16,25 +17,25 @@ T = TypeVar("T")
 
 
 def candidates(problem: Problem, num_tokens: int, host: Host) -> list[MegaMoeConfig]:
-    """For a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
-    side with their own lookahead, a quarter of the lead to four times, all experts, a ring with one stage less, and what the architecture
-    alone has (`MegaMoeConfig.siblings`)."""
+    """For a GPU of `host`: the chosen configuration, the heuristics', and the neighbors of the chosen one."""
     kernel = find_kernel("mega_moe")
     chosen: MegaMoeConfig = kernel.choose(problem, host.target, num_tokens)
-    local = problem.experts_per_rank
-    leads = [
-        *(n for n in (chosen.lookahead // 4, chosen.lookahead // 2, 2 * chosen.lookahead, 4 * chosen.lookahead) if 1 <= n < local),
-        local,
-    ]
+    heuristic: MegaMoeConfig = kernel.choose(problem, replace(host.target, gpu=None), num_tokens)
+    return list(dict.fromkeys([chosen, heuristic, *neighbors(chosen, num_tokens, host.target)]))
+
+
+def neighbors(config: MegaMoeConfig, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
+    """Configurations with one thing changed: two tiles to either side with their own lookahead, a quarter of the lead to four times, all
+    experts, a ring with one stage less, and what the architecture alone has (`MegaMoeConfig.siblings`)."""
+    kernel, problem, local = find_kernel("mega_moe"), config.problem, config.problem.experts_per_rank
+    leads = [n for n in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead) if 1 <= n < local]
     found = [
-        chosen,
-        kernel.choose(problem, replace(host.target, gpu=None), num_tokens),
-        *(kernel.choose(problem, host.target, num_tokens, block_m=block_m) for block_m in around(chosen.tiles_of(problem), chosen.block_m)),
-        *(chosen.replace(lookahead=lookahead) for lookahead in leads),
-        chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
-        *chosen.siblings,
+        *(kernel.choose(problem, target, num_tokens, block_m=block_m) for block_m in around(config.tiles_of(problem), config.block_m)),
+        *(config.replace(lookahead=lookahead) for lookahead in (*leads, local)),
+        config.replace(num_stages=max(2, config.num_stages - 1)),
+        *config.siblings,
     ]
-    return list(dict.fromkeys(found))
+    return [one for one in dict.fromkeys(found) if one != config]
 
 
 def around(values: Sequence[T], middle: T) -> Sequence[T]:

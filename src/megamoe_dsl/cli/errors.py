@@ -33,6 +33,9 @@ SAME = (
     "combine",
     "activation",
     "pool_rows",
+    "recipe",
+    "points",
+    "minutes",
 )
 RENAMED = {
     **TYPED,
@@ -41,6 +44,7 @@ RENAMED = {
     "num_tokens": "tokens",
     "activation_clamp": "clamp",
     "problem.pool_rows": "pool_rows",
+    "problem.recipe": "recipe",
 }
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""

@@ -12,6 +12,8 @@ from ..kernels.registry import config_type
 from ..problem import Problem, ProblemError
 from ..target import Target
 
+OPTIONS = ("num_sms",)
+"""Fields that options of their own give."""
 KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
 
 
@@ -22,12 +24,14 @@ def is_layer(kernel: Kernel) -> bool:
 
 def parse_fields(option: str, text: str | None, kind: type[Any]) -> dict[str, Any]:
     """Values of fields of a dataclass.  Raises `ProblemError` for a name or a value that is none of its fields'."""
-    known = {one.name: str(one.type) for one in fields(kind) if str(one.type) in KINDS}
+    known = {one.name: str(one.type) for one in fields(kind) if str(one.type) in KINDS and one.name not in OPTIONS}
     found: dict[str, Any] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
         if name not in known:
             raise ProblemError(option, part, f"FIELD=VALUE with one of {', '.join(known)}")
+        if name in found:
+            raise ProblemError(option, text, f"given with {name} once")
         found[name] = parse_value(name, value, KINDS[known[name]])
     return found
 

@@ -84,7 +84,7 @@ def predict(
             raise ProblemError("--compare", compare, "left out with --json and --trace")
         configs, calibration, console = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name), wide_console()
         if compare:
-            compared = [compare_choices(config, tokens, calibration) for config, tokens in zip(configs, counts, strict=True)]
+            compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]
             for config, tokens, ranked in zip(configs, counts, compared, strict=True):
                 print_choices(console, config, ranked, tokens, gpu)
             if svg is not None:

@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.text import Text
 
 from ..arch import Gpu
+from ..bench.candidates import neighbors
 from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
 from ..predict.limits import Gain
-from ..predict.prediction import BUSY, Prediction, choices, prefers
+from ..predict.prediction import BUSY, Prediction, prefers
 from ..target import Target
 from .tables import ruled
 
@@ -48,10 +49,11 @@ def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
     console.print(Text(said), soft_wrap=True)
 
 
-def compare_choices(config: MegaMoeConfig, tokens: int, calibration: Calibration) -> list[Prediction]:
-    """Predictions of a configuration and of others for the same problem, the fastest first."""
-    load = RankLoad.uniform(config.problem, tokens)
-    return sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+def compare_choices(config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> list[Prediction]:
+    """Predictions of a configuration and of its neighbors, the fastest first."""
+    load, target = RankLoad.uniform(config.problem, tokens), Target(gpu.arch, config.num_sms, gpu.name)
+    choices = [config, *neighbors(config, tokens, target)]
+    return sorted((Prediction.of(one, load, calibration) for one in choices), key=lambda one: one.us)
 
 
 def print_choices(console: Console, config: MegaMoeConfig, found: list[Prediction], tokens: int, gpu: Gpu) -> None:

@@ -58,6 +58,7 @@ def simulate(
         typer.Option(
             help="Launches on the same buffers, each with its own data; token counts move one rank on.",
             min=1,
+            max=1000,
             rich_help_panel=RUN,
             show_default="1",
         ),
@@ -75,6 +76,7 @@ def simulate(
     console = Console()
     check_kernel(given.kernel)
     if not given.of_layer:
+        leave_out({"mask": mask or None, "skew": skew or None}, f"--kernel {given.kernel}")
         from .simulate_gemm import simulate_given
 
         if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race, yes=yes):

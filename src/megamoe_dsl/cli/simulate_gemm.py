@@ -12,11 +12,15 @@ from ..blocks.gemm.problem import GemmProblem
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..options.option import numbers
+from ..problem import integer_between
 from ..runtime.simulated_gemm import simulate_gemm
 from .config_options import KernelOptions
 from .estimate import Estimate, physical_memory
 from .simulator_output import compiled, counting, print_outcome, print_reports, verdict
 from .tables import config_table, problem_table, ruled
+
+SEEDS = -(1 << 63), (1 << 64) - 1
+"""The least and the greatest that a generator of torch takes."""
 
 
 def simulate_given(
@@ -24,6 +28,7 @@ def simulate_given(
 ) -> bool:
     """What the command's options say; as `run_gemm`.  Raises `ProblemError` for what takes long or does not fit, too."""
     config = given.other(sum(numbers("tokens", tokens, 0)), sms)
+    integer_between("seed", seed, *SEEDS, "between -2^63 and 2^64 - 1")
     estimate = Estimate.of_gemm(config, sum(rows_of(config.problem, tokens)), launches)
     estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", tokens))
     estimate.require_yes(yes)

@@ -71,7 +71,10 @@ def _finite(value: Any) -> float:
 
 def _span(event: dict[str, Any]) -> TracedSpan:
     start = _finite(event["ts"])
-    return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, start + _finite(event["dur"]))
+    end = start + _finite(event["dur"])
+    if end < start:
+        raise ValueError(f"{event['dur']} is no duration")
+    return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, end)
 
 
 def _record(whole: dict[str, Any], one: dict[str, Any]) -> TraceRecord:

@@ -1,13 +1,11 @@
-"""What the model says of one of this package's kernels at one point, what else could be chosen there, and which choice it prefers."""
+"""What the model says of one of this package's kernels at one point, and which of several choices it prefers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..config_error import ConfigError
 from ..kernels.moe.config import MegaMoeConfig
 from .calibration import Calibration
 from .clock import Launched
@@ -78,33 +76,3 @@ def prefers(one: float, other: float) -> bool | None:
 def worth_timing(times: Sequence[float]) -> list[bool]:
     """Which choices are, by their predicted times."""
     return [time <= (1 + PRUNED) * min(times) for time in times]
-
-
-SHALLOWEST = 2
-
-
-def choices(config: MegaMoeConfig, num_tokens: int) -> list[MegaMoeConfig]:
-    """A configuration and those around it: every other tile, other leads of Linear1, a ring with one stage less, and with CTAs alone or in
-    pairs, or another length of the epilogue's passes, where there is a choice."""
-    return list(dict.fromkeys([config, *_around(config, num_tokens)]))
-
-
-def _around(config: MegaMoeConfig, num_tokens: int) -> Iterator[MegaMoeConfig]:
-    kind, local, names = type(config), config.problem.experts_per_rank, {one.name for one in fields(config)}
-    for block_m in kind.tiles:
-        yield from _possible(partial(kind.choose, config.problem, num_tokens, num_sms=config.num_sms, block_m=block_m))
-    for lookahead in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead, local):
-        if 1 <= lookahead <= local:
-            yield config.replace(lookahead=lookahead)
-    yield config.replace(num_stages=max(SHALLOWEST, config.num_stages - 1))
-    for name, values in (("cluster", (1, 2)), ("store_block_m", (16, 32))):
-        for value in values if name in names else ():
-            yield from _possible(partial(config.replace, **{name: value}, num_stages=0))
-
-
-def _possible(make: Callable[[], MegaMoeConfig]) -> Iterator[MegaMoeConfig]:
-    """What can be made, if it can."""
-    try:
-        yield make()
-    except ConfigError:
-        return

@@ -168,7 +168,18 @@ class TransformedWeights:
     fc2_bias: torch.Tensor | None = None
 
 
-def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
+def regroup(w: torch.Tensor, dim: int, shape: tuple[int, ...], order: tuple[int, ...], inverse: bool = False) -> torch.Tensor:
+    """Splits a dimension into `shape`, puts the parts into an order, and joins them again; `inverse` puts them back.  Contiguous."""
+    if inverse:
+        shape, order = tuple(shape[part] for part in order), tuple(map(order.index, range(len(order))))
+    first = dim % w.ndim
+    split = w.unflatten(first, shape)
+    after = first + len(shape)
+    parts = (*range(first), *(first + part for part in order), *range(after, split.ndim))
+    return split.permute(parts).flatten(first, after - 1).contiguous()
+
+
+def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2, inverse: bool = False) -> torch.Tensor:
     """Reorder the rows [gate | up] of dimension `dim` to `group` gate rows, `group` up rows, and so on: a new contiguous tensor.
 
     Weights [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises ValueError when the rows are no multiple of 2 *
@@ -177,26 +188,15 @@ def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -
     rows = w.shape[dim]
     if group <= 0 or rows % (2 * group):
         raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
-    moved = w.movedim(dim, 0)
-    mixed = moved.reshape(2, rows // (2 * group), group, *moved.shape[1:]).transpose(0, 1)
-    return mixed.reshape(moved.shape).movedim(0, dim).contiguous()
+    return regroup(w, dim, (2, rows // (2 * group), group), (1, 0, 2), inverse)
 
 
 def deinterleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
     """Inverse of `interleave_gate_up`; same arguments, result and errors."""
-    rows = w.shape[dim]
-    if group <= 0 or rows % (2 * group):
-        raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
-    moved = w.movedim(dim, 0)
-    split = moved.reshape(rows // (2 * group), 2, group, *moved.shape[1:]).transpose(0, 1)
-    return split.reshape(moved.shape).movedim(0, dim).contiguous()
+    return interleave_gate_up(w, group, dim, inverse=True)
 
 
-# A tile of 256 rows on SM90: warpgroup, block of 64 rows, warp, gate or up, row of a fragment.
-_SM90_TILE = {"group": 2, "block": 2, "warp": 4, "half": 2, "row": 8}
-
-
-def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
+def order_rows_sm90(w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel: [..., 2I, K] to a contiguous tensor of the same shape.
 
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
@@ -206,11 +206,8 @@ def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     rows = w.shape[-2]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    leading, k = w.shape[:-2], w.shape[-1]
-    split = w.reshape(*leading, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
-    half, tile, group, warp, row, block, last = (len(leading) + i for i in range(7))
-    order = (*range(len(leading)), tile, group, block, warp, half, row, last)
-    return split.permute(order).reshape(w.shape).contiguous()
+    # From half, tile, group, warp, row, block to tile, group, block, warp, half, row.
+    return regroup(w, -2, (2, rows // 256, 2, 4, 8, 2), (1, 2, 5, 3, 0, 4), inverse)
 
 
 def rows_sm90(problem: "Problem") -> torch.Tensor:
@@ -221,13 +218,7 @@ def rows_sm90(problem: "Problem") -> torch.Tensor:
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     """Puts rows in kernel order back into checkpoint order, the inverse of `order_rows_sm90`."""
-    rows, leading, k = w.shape[-2], w.shape[:-2], w.shape[-1]
-    if rows % 256:
-        raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    split = w.reshape(*leading, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
-    tile, group, block, warp, half, row, last = (len(leading) + i for i in range(7))
-    order = (*range(len(leading)), half, tile, group, warp, row, block, last)
-    return split.permute(order).reshape(w.shape).contiguous()
+    return order_rows_sm90(w, inverse=True)
 
 
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:

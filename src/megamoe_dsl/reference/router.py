@@ -13,11 +13,10 @@ from megamoe_dsl.problem import ProblemError
 class RouterMetadata:
     """Rows sorted by expert, and within an expert by token; slots of no expert have no row.
 
-    Attributes:
-        counts: int32 [num_experts], rows of each expert.
-        ends: int32 [num_experts], the row after each expert's last.
-        sources: int32 [rows], the token of each row.
-        positions: int32 [tokens, topk], the row of each slot, -1 where it has none.
+    counts     int32 [num_experts], rows of each expert
+    ends       int32 [num_experts], the row after each expert's last
+    sources    int32 [rows], the token of each row
+    positions  int32 [tokens, topk], the row of each slot, -1 where it has none
     """
 
     counts: torch.Tensor
@@ -27,14 +26,9 @@ class RouterMetadata:
 
 
 def router_metadata(topk_idx: torch.Tensor, num_experts: int) -> RouterMetadata:
-    """Histogram, offsets and the stable sort.
+    """Histogram, offsets and the stable sort of integers [tokens, topk], of which -1 masks a slot.
 
-    Args:
-        topk_idx: integer [tokens, topk]; -1 masks a slot.
-        num_experts: experts.
-
-    Raises:
-        ProblemError: for an expert out of range.
+    Raises `ProblemError` for an expert out of range.
     """
     flat = topk_idx.flatten().long()
     if flat.numel() and not -1 <= int(flat.min()) <= int(flat.max()) < num_experts:
@@ -60,16 +54,13 @@ def top_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts with the highest scores, highest first, and their weights: (int32 [tokens, topk], float32 [tokens, topk]).
 
-    Of equal scores the expert of the lower number comes first.  Sums of a token's shares are formed in float64.
+    logits  float32 [tokens, experts]
+    scores  softmax, over those that are chosen, or sigmoid, divided by the sum of those that are chosen (DeepSeek-V3's report, 2.1.2)
+    bias    float32 [experts], added to sigmoids to choose by
+    groups  of experts, of which the `topk_groups` with the highest sums of two scores have a chance
+    scale   that weights are multiplied with
 
-    Args:
-        logits: float32 [tokens, experts].
-        topk: experts of a token.
-        scores: softmax, over those that are chosen, or sigmoid, divided by the sum of those that are chosen (DeepSeek-V3's report, 2.1.2).
-        bias: float32 [experts], added to sigmoids to choose by.
-        groups: of experts, of which the `topk_groups` with the highest sums of two scores have a chance.
-        topk_groups: see `groups`.
-        scale: that weights are multiplied with.
+    Of equal scores the expert of the lower number comes first.  Sums of a token's shares are formed in float64.
     """
     chosen_by = logits if scores == "softmax" else logits.sigmoid()
     chosen_by = chosen_by if bias is None else chosen_by + bias
@@ -86,12 +77,9 @@ def top_experts(
 
 
 def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Of each token, its rows times their weights, added in the order of its slots in FP32 with one rounding each: BF16 [tokens, channels].
+    """Each token's rows times their weights, added in the order of its slots in FP32 with one rounding each: BF16 [tokens, channels].
 
-    Args:
-        rows: bfloat16 [rows, channels].
-        positions: int32 [tokens, topk], of `RouterMetadata`.
-        weights: float32 [tokens, topk].
+    `rows` are bfloat16 [rows, channels], `positions` those of `RouterMetadata`, and `weights` float32 [tokens, topk].
     """
     total = torch.zeros(len(positions), rows.shape[1], dtype=torch.float32, device=rows.device)
     for slot in range(positions.shape[1]):

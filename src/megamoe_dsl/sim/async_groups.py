@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from .clock import Clock
-from .interfaces import Action, CtaLike, Origin, WarpLike, WorldLike
+from .cta import Cta, Warp
+from .interfaces import Action, Origin, WorldLike
 
 
 class AsyncCopy:
@@ -90,7 +91,7 @@ class AsyncGroups:
         return f"exit without wait_group for {len(unread)} bulk groups that read shared memory" if unread else None
 
 
-def groups_of(w: WarpLike, kind: str, lane: int) -> AsyncGroups:
+def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     """The groups of a lane; `kind` is ``bulk`` or ``cp.async``, which count separately."""
     groups = w.state.get((kind, lane))
     if groups is None:
@@ -101,7 +102,7 @@ def groups_of(w: WarpLike, kind: str, lane: int) -> AsyncGroups:
     return groups  # type: ignore[no-any-return]
 
 
-def _exit_check(cta: CtaLike) -> None:
+def _exit_check(cta: Cta) -> None:
     for warp in cta.warps:
         for key, groups in warp.state.items():
             if isinstance(groups, AsyncGroups) and key[0] == "bulk" and (text := groups.left_over()):

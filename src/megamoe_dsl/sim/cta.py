@@ -1,18 +1,36 @@
-"""Launches in their streams, clusters of thread blocks, and thread blocks."""
+"""Launches in their streams, clusters of thread blocks, thread blocks and their warps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
 
 from .clock import Clock
-from .geometry import Dim3
-from .interfaces import CtaLike, WorldLike
-from .launch import Launch
+from .fragment import BLOCK, PARK, Fragment, Outcome
+from .geometry import Dim3, StreamedGeometry
+from .interfaces import WorldLike
+from .lane_order import LaneOrder
+from .lanes import LANE, Lanes, Mask
+from .loads_in_flight import LoadsInFlight
 from .memory import SMEM_RESERVED, ByteStore, SharedMemory
+from .parser import ParsedKernel
 from .race import Race
 from .sync import BarrierState
-from .warp import Warp
+
+
+class Executable(Protocol):
+    """What warps run: a `Program`."""
+
+    kernel: ParsedKernel
+    units: list[Any]
+    loads: LoadsInFlight
+
+    @property
+    def late(self) -> object: ...
+
+    def fresh_registers(self) -> list[Lanes]: ...
 
 
 class Grid:
@@ -22,22 +40,21 @@ class Grid:
     settled  whether all have, and what they had posted has happened
     """
 
-    def __init__(self, launch: Launch, before: Grid | None) -> None:
-        self.launch, self.before = launch, before
-        self.program = launch.checked()
-        self.parameters = ByteStore(self.program.pack(launch.args), None)
+    def __init__(self, launch: StreamedGeometry, program: Executable, parameters: Lanes, before: Grid | None) -> None:
+        self.launch, self.program, self.before = launch, program, before
+        self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
         self.end: Clock | None = None
         self.settled = False
-        self.ctas: set[CtaLike] = set()
-        self._let: set[CtaLike] = set()
-        self._waited: set[CtaLike] = set()
+        self.ctas: set[Cta] = set()
+        self._let: set[Cta] = set()
+        self._waited: set[Cta] = set()
         self._after_waiting = True
         self._holding = launch.ctas
 
     # ---- launches that begin early
 
-    def let_next(self, cta: CtaLike, waited: bool) -> None:
+    def let_next(self, cta: Cta, waited: bool) -> None:
         """A CTA lets the next launch begin; whether who does has waited for the launches before. Only its first time counts."""
         if cta not in self._let:
             self._let.add(cta)
@@ -59,7 +76,7 @@ class Grid:
         """Whether it may run beside launches before it, and the last of these has not ended."""
         return self.launch.early and self.before is not None and not self.before.settled
 
-    def waited(self, cta: CtaLike) -> Clock | None:
+    def waited(self, cta: Cta) -> Clock | None:
         """Threads of a CTA have waited for the launches before; what they know then."""
         self._waited.add(cta)
         return self.before.end if self.before else None
@@ -71,7 +88,7 @@ class Grid:
         self.unfinished -= 1
         self._holding -= self.launch.ctas_of_cluster
 
-    def left(self, ctas: Iterable[CtaLike], clocks: Iterable[Clock], race: Race | None) -> None:
+    def left(self, ctas: Iterable[Cta], clocks: Iterable[Clock], race: Race | None) -> None:
         """A cluster of these CTAs has ended; `clocks` are those of its warps."""
         self.unfinished -= 1
         for cta in ctas:
@@ -157,3 +174,85 @@ class Cluster:
     def finished(self) -> bool:
         """Whether every warp of every CTA is done."""
         return all(warp.done for cta in self.ctas for warp in cta.warps)
+
+
+class Warp:
+    """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
+
+    __slots__ = (
+        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "local", "mask", "order", "poll", "program",
+        "rest", "sleep", "state", "thread_index", "wake", "why", "world",
+    )  # fmt: skip
+
+    def __init__(self, world: WorldLike, cta: Cta, program: Executable, index: int) -> None:
+        self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
+        block = cta.launch.block
+        linear = LANE.astype(np.int64) + 32 * index
+        lanes = linear < cta.launch.threads
+        self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
+        self.exited = ~lanes
+        self.fragments = [Fragment(0, None if lanes.all() else lanes)]
+        self.R: list[Lanes] = program.fresh_registers()
+        self.done = False
+        self.line = 0
+        self.mask: Mask = None
+        self.wake: Callable[[], bool] | None = None
+        self.why: str | Callable[[], str] | None = None
+        self.sleep = self.rest = 0
+        self.poll: tuple[int, bytes] = (-1, b"")
+        self.state: dict[Any, Any] = {}
+        self.local: ByteStore | None = None
+        self.agent = 0
+        self.order: LaneOrder
+        if world.race:
+            self.order = world.race.order(f"{cta} warp {index}", self)
+            self.agent = self.order.agents.agent
+
+    def forget(self) -> None:
+        """Give back what it holds: it has ended, or its run has."""
+        self.wake = self.why = self.local = None
+        self.R.clear()
+        self.state.clear()
+        if self.world.race:
+            del self.order
+
+    @property
+    def in_flight(self) -> Mapping[int, frozenset[int]]:
+        """By PTX line: kinds of loads whose value may not have been used yet."""
+        return self.program.loads.by_line
+
+    @property
+    def kinds_of_loads(self) -> Mapping[int, int]:
+        """By PTX line: the kind of a load that may be among them."""
+        return self.program.loads.kinds
+
+    def __repr__(self) -> str:
+        return f"{self.cta} warp {self.index}"
+
+    def local_memory(self) -> ByteStore:
+        """The .local memory of the 32 lanes, one stride after the other."""
+        if self.local is None:
+            self.local = ByteStore(np.zeros(32 * self.kernel.local_stride, np.uint8), None)
+        return self.local
+
+    def lanes(self, mask: Mask) -> list[int]:
+        """The lanes of a mask."""
+        return list(range(32)) if mask is None else mask.nonzero()[0].tolist()
+
+    def first(self, mask: Mask) -> int:
+        """The lowest lane of a mask."""
+        return 0 if mask is None else int(mask.argmax())
+
+    def converged(self, mask: Mask) -> bool:
+        """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
+        return mask is None or b"\x00" not in (mask | self.exited).tobytes()
+
+    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
+        self.block(why, wake)
+        return PARK
+
+    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
+        self.why, self.wake = why, wake
+        return BLOCK

@@ -51,3 +51,11 @@ class Geometry:
     @property
     def warps(self) -> int:
         return -(-self.threads // 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedGeometry(Geometry):
+    """With its place in a stream: those of one rank follow one another, an `early` one begins when the one before it lets it."""
+
+    rank: int = 0
+    early: bool = False

@@ -40,16 +40,15 @@ _ACCUMULATORS: dict[str, dict[int, str]] = {
 class InstructionDescriptor:
     """Decoded fields.
 
-    Attributes:
-        m, n: shape of the MMA over the whole CTA group.
-        a_format, b_format: element formats; ``e2m1x2`` is FP4 packed two a byte (kind mxf4), ``e2m1`` the padded form.
-        a_negate, b_negate: multiply the operand by -1.
-        a_mn_major, b_mn_major: operand is M- or N-major in shared memory.
-        accumulator: ``f32``, ``f16`` or ``s32``.
-        saturate: an ``s32`` accumulator stays at its limits.
-        scale_format: ``ue8m0`` or ``ue4m3`` for block-scaled kinds, else empty.
-        a_scale_id, b_scale_id: first byte of the scale-factor column that this K step uses.
-        k_bytes: K of one operand row; 48 (K = 96) for packed FP4 only, where bit 31 is set.
+    m, n                    shape of the MMA over the whole CTA group
+    a_format, b_format      element formats; `e2m1x2` is FP4 packed two a byte (kind mxf4), `e2m1` the padded form
+    a_negate, b_negate      multiply the operand by -1
+    a_mn_major, b_mn_major  operand is M- or N-major in shared memory
+    accumulator             `f32`, `f16` or `s32`
+    saturate                an `s32` accumulator stays at its limits
+    scale_format            `ue8m0` or `ue4m3` for block-scaled kinds, else empty
+    a_scale_id, b_scale_id  first byte of the scale-factor column that this K step uses
+    k_bytes                 K of one operand row; 48 (K = 96) for packed FP4 only, where bit 31 is set
     """
 
     m: int
@@ -70,11 +69,10 @@ class InstructionDescriptor:
     @classmethod
     @lru_cache(maxsize=1024)
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
-        """Decode for ``kind`` (without the ``kind::`` prefix).
+        """Decode for `kind` (without the `kind::` prefix).
 
-        Raises:
-            SimError: unknown kind or format code, an accumulator type that the kind has not, sparsity, or K = 96 of
-                other than packed FP4.
+        Raises SimError for an unknown kind or format code, an accumulator type that the kind has not, sparsity, and K = 96 of other than
+        packed FP4.
         """
         formats = _FORMATS.get(kind)
         if formats is None:

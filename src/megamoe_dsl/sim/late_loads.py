@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .cta import Warp
 from .fragment import YIELD, Outcome
-from .interfaces import WarpLike, WorldLike
+from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
 from .parser import ParsedKernel, PtxInstruction
 
-Take = Callable[[WarpLike, Mask, Lanes], None]
+Take = Callable[[Warp, Mask, Lanes], None]
 """Takes the values of a load of some lanes at some addresses."""
 
 _OF_ITS_LANES = {"mbarrier", "red", "atom", "fence", "membar", "bar", "barrier"}
@@ -58,33 +59,31 @@ class LateLoads:
         """Whether it orders memory accesses of its lanes, or may write what its warp's loads read."""
         return ins.parts[0] in _OF_ITS_LANES | _OF_ITS_WARP and not ins.opcode.startswith("bar.warp")
 
-    def defer(self, ins: PtxInstruction, take: Take) -> Callable[[WarpLike, Mask, Lanes], None]:
+    def defer(self, ins: PtxInstruction, take: Take) -> Callable[[Warp, Mask, Lanes], None]:
         """A load that is put off."""
         number, line = self._numbers[id(ins)], ins.line
 
-        def run(w: WarpLike, mask: Mask, where: Lanes) -> None:
+        def run(w: Warp, mask: Mask, where: Lanes) -> None:
             lanes = np.ones(32, np.bool_) if mask is None else mask.copy()
             w.state.setdefault("late", []).append(_Late(number, lanes, where, take, line))
 
         return run
 
-    def waiting(self, ins: PtxInstruction) -> Callable[[WarpLike], None]:
+    def waiting(self, ins: PtxInstruction) -> Callable[[Warp], None]:
         """What comes before an instruction that names registers of loads."""
         numbers = self.waits_for(ins)
 
-        def run(w: WarpLike) -> None:
+        def run(w: Warp) -> None:
             if late := w.state.get("late"):
                 _land(w, [one for one in late if one.number in numbers], None)
 
         return run
 
-    def ordering(
-        self, ins: PtxInstruction, handler: Callable[[WarpLike, Mask], Outcome | None]
-    ) -> Callable[[WarpLike, Mask], Outcome | None]:
+    def ordering(self, ins: PtxInstruction, handler: Callable[[Warp, Mask], Outcome | None]) -> Callable[[Warp, Mask], Outcome | None]:
         """An instruction that orders memory: loads of its lanes, or all of its warp's, have landed, and then others may run."""
         whole_warp = ins.parts[0] in _OF_ITS_WARP
 
-        def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        def run(w: Warp, mask: Mask) -> Outcome | None:
             if late := w.state.get("late"):
                 _land(w, list(late), None if whole_warp else mask)
             outcome = handler(w, mask)
@@ -95,13 +94,13 @@ class LateLoads:
         return run
 
 
-def land_some(world: WorldLike, w: WarpLike) -> None:
+def land_some(world: WorldLike, w: Warp) -> None:
     """A warp is looked at: any of its loads may land."""
     if late := w.state.get("late"):
         _land(w, [one for one in late if world.chance(_AT_ONCE)], None)
 
 
-def _land(w: WarpLike, loads: list[_Late], mask: Mask) -> None:
+def _land(w: Warp, loads: list[_Late], mask: Mask) -> None:
     """Take the values of loads; of some lanes only, if a mask is given."""
     line = w.line
     for one in loads:

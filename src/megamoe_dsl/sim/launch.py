@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import prod
 
 from .errors import SimError
-from .geometry import Geometry
+from .geometry import StreamedGeometry
 from .memory import SMEM_MAX
 from .program import Program
 
 
 @dataclass(frozen=True)
-class Launch(Geometry):
+class Launch(StreamedGeometry):
     """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
 
     Launches of one rank form a stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch)
@@ -21,15 +21,12 @@ class Launch(Geometry):
     """
 
     args: tuple[int | bytes, ...] = ()
-    rank: int = 0
     program: Program | None = None
-    early: bool = False
 
     def checked(self) -> Program:
         """The program, which must fit this launch.
 
-        Raises:
-            SimError: no program, or a shape or shared memory that it or the machine does not allow.
+        Raises SimError without a program, and for a shape or shared memory that it or the machine does not allow.
         """
         self.check()
         if self.program is None:

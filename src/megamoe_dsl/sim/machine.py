@@ -11,18 +11,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from .assumptions import Assumptions
-from .cta import Cluster, Cta, Grid
+from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError
 from .geometry import Dim3
-from .interfaces import Action, ClusterLike, CtaLike, Origin, WarpLike, WorldLike
-from .interfaces import CtaLike as InterfaceCta
+from .interfaces import Action, Origin, WorldLike
 from .lane_codes import FULL
 from .launch import Launch
 from .memory import GlobalMemory
 from .race import Race
 from .report import KernelNames, describe_line
 from .simt import run_warp
-from .warp import Warp
+from .sync import Place
 
 QUANTUM = 400
 IDLE_LIMIT = 300
@@ -69,7 +68,8 @@ class World:
 
     def queue(self, launch: Launch) -> None:
         """Split a launch into clusters."""
-        grid = self.streams[launch.rank] = Grid(launch, self.streams.get(launch.rank))
+        program = launch.checked()
+        grid = self.streams[launch.rank] = Grid(launch, program, program.pack(launch.args), self.streams.get(launch.rank))
         gx, gy, gz = launch.grid
         cx, cy, cz = launch.cluster
         for z in range(0, gz, cz):
@@ -132,7 +132,7 @@ class World:
                 cta.forget()
         self.ended, self.live = [], []
 
-    def cancel(self, cta: InterfaceCta) -> Dim3 | None:
+    def cancel(self, cta: Place) -> Dim3 | None:
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
         grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
         for i, (other, origin) in enumerate(self.waiting):
@@ -194,7 +194,7 @@ class World:
             self.ended = []
 
 
-def describe_warps(world: WorldLike, live: Iterable[ClusterLike], what: str) -> str:
+def describe_warps(world: WorldLike, live: Iterable[Cluster], what: str) -> str:
     """What happened, then every unfinished warp and the state of every barrier."""
     out = [what]
     for cluster in live:
@@ -206,7 +206,7 @@ def describe_warps(world: WorldLike, live: Iterable[ClusterLike], what: str) -> 
     return "\n".join(out)
 
 
-def _describe_warp(world: WorldLike, warp: WarpLike) -> str:
+def _describe_warp(world: WorldLike, warp: Warp) -> str:
     parts = []
     for fragment in warp.fragments:
         ins = warp.kernel.code[fragment.pc]
@@ -217,7 +217,7 @@ def _describe_warp(world: WorldLike, warp: WarpLike) -> str:
     return f"warp {warp.index}: {'; '.join(parts)}"
 
 
-def _describe_barriers(cta: CtaLike) -> list[str]:
+def _describe_barriers(cta: Cta) -> list[str]:
     out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
     out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
     return out

@@ -7,8 +7,8 @@ arrival is pending and the transaction count is zero; completion starts the next
 from __future__ import annotations
 
 from .clock import Clock
+from .cta import Cta, Warp
 from .errors import SimError
-from .interfaces import CtaLike, WarpLike
 from .memory import SMEM_RESERVED
 from .sync import SCOPES, SyncPoint, in_scope
 
@@ -19,24 +19,23 @@ BYTES = 8
 class Mbarrier:
     """One barrier object in the shared memory of `cta`.
 
-    Attributes:
-        count, pending: arrivals expected per phase, and still missing in this one.
-        transactions: bytes expected minus bytes that arrived.
-        phase: number of completed phases.
-        point, done: what arrivals of the current phase, and of completed phases, released (race detector).
-        checked: warps and lanes whose access was checked against the initialization.
+    count, pending  arrivals expected per phase, and still missing in this one
+    transactions    bytes expected minus bytes that arrived
+    phase           number of completed phases
+    point, done     what arrivals of the current phase, and of completed phases, released (race detector)
+    checked         warps and lanes whose access was checked against the initialization
     """
 
     __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
 
-    def __init__(self, cta: CtaLike, offset: int, count: int) -> None:
+    def __init__(self, cta: Cta, offset: int, count: int) -> None:
         if not 1 <= count <= MAX_COUNT:
             raise SimError(f"mbarrier.init with count {count}: must be between 1 and {MAX_COUNT}")
         self.cta, self.offset = cta, offset
         self.count = self.pending = count
         self.transactions = self.phase = 0
         self.point, self.done = SyncPoint(), SyncPoint()
-        self.checked: set[tuple[WarpLike, int]] = set()
+        self.checked: set[tuple[Warp, int]] = set()
         self.agent = -1  # the TMA engine behind this barrier, registered at its first load
         self.accesses = 0
 
@@ -63,7 +62,7 @@ class Mbarrier:
         self._add_transactions(-count)
         self._check()
 
-    def release(self, clock: Clock, place: CtaLike, scope: int) -> None:
+    def release(self, clock: Clock, place: Cta, scope: int) -> None:
         """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
         self.point.release(clock, place, scope)
 
@@ -85,7 +84,7 @@ class Mbarrier:
             self.cta.world.progress += 1
 
 
-def mbarrier_at(cta: CtaLike, offset: int) -> Mbarrier:
+def mbarrier_at(cta: Cta, offset: int) -> Mbarrier:
     """The barrier at a byte offset in the shared memory of `cta`; an error when there is none."""
     barrier = cta.mbarriers.get(offset)
     if barrier is None:
@@ -102,7 +101,7 @@ def scope_of(parts: tuple[str, ...]) -> int:
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 
-def release_from_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool, lanes: int) -> None:
+def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
     """Publish what arriving lanes have done; a relaxed arrive publishes what an earlier fence covers."""
     if relaxed:
         for level, clock in warp.order.fenced(lanes):
@@ -113,7 +112,7 @@ def release_from_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bo
         barrier.release(warp.order.released(lanes), warp.cta, scope)
 
 
-def acquire_into_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool, lanes: int) -> None:
+def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
     """Let waiting lanes learn what the completed phases released; a relaxed wait takes effect at a later fence."""
     race = warp.world.race
     assert race is not None

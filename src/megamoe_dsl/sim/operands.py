@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .cta import Cta, Warp
 from .errors import SimError
-from .interfaces import CtaLike, WarpLike
 from .lanes import LANE, Lanes, Mask, addresses
 from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
@@ -33,9 +33,9 @@ def _unlinear(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return rank % shape[0], rank // shape[0] % shape[1], rank // (shape[0] * shape[1])
 
 
-def _cta_value(name: str, axis: int) -> Callable[[CtaLike], int]:
+def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
     """Registers that are the same for every thread of a CTA."""
-    table: dict[str, Callable[[CtaLike], int]] = {
+    table: dict[str, Callable[[Cta], int]] = {
         "%ntid": lambda c: c.launch.block[axis],
         "%ctaid": lambda c: c.ctaid[axis],
         "%nctaid": lambda c: c.launch.grid[axis],
@@ -58,7 +58,7 @@ def _cta_value(name: str, axis: int) -> Callable[[CtaLike], int]:
     return table[name]
 
 
-def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[WarpLike], NDArray[Any]]:
+def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[Warp], NDArray[Any]]:
     """A constant array, or a function of the warp, for a special register such as `%tid.x`."""
     name, _, suffix = text.partition(".")
     axis = "xyz".index(suffix) if suffix else 0
@@ -77,8 +77,8 @@ def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[WarpLik
     return lambda w: np.full(32, value(w.cta), dtype)
 
 
-Reader = Callable[[WarpLike], Lanes]
-Writer = Callable[[WarpLike, Lanes, Mask], None]
+Reader = Callable[[Warp], Lanes]
+Writer = Callable[[Warp, Lanes, Mask], None]
 
 DTYPES: dict[str, type] = {
     "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
@@ -201,7 +201,7 @@ class Binder:
         i = self.index[operand]
         dtype = np.dtype(self.storage[i])
 
-        def store(w: WarpLike, values: Lanes, mask: Mask) -> None:
+        def store(w: Warp, values: Lanes, mask: Mask) -> None:
             if values.dtype != dtype:
                 if values.dtype.itemsize == dtype.itemsize and dtype != np.bool_ and values.dtype != np.bool_:
                     values = np.ascontiguousarray(values).view(dtype)

@@ -27,10 +27,8 @@ def _down_zero(s: Any, error: Any, x: Any, y: Any) -> Any:
 def directed(base: str, mode: str) -> Callable[..., Any]:
     """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.
 
-    Products are exact in float64, sums are kept with their error, so that every result is rounded from the exact one.
-
-    Raises:
-        SimError: another operation.
+    Products are exact in float64, sums are kept with their error, so that every result is rounded from the exact one.  Raises SimError for
+    another operation.
     """
     if base not in ("add", "sub", "mul", "fma", "mad"):
         raise SimError(f"{base}.{mode} is not supported, only rounding to nearest is")

@@ -11,6 +11,7 @@ import random
 from operator import attrgetter
 from typing import Protocol
 
+from .cta import Warp
 from .errors import SimError
 from .fragment import BLOCK, EXIT, PARK, YIELD, Fragment
 from .interfaces import WorldLike
@@ -18,7 +19,6 @@ from .lanes import Lanes, Mask
 from .late_loads import land_some
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line
-from .warp import Warp
 
 ZEROS = bytes(32)
 NOBODY = 1 << 60

@@ -74,10 +74,12 @@ class Simulator:
         """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""
         if not launches:
             raise SimError("nothing to launch")
-        launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
-        programs = [launch.checked() for launch in launches]
+        for launch in launches:
+            launch.check()
         if self.race:
             check_agents(agents_needed(launches), so_far=False)
+        launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
+        programs = [launch.checked() for launch in launches]
         if self.assumptions.late_loads:
             programs = [program.with_late_loads for program in programs]
             launches = [replace(launch, program=program) for launch, program in zip(launches, programs, strict=True)]

@@ -21,13 +21,12 @@ _SM90_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
 
 @dataclass(frozen=True)
 class SmemDescriptor:
-    """A decoded descriptor; byte units.
+    """A decoded descriptor, in bytes.
 
-    Attributes:
-        start: offset of the first byte in the shared memory of the CTA.
-        leading: leading-dimension byte offset (LBO); with `absolute` where the rows go on after their span (K of 48 bytes).
-        stride: stride-dimension byte offset (SBO).
-        span: swizzle span, 0, 32, 64 or 128.
+    start    offset of the first byte in the shared memory of the CTA
+    leading  leading-dimension byte offset (LBO); with `absolute` where the rows go on after their span (K of 48 bytes)
+    stride   stride-dimension byte offset (SBO)
+    span     swizzle span, 0, 32, 64 or 128
     """
 
     start: int
@@ -69,11 +68,7 @@ class SmemDescriptor:
 def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_bytes: int, mn_major: bool) -> IndexArray:
     """Offsets of an operand slice, shaped (rows, k_bytes): byte k of row r, whatever the layout in memory.
 
-    Args:
-        rows: extent along M or N.
-        k_bytes: extent along K in bytes.
-        element_bytes: element size, used by MN-major layouts.
-        mn_major: True when M (or N) is the contiguous dimension.
+    `rows` is the extent along M or N; `element_bytes` matters to MN-major layouts, in which M (or N) is the contiguous dimension.
     """
     row = np.arange(rows)[:, None]
     k_byte = np.arange(k_bytes)[None, :]

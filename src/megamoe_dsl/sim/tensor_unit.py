@@ -14,8 +14,9 @@ from typing import Any
 from .accessor import Actor
 from .async_groups import Pipe
 from .clock import Clock
+from .cta import Cta, Warp
 from .errors import SimError
-from .interfaces import Action, CtaLike, Origin, WarpLike
+from .interfaces import Action, Origin
 from .lane_codes import SEVERAL
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -28,7 +29,7 @@ class PipeIssue:
 
     __slots__ = ("line", "shared", "tensor")
 
-    def __init__(self, w: WarpLike) -> None:
+    def __init__(self, w: Warp) -> None:
         self.line = w.line
         race = w.world.race
         self.shared: Clock | None = race.snapshot(w) if race else None
@@ -41,7 +42,7 @@ class PipeIssue:
 class TensorUnit:
     """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
 
-    def __init__(self, cta: CtaLike) -> None:
+    def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.memory = TensorMemory()
         self.pipe = Pipe(cta.world)
@@ -104,7 +105,7 @@ class TensorUnit:
 class TensorThread:
     """The tcgen05 side of a warp: agent, number of completed accesses, what they may rely on, and loads and stores in flight."""
 
-    def __init__(self, w: WarpLike) -> None:
+    def __init__(self, w: Warp) -> None:
         self.warp = w
         self.loads: list[Any] = []
         self.stores: list[Any] = []
@@ -142,7 +143,7 @@ class TensorThread:
                 self.clock.join(clock)
 
 
-def tensor_unit(cta: CtaLike) -> TensorUnit:
+def tensor_unit(cta: Cta) -> TensorUnit:
     """The unit of a CTA, created at first use."""
     unit = cta.state.get("tensor unit")
     if unit is None:
@@ -150,7 +151,7 @@ def tensor_unit(cta: CtaLike) -> TensorUnit:
     return unit  # type: ignore[no-any-return]
 
 
-def tensor_thread(w: WarpLike) -> TensorThread:
+def tensor_thread(w: Warp) -> TensorThread:
     """The tcgen05 side of a warp, created at first use."""
     thread = w.state.get("tensor thread")
     if thread is None:
@@ -158,7 +159,7 @@ def tensor_thread(w: WarpLike) -> TensorThread:
     return thread  # type: ignore[no-any-return]
 
 
-def cta_group(w: WarpLike, parts: tuple[str, ...]) -> list[CtaLike]:
+def cta_group(w: Warp, parts: tuple[str, ...]) -> list[Cta]:
     """The CTAs that an operation works on: its own, or the pair of `cta_group::2` (even CTA first)."""
     if "cta_group::2" not in parts:
         return [w.cta]

@@ -29,11 +29,10 @@ _FP4_CHUNK = 8  # packed bytes of 16 FP4 values; unpacked, they are followed by 
 class Box:
     """One box of a tensor map at given coordinates.
 
-    Attributes:
-        rows: global address of every in-bounds row (all dimensions but the innermost) at ``first`` bytes into the row.
-        row_index: position of those rows in the box.
-        first, last: range of in-bounds bytes inside a row; empty when the box lies outside.
-        row_count, row_bytes: shape of the box in global-memory bytes, out-of-bounds parts included.
+    rows                  global address of every in-bounds row (all dimensions but the innermost) at `first` bytes into the row
+    row_index             position of those rows in the box
+    first, last           range of in-bounds bytes inside a row; empty when the box lies outside
+    row_count, row_bytes  shape of the box in global-memory bytes, out-of-bounds parts included
     """
 
     rows: IndexArray

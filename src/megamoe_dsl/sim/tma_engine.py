@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from .accessor import Actor
 from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Clock
+from .cta import Cta, Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
-from .interfaces import CtaLike, WarpLike, WorldLike
+from .interfaces import WorldLike
 from .mbarrier import Mbarrier, finish_async_store
 from .memory import B128, SMEM_RESERVED, Bytes
 from .race import Race
@@ -41,7 +42,7 @@ class Issue:
     clock: Clock | None
 
     @classmethod
-    def of(cls, w: WarpLike, lane: int) -> Issue:
+    def of(cls, w: Warp, lane: int) -> Issue:
         """Snapshot at issue by a lane."""
         return cls(w.world, w.line, w.world.race.snapshot(w, w.order.whole(1 << lane)) if w.world.race else None)
 
@@ -65,7 +66,7 @@ class StoreActors:
     clock: Clock
 
     @classmethod
-    def of(cls, w: WarpLike, lane: int) -> StoreActors | None:
+    def of(cls, w: Warp, lane: int) -> StoreActors | None:
         """Snapshot at issue by a lane; None when the detector is off."""
         race = w.world.race
         if race is None:
@@ -92,7 +93,7 @@ def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
     finish_async_store(barrier, size, actor.clock if actor else None)
 
 
-def read_global_rows(cta: CtaLike, rows: GlobalRows, actor: Actor | None) -> Bytes:
+def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     """Their bytes, shaped (rows, width), for a CTA."""
     world = cta.world
     allocation, offset = world.memory.find(rows.low, rows.end - rows.low)
@@ -105,7 +106,7 @@ def read_global_rows(cta: CtaLike, rows: GlobalRows, actor: Actor | None) -> Byt
     return np.array(rows.of(allocation.data, offset))
 
 
-def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Reduction | None, actor: Actor | None) -> None:
+def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Reduction | None, actor: Actor | None) -> None:
     """Store (rows, width) bytes of a CTA, or combine them with what is there: then every element is one relaxed atomic."""
     world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
@@ -126,7 +127,7 @@ def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Red
     rows.store(allocation.data, offset, reduce(old, np.ascontiguousarray(values)))
 
 
-def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
+def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
     """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error, of a store a warning where the run says so."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
@@ -143,7 +144,7 @@ def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | N
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
-def write_shared_chunks(cta: CtaLike, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
+def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
     """Store bytes, in this order, as the chunks."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
@@ -156,11 +157,7 @@ def write_shared_chunks(cta: CtaLike, chunks: Chunks, values: Bytes, actor: Acto
 
 
 class Reduction:
-    """`old op new` on raw bytes for a reduction such as ``add`` of ``bf16``.
-
-    Raises:
-        SimError: an operation or type that is not modeled.
-    """
+    """`old op new` on raw bytes for a reduction such as `add` of `bf16`.  Raises SimError for an operation or type that is not modeled."""
 
     def __init__(self, operation: str, element: str) -> None:
         if operation not in _OPERATIONS:

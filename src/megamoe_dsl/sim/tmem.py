@@ -21,11 +21,10 @@ COLUMNS = 512
 class TensorMemory:
     """Contents, validity and allocations.
 
-    Attributes:
-        words: (128, 512) uint32.
-        valid: (128, 512) bool, False where nothing was written since the column was allocated.
-        allocated: first column -> number of columns.
-        may_allocate: False after ``tcgen05.relinquish_alloc_permit``.
+    words         (128, 512) uint32
+    valid         (128, 512) bool, False where nothing was written since the column was allocated
+    allocated     first column: number of columns
+    may_allocate  False after `tcgen05.relinquish_alloc_permit`
     """
 
     def __init__(self) -> None:
@@ -38,8 +37,7 @@ class TensorMemory:
     def allocate(self, columns: int) -> int | None:
         """First column of a new allocation, or None while there is no room (the instruction then blocks).
 
-        Raises:
-            SimError: a size that the ISA does not allow, or an allocation after the permit was given up.
+        Raises SimError for a size that the ISA does not allow, and after the permit was given up.
         """
         if columns not in (32, 64, 128, 256, 512):
             raise SimError(f"tcgen05.alloc of {columns} columns: must be a power of two from 32 to 512")
@@ -101,15 +99,8 @@ def granules(quarters: range | tuple[int, ...], column: int, count: int) -> Inde
 
 @lru_cache(maxsize=256)
 def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
-    """Where each register of a tcgen05.ld or st lies, relative to the instruction's address.
-
-    Args:
-        shape: ``32x32b``, ``16x64b``, ``16x128b`` or ``16x256b``.
-        repeat: N of ``.xN``.
-
-    Returns:
-        lane and column index, each shaped (registers, 32 threads), and the number of columns touched.
-    """
+    """Where each register of a tcgen05.ld or st of `.x<repeat>` lies, relative to the instruction's address: lane and column index, each
+    shaped (registers, 32 threads), and the number of columns touched."""
     thread = np.arange(32)[None, :]
     if shape == "32x32b":
         register = np.arange(repeat)[:, None]

@@ -32,15 +32,10 @@ def element_bytes(name: str) -> int:
 
 
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
-    """Values of operand rows.
+    """Values (rows, k), float64, of operand rows: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
 
-    Args:
-        raw: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
-        name: element format. ``e2m1``, ``e2m3`` and ``e3m2`` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes,
-            b6x16_p32: 12 data bytes); ``e2m1x2`` is packed.
-
-    Returns:
-        (rows, k) float64.
+    `e2m1`, `e2m3` and `e3m2` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes, b6x16_p32: 12 data bytes); `e2m1x2` is
+    packed.
     """
     rows = len(raw)
     if name in _BYTE_TABLES:

@@ -19,8 +19,9 @@ import numpy as np
 from .accessor import Actor
 from .async_groups import Pipe
 from .clock import Clock
+from .cta import Cta, Warp
 from .errors import SimError
-from .interfaces import CtaLike, Origin, WarpLike
+from .interfaces import Origin
 from .memory import POISON
 from .smem_descriptor import SmemDescriptor
 from .umma import Bytes
@@ -49,12 +50,8 @@ class Operation:
     parts: dict[int, Part] = field(default_factory=dict)
     done: bool = False
 
-    def add(self, warp: WarpLike, part: Part) -> None:
-        """A warp issues it.
-
-        Raises:
-            SimError: the warp issues something else than the others.
-        """
+    def add(self, warp: Warp, part: Part) -> None:
+        """A warp issues it.  Raises SimError when the warp issues something else than the others."""
         first = next(iter(self.parts.values()), part)
         if warp.line != self.line:
             raise SimError(f"wgmma.mma_async number {self.number} of the warpgroup is at PTX line {self.line} for its other warps")
@@ -66,7 +63,7 @@ class Operation:
 class Warpgroup:
     """Four warps of a CTA. `agent` stands for their operations in the race detector."""
 
-    def __init__(self, cta: CtaLike, index: int) -> None:
+    def __init__(self, cta: Cta, index: int) -> None:
         if WARPS * (index + 1) > len(cta.warps):
             raise SimError(f"wgmma in warpgroup {index} of a CTA of {len(cta.warps)} warps: a warpgroup has four")
         self.cta, self.name = cta, f"{cta} warpgroup {index}"
@@ -77,7 +74,7 @@ class Warpgroup:
         self._acting: list[Clock] = []
         cta.exit_checks.append(self._exit_check)
 
-    def issue(self, warp: WarpLike, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
+    def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
         """A warp issues its operation of that number; the last of the four sends it off."""
         operation = self.operations.get(number)
         if operation is None:
@@ -104,7 +101,7 @@ class Warpgroup:
         *own, common = [Actor(self.agent, clock, operation.line) for clock in self._acting]
         return own, common
 
-    def learn(self, warp: WarpLike, operation: Operation) -> None:
+    def learn(self, warp: Warp, operation: Operation) -> None:
         """A warp has waited for an operation."""
         if self.cta.world.race:
             warp.order.know(self.agent, operation.number)
@@ -114,7 +111,7 @@ class Warpgroup:
             raise SimError(f"{self.name}: wgmma.mma_async at PTX line {operation.line} issued by {len(operation.parts)} of {WARPS} warps")
 
 
-def warpgroup(w: WarpLike) -> Warpgroup:
+def warpgroup(w: Warp) -> Warpgroup:
     """The warpgroup of a warp, created at first use."""
     index = w.index // WARPS
     group = w.cta.state.get(("warpgroup", index))
@@ -127,7 +124,7 @@ def warpgroup(w: WarpLike) -> Warpgroup:
 class WgmmaThread:
     """State of one warp. `issued` counts its wgmma.mma_async."""
 
-    warp: WarpLike
+    warp: Warp
     group: Warpgroup
     open: list[Operation] = field(default_factory=list)
     groups: deque[list[Operation]] = field(default_factory=deque)
@@ -139,8 +136,7 @@ class WgmmaThread:
     def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> Accumulator:
         """The accumulator of an instruction that is being issued; its registers hold poison from now on.
 
-        Raises:
-            SimError: the registers were touched and no `wgmma.fence` followed, or they overlap another accumulator in flight.
+        Raises SimError when the registers were touched and no `wgmma.fence` followed, or overlap another accumulator in flight.
         """
         owner = self.in_flight.get(registers[0])
         if owner is not None and owner.registers == registers:
@@ -185,7 +181,7 @@ class WgmmaThread:
             del self.in_flight[r]
 
 
-def wgmma_thread(w: WarpLike) -> WgmmaThread:
+def wgmma_thread(w: Warp) -> WgmmaThread:
     """The wgmma side of a warp, created at first use."""
     thread = w.state.get("wgmma")
     if thread is None:

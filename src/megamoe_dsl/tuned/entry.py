@@ -11,6 +11,24 @@ from .field_types import require_types
 FP8 = "fp8xfp8"  # of entries that do not say
 
 
+class Measured:
+    """What entries have in common: values of the declared types, and a share, what was measured apart from tokens or rows.
+
+    SUFFIX  of the files that hold them
+    SHARE   a class whose fields are some of the entry's
+    """
+
+    SUFFIX: ClassVar[str]
+    SHARE: ClassVar[type[Any]]
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
+    @property
+    def share(self) -> Any:
+        return self.SHARE(*(getattr(self, name) for name in self.SHARE._fields))
+
+
 class Share(NamedTuple):
     """What one rank computes of a layer and with how many SMs.  The number of ranks does not matter: with equally many experts per rank a
     layer behaves alike."""
@@ -28,7 +46,7 @@ CHOICES = (frozenset({*SHARED, "cluster"}), frozenset({*SHARED, "store_block_m",
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Measured):
     """The configuration that was fastest at a point, under the routing of that run: uniform, or with more traffic between the GPUs.
 
     tokens    on every rank, at least 1
@@ -38,7 +56,8 @@ class Entry:
     recipe    number formats, by name
     """
 
-    SUFFIX: ClassVar[str] = ""
+    SUFFIX = ""
+    SHARE = Share
 
     hidden: int
     intermediate: int
@@ -53,15 +72,10 @@ class Entry:
     recipe: str = FP8
 
     def __post_init__(self) -> None:
-        require_types(self)
+        super().__post_init__()
         if self.choice.keys() not in CHOICES:
             allowed = " or ".join(", ".join(sorted(one)) for one in CHOICES)
             raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")
-
-    @property
-    def share(self) -> Share:
-        """What a GPU has of the layer that was measured."""
-        return Share(self.hidden, self.intermediate, self.experts_per_rank, self.num_sms, self.recipe)
 
     @property
     def expected(self) -> float:
@@ -80,14 +94,15 @@ class EpShare(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EpEntry:
+class EpEntry(Measured):
     """Which fields the halves of an expert-parallel layer are faster with; measured with so many tokens of each rank.
 
     results   name of the file in bench/results that this comes from
     dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
     """
 
-    SUFFIX: ClassVar[str] = "-ep"
+    SUFFIX = "-ep"
+    SHARE = EpShare
 
     hidden: int
     intermediate: int
@@ -98,14 +113,6 @@ class EpEntry:
     recipe: str = FP8
     dispatch: Mapping[str, int] = field(default_factory=dict)
     combine: Mapping[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_types(self)
-
-    @property
-    def share(self) -> EpShare:
-        """What was measured, apart from the tokens."""
-        return EpShare(self.hidden, self.intermediate, self.experts_per_rank, self.topk, self.recipe)
 
     @property
     def expected(self) -> float:
@@ -125,7 +132,7 @@ class GemmShare(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GemmEntry:
+class GemmEntry(Measured):
     """The configuration of a GEMM that was fastest for so many rows, divided equally among the groups.
 
     choice    fields of the configuration that are not their defaults
@@ -134,7 +141,8 @@ class GemmEntry:
     recipe    number formats
     """
 
-    SUFFIX: ClassVar[str] = "-gemm"
+    SUFFIX = "-gemm"
+    SHARE = GemmShare
 
     n: int
     k: int
@@ -146,14 +154,6 @@ class GemmEntry:
     us: float
     results: str
     recipe: str = FP8
-
-    def __post_init__(self) -> None:
-        require_types(self)
-
-    @property
-    def share(self) -> GemmShare:
-        """What was measured, apart from the rows."""
-        return GemmShare(self.n, self.k, self.kind, self.num_groups, self.num_sms, self.recipe)
 
     @property
     def expected(self) -> float:

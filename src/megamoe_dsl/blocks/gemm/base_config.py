@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
-from ...config_error import require
+from ...config_error import require, require_integers
 from ...hardware.map_fields import MapFields
+from ...hardware.tmem import TmemPlan
 from ...target import Target
 from .problem import MASKED, PACKED, GemmProblem
 
@@ -68,8 +69,8 @@ class BaseGemmConfig(ABC):
 
     def maps(self, args: Any) -> list[MapFields]:
         """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
-        fields = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
-        return [fields[name] for name in self.map_names]
+        found = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
+        return [found[name] for name in self.map_names]
 
     @property
     def prefetch_weights(self) -> bool:
@@ -89,6 +90,11 @@ class BaseGemmConfig(ABC):
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
         return replace(cast(Any, self), **changes)
+
+    @property
+    def tmem(self) -> TmemPlan | None:
+        """The plan of tensor memory, where there is any."""
+        return None
 
     @property
     def smem(self) -> Any:
@@ -134,6 +140,13 @@ class BaseGemmConfig(ABC):
         require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
         allowed = " or ".join(self.recipes) + f" for {self.arch}"
         require(self.problem.recipe in self.recipes, "problem.recipe", self.problem.recipe, allowed)
+
+    def check_types(self) -> None:
+        """Integers and booleans where they are declared.  Raises `ConfigError`."""
+        declared = [(one.name, one.type) for one in fields(cast(Any, self))]
+        require_integers(self, *(name for name, kind in declared if kind == "int"))
+        for name in (name for name, kind in declared if kind == "bool"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
 
     def check_stages(self, field: str) -> None:
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""

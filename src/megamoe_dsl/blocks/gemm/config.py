@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
-from ...config_error import require, require_integers
+from ...config_error import require
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
@@ -104,21 +104,7 @@ class GemmConfig(BaseGemmConfig):
         self.check_problem()
         plain = not (self.problem.of_experts and self.problem.decodes)
         require(plain, "problem.recipe", self.problem.recipe, "one whose B is loaded as it is, over the rows of experts")
-        require_integers(
-            self,
-            "block_m",
-            "block_n",
-            "num_sms",
-            "warpgroups",
-            "cluster",
-            "group_m",
-            "k_in_flight",
-            "num_stages",
-            "epilogue_buffers",
-            "burst",
-        )
-        for field in ("swap_ab", "half_tiles", "dynamic_schedule", "split_k", "prefetch_weights", "trace"):
-            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+        self.check_types()
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
         self._check_split()
@@ -304,14 +290,10 @@ class GemmConfig(BaseGemmConfig):
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         return GemmSmemPlan(self, num_stages)
 
-    # --- what tables say
-    @property
-    def tmem(self) -> None:
-        """There is no tensor memory."""
-
     def check_rows(self, rows: int) -> None:
         """Any number of rows will do."""
 
+    # --- what tables say
     def facts(self) -> tuple[Facts, Facts]:
         """The tile, and what else there is to say: (what, value)."""
         tile, split = self.tile, f"a half for each CTA of a cluster, at most {self.most_k_blocks} blocks"

@@ -47,8 +47,7 @@ class ByteSpan:
     def of(cls, array: Any, name: str) -> ByteSpan | None:
         """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else, and for an array without elements.
 
-        Raises:
-            SimError: a torch tensor that is not in host memory.
+        Raises SimError for a torch tensor that is not in host memory.
         """
         shape, size = getattr(array, "shape", None), _element_bits(array)
         if shape is None or not size:

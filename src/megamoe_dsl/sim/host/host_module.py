@@ -164,9 +164,8 @@ def encode_tiled(
 ) -> TensorMap:
     """The tensor map that a call asks for; enums as integers, arrays as addresses of uint64 (dims, strides) and uint32.
 
-    Raises:
-        SimError: a type, swizzle, interleave, fill or element stride that is not modeled.
-        ValueError: a field breaks a limit of the hardware.
+    Raises SimError for a type, swizzle, interleave, fill or element stride that is not modeled, and ValueError where a field breaks a limit
+    of the hardware.
     """
     dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
     steps = (ctypes.c_uint32 * rank).from_address(element_strides)

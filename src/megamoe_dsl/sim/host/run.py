@@ -54,20 +54,17 @@ def run(
     A PTX text runs its entry `entry`, by default the first, in the shape of `geometry`. Its arguments follow the entry's parameters:
     arrays pass their address, numbers as many bytes as the parameter has, bytes (a `TensorMap.encode()`) as they are.
 
-    Args:
-        ranks: simulated GPUs that run at once; arguments that differ between them are `PerRank(...)`.
-        seed: fixes the random schedule.
-        races: turns the race detector on.
-        arch, num_sms: what a host function is compiled for, and the SMs that it is told of.
-        buffers: arrays that kernels reach through pointers only; kernels may touch these and the arguments, and nothing else.
-        outputs: arrays among both that hold nothing before the run, so that reading what was not written is an error.
-        max_delay, resident, assumptions, most_instructions: as `Simulator` has them.
+    ranks          simulated GPUs that run at once; arguments that differ between them are `PerRank(...)`
+    seed           fixes the random schedule
+    races          turns the race detector on
+    arch, num_sms  what a host function is compiled for, and the SMs that it is told of
+    buffers        arrays that kernels reach through pointers only; kernels may touch these and the arguments, and nothing else
+    outputs        arrays among both that hold nothing before the run, so that reading what was not written is an error
 
-    Returns:
-        Instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
+    `max_delay`, `resident`, `assumptions` and `most_instructions` are those of `Simulator`.
 
-    Raises:
-        SimError: arguments that do not fit, or a kernel that does what PTX forbids; `Deadlock` when nothing can progress.
+    The report has instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
+    Raises SimError for arguments that do not fit, or a kernel that does what PTX forbids, and `Deadlock` when nothing can progress.
     """
     check_arch(arch)
     require_integer("num_sms", num_sms, 1)

@@ -16,10 +16,8 @@ from .device_array import ByteSpan
 def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any] = ()) -> GlobalMemory:
     """Memory that holds the arrays among (name, rank, value); views of one another become one buffer.
 
-    Those of `outputs` hold nothing before the run: reading what nothing has written there is an error.
-
-    Raises:
-        SimError: an output that is not among the arrays, or one that shares memory with another array.
+    Those of `outputs` hold nothing before the run: reading what nothing has written there is an error.  Raises SimError for an output that
+    is not among the arrays, or that shares memory with another array.
     """
     spans = [(span, rank) for name, rank, value in arrays if (span := ByteSpan.of(value, name)) is not None]
     written = [span for i, one in enumerate(outputs) if (span := ByteSpan.of(one, f"outputs[{i}]")) is not None]

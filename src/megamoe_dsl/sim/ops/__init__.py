@@ -17,25 +17,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..cta import Cta, Warp
 from ..errors import SimError
 from ..fragment import YIELD, Outcome
-from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
-from ..operands import Binder, vector
+from ..operands import Binder, Reader, vector
 from ..parser import PtxInstruction
 
 __all__ = [
-    "YIELD", "Binder", "CtaLike", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "WarpLike", "build",
-    "converged", "load_families", "register", "vector",
+    "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp", "build",
+    "converged", "each_lane", "load_families", "register", "vector",
 ]  # fmt: skip
 
-Handler = Callable[[WarpLike, Mask], Outcome | None]
+Handler = Callable[[Warp, Mask], Outcome | None]
 
 
 def converged(handler: Handler) -> Handler:
     """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         return handler(w, mask) if w.converged(mask) else w.block("convergence")
 
     return run
@@ -45,7 +45,7 @@ def converged(handler: Handler) -> Handler:
 class Straight:
     """A handler that never blocks, yields or exits."""
 
-    handler: Callable[[WarpLike, Mask], None]
+    handler: Callable[[Warp, Mask], None]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,21 @@ class Inline:
     """Assignments to evaluate together: (destination register, Python expression, numpy type of its value)."""
 
     assignments: list[tuple[str, str, type]]
+
+
+def each_lane(*readers: Reader | None) -> Callable[[Callable[..., None]], Straight]:
+    """An instruction of single lanes: the function is called for one after the other, with the warp, the lane, and integers that `readers`
+    find for it; None for a reader that there is not."""
+
+    def of(handler: Callable[..., None]) -> Straight:
+        def run(w: Warp, mask: Mask) -> None:
+            columns = [reader and reader(w) for reader in readers]
+            for lane in w.lanes(mask):
+                handler(w, lane, *(None if column is None else int(column[lane]) for column in columns))
+
+        return Straight(run)
+
+    return of
 
 
 Built = Handler | Straight | Inline

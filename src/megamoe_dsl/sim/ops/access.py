@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cta import Cta, Warp
 from ..errors import SimError
-from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask, addresses, put, span, stacked, take, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
 from .common import line_of, shared_target
 
-Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
+Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
 
 
-def find(w: WarpLike, space: str, address: int, size: int) -> tuple[ByteStore, int, CtaLike | None]:
+def find(w: Warp, space: str, address: int, size: int) -> tuple[ByteStore, int, Cta | None]:
     """The store of an address that is not local, the byte offset there, and the CTA when it is shared. Checks bounds and alignment."""
     if address & (size - 1):
         raise SimError(f"misaligned {space} access: {address:#x} is not a multiple of {size}")
@@ -36,7 +36,7 @@ def find(w: WarpLike, space: str, address: int, size: int) -> tuple[ByteStore, i
     return parameters, offset, None
 
 
-def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> list[Part]:
+def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> list[Part]:
     """Lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None), CTA when shared).
 
     Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
@@ -53,7 +53,7 @@ def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: 
     base = low - offset
     if aligned and high - base + size <= store.limit:
         return [(store, addresses(where, -base) if base else where, slice(None), cta)]
-    groups: dict[int, tuple[ByteStore, list[int], list[int], CtaLike | None]] = {}
+    groups: dict[int, tuple[ByteStore, list[int], list[int], Cta | None]] = {}
     for lane, address in enumerate(where.tolist()):
         store, offset, cta = find(w, space, address, size)
         _, offsets, lanes, _ = groups.setdefault(id(store), (store, [], [], cta))
@@ -66,7 +66,7 @@ def _is_local(space: str, address: int) -> bool:
     return space == "local" or (space == "generic" and address >= LOCAL_BASE)
 
 
-def _uninitialized(w: WarpLike, store: ByteStore, offset: int) -> None:
+def _uninitialized(w: Warp, store: ByteStore, offset: int) -> None:
     """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
     if not isinstance(store, SharedMemory):
         raise SimError(f"read of uninitialized global memory: {store!r}+{offset}")
@@ -76,7 +76,7 @@ def _uninitialized(w: WarpLike, store: ByteStore, offset: int) -> None:
 
 
 def gather(
-    w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False
+    w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False
 ) -> Lanes:
     """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1).
 
@@ -115,7 +115,7 @@ def gather(
     return out
 
 
-def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
+def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
     """A weak load of the same address for all lanes: a row of `count` elements; `parts` and `seen` as in `gather`."""
     race, total = w.world.race, size * count
     store, offset, cta = find(w, space, address, total)
@@ -132,7 +132,7 @@ def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, part
 
 
 def scatter(
-    w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
+    w: Warp, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
 ) -> None:
     """Store rows of `count` unsigned elements of `size` bytes, `values` being [active lanes, count] ([active lanes] when it is 1).
 
@@ -165,7 +165,7 @@ def scatter(
             store.mark(index, total)
 
 
-def _some(w: WarpLike, mask: Mask, places: NDArray[np.int64]) -> Lanes:
+def _some(w: Warp, mask: Mask, places: NDArray[np.int64]) -> Lanes:
     """The lanes at some places among those of a mask."""
     out = np.zeros(32, np.bool_)
     out[np.array(w.lanes(mask))[places]] = True

@@ -12,7 +12,7 @@ from ..lanes import Lanes
 from ..memory import Allocation
 from ..operands import UNSIGNED
 from ..parser import TYPE_BYTES
-from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, WarpLike, register, vector
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Warp, register, vector
 from .access import resolve
 from .common import scope, semantics, state_space
 from .loadstore import flag_key
@@ -66,7 +66,7 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
     values = [b.read(o, u) for o in vector(operands[1])]
     third = b.read(operands[2], u) if operation == "cas" else None
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         where, sources = address(w), [v(w) for v in values]
         second = third(w) if third else None
         old: list[Lanes] = [np.zeros(32, u) for _ in sources]
@@ -92,7 +92,7 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
     return run
 
 
-def _apply(w: WarpLike, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
+def _apply(w: Warp, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
     for store, offsets, _, cta in resolve(w, space, np.array([address]), size):
         if isinstance(store, Allocation) and store.read_only:
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")

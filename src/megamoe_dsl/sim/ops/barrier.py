@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ..sync import SCOPES, BarrierState
-from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .common import scope
 
 _REDUCTIONS = ("popc", "and", "or")
 NOT_ARRIVED = -1
 
 
-def _arrive(w: WarpLike, bar: BarrierState, lanes: int, expected: int, whole: bool) -> None:
+def _arrive(w: Warp, bar: BarrierState, lanes: int, expected: int, whole: bool) -> None:
     if bar.arrived and (bar.whole != whole or (bar.expected != expected and not whole)):
         raise SimError(f"barrier arrival expects {expected} threads, earlier arrivals expect {bar.expected}")
     bar.expected, bar.whole = expected, whole
@@ -46,7 +46,7 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
     write = b.write(ins.operands[0]) if reduction else None
     pc_key = ins.line
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         first = w.first(mask)
@@ -100,7 +100,7 @@ def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
     """Without a qualifier the arrive releases; `.relaxed` publishes only what a fence released before (also `fence.mbarrier_init`)."""
     releases, aligned = "relaxed" not in ins.parts, "aligned" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         cluster, whole = w.cta.cluster, w.converged(mask)
@@ -125,7 +125,7 @@ def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
     """Waits for the generation that the thread arrived in, and acquires what its arrivals released."""
     aligned = "aligned" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         cluster, here = w.cta.cluster, ~w.exited if w.converged(mask) else mask
@@ -148,7 +148,7 @@ def fence(ins: PtxInstruction, b: Binder) -> Straight:
     """Memory fences; `membar.cta/.gl/.sys` are fence.sc at CTA, GPU and system scope. One-sided fences act as both sides."""
     level = SCOPES["gpu"] if "gl" in ins.parts else scope(ins.parts, "gpu")
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             w.order.fence(level)
 
@@ -162,7 +162,7 @@ def fence_async(ins: PtxInstruction, b: Binder) -> Straight:
     in_global = not spaces or "global" in spaces
     in_shared = not spaces or any(s.startswith("shared") for s in spaces)
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             w.order.publish_to_async(in_global, in_shared)
 
@@ -173,7 +173,7 @@ def fence_async(ins: PtxInstruction, b: Binder) -> Straight:
 def fence_barrier_init(ins: PtxInstruction, b: Binder) -> Straight:
     """`fence.mbarrier_init.release.cluster`: a light fence that covers only the warp's `mbarrier.init`s."""
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             w.world.race.fence_barrier_init(w)
 

@@ -28,7 +28,7 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
 from .common import origin, shared_target
 
 
@@ -66,29 +66,24 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
     sizes = b.read(ins.operands[2], np.uint32)
     multicast = b.read(ins.operands[4], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, sources, size, barriers = destination(w), source(w), sizes(w), barrier_address(w)
-        masks = multicast(w) if multicast else None
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
-            start, count = int(sources[lane]), int(size[lane])
-            _aligned(destination=offset, source=start, size=count)
-            if masks is None and barrier_cta is not cta:
-                raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
-            ctas = w.cta.cluster.ctas
-            targets = [cta] if masks is None else [c for r, c in enumerate(ctas) if int(masks[lane]) >> r & 1]
-            issue = Issue.of(w, lane)
-            for target in targets:
-                target.shared.check(offset, offset + count)
-                fetch = None if from_global else shared_target(w, start)
-                action = partial(_load, issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
-                w.world.post(action, origin(w))
+    @each_lane(destination, source, sizes, barrier_address, multicast)
+    def run(w: Warp, lane: int, where: int, start: int, count: int, barrier: int, ctas: int | None) -> None:
+        cta, offset = shared_target(w, where)
+        barrier_cta, barrier_offset = shared_target(w, barrier)
+        _aligned(destination=offset, source=start, size=count)
+        if ctas is None and barrier_cta is not cta:
+            raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
+        issue = Issue.of(w, lane)
+        for target in [cta] if ctas is None else [one for rank, one in enumerate(w.cta.cluster.ctas) if ctas >> rank & 1]:
+            target.shared.check(offset, offset + count)
+            fetch = None if from_global else shared_target(w, start)
+            action = partial(_load, issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
+            w.world.post(action, origin(w))
 
-    return Straight(run)
+    return run
 
 
-def _load(issue: Issue, start: int, fetch: tuple[CtaLike, int] | None, target: CtaLike, offset: int, count: int, barrier: Mbarrier) -> None:
+def _load(issue: Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier) -> None:
     actor = issue.load_actor(barrier)
     if count:
         if fetch is None:
@@ -105,21 +100,19 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, sources, size = destination(w), source(w), sizes(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(sources[lane]))
-            start, count = int(where[lane]), int(size[lane])
-            _aligned(destination=start, source=offset, size=count)
-            if cta is not w.cta:
-                raise SimError(f"bulk store from the shared memory of {cta}")
-            cta.shared.check(offset, offset + count)
-            _store(w, lane, start, offset, count, reduction)
+    @each_lane(destination, source, sizes)
+    def run(w: Warp, lane: int, start: int, where: int, count: int) -> None:
+        cta, offset = shared_target(w, where)
+        _aligned(destination=start, source=offset, size=count)
+        if cta is not w.cta:
+            raise SimError(f"bulk store from the shared memory of {cta}")
+        cta.shared.check(offset, offset + count)
+        _store(w, lane, start, offset, count, reduction)
 
-    return Straight(run)
+    return run
 
 
-def post_store(w: WarpLike, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
+def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
     """A store that lanes have issued, once, in two steps: `read` its source in shared memory, `write` its destination."""
     world, label = w.world, origin(w)
     actors = StoreActors.of(w, lanes[0])
@@ -139,7 +132,7 @@ def post_store(w: WarpLike, lanes: list[int], read: Callable[[Actor | None], Byt
     world.post(first, label)
 
 
-def _store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+def _store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
     cta, rows = w.cta, GlobalRows(np.array([start]), count)
 
     def read(actor: Actor | None) -> Bytes:
@@ -157,7 +150,7 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """Close the open group of every lane."""
     kind = "bulk" if "bulk" in ins.parts else "cp.async"
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         for lane in w.lanes(mask):
             groups_of(w, kind, lane).commit()
         w.world.progress += 1
@@ -172,7 +165,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     keep = int(ins.operands[0], 0) if ins.operands else 0
     commit_first = ins.parts[-1] == "wait_all"
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         by_lane = {lane: w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state}
         groups = by_lane.values()
         if commit_first:

@@ -15,7 +15,7 @@ from ..chunks import CHUNK, Chunks
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import B128
 from ..tma_engine import Issue, finish_load, write_shared_chunks
-from . import Binder, CtaLike, Inline, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
+from . import Binder, Cta, Inline, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .common import origin, shared_target
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -27,23 +27,19 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[1])
     multicast = "multicast::cluster::all" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, barriers = address(w), barrier_address(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
-            if cta is not w.cta or barrier_cta is not w.cta or offset % CHUNK:
-                raise SimError(
-                    f"response at {cta} smem {offset:#x}, mbarrier of {barrier_cta}: both in {w.cta}, the response 16-byte aligned"
-                )
-            targets = w.cta.cluster.ctas if multicast else [w.cta]
-            answers = [(target, mbarrier_at(target, barrier_offset)) for target in targets]
-            w.world.post(_canceller(Issue.of(w, lane), w.cta, answers, offset), origin(w))
+    @each_lane(address, barrier_address)
+    def run(w: Warp, lane: int, where: int, barrier: int) -> None:
+        (cta, offset), (barrier_cta, barrier_offset) = shared_target(w, where), shared_target(w, barrier)
+        if cta is not w.cta or barrier_cta is not w.cta or offset % CHUNK:
+            raise SimError(f"response at {cta} smem {offset:#x}, mbarrier of {barrier_cta}: both in {w.cta}, the response 16-byte aligned")
+        targets = w.cta.cluster.ctas if multicast else [w.cta]
+        answers = [(target, mbarrier_at(target, barrier_offset)) for target in targets]
+        w.world.post(_canceller(Issue.of(w, lane), w.cta, answers, offset), origin(w))
 
-    return Straight(run)
+    return run
 
 
-def _canceller(issue: Issue, cta: CtaLike, answers: list[tuple[CtaLike, Mbarrier]], offset: int) -> Callable[[], None]:
+def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offset: int) -> Callable[[], None]:
     def run() -> None:
         first = issue.world.cancel(cta)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)

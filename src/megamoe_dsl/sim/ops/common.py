@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..cta import Cta, Warp
 from ..errors import SimError
-from ..interfaces import CtaLike, Origin, WarpLike
+from ..interfaces import Origin
 from ..lanes import uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
 from ..report import describe_line
@@ -14,12 +15,12 @@ from ..sync import SCOPES
 _SPACES = ("global", "param", "local", "const")
 
 
-def line_of(w: WarpLike) -> str:
+def line_of(w: Warp) -> str:
     """The PTX line that a warp is at, for warnings."""
     return describe_line(w.line, w.world.kernels.of(w.kernel), "")
 
 
-def origin(w: WarpLike) -> Origin:
+def origin(w: Warp) -> Origin:
     """Names the instruction that posts an asynchronous action."""
     line = w.line
     return lambda: f"{w} {describe_line(line, w.world.kernels.of(w.kernel), '')}"
@@ -63,7 +64,7 @@ def by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[
     return list(groups.items())
 
 
-def shared_target(w: WarpLike, address: int) -> tuple[CtaLike, int]:
+def shared_target(w: Warp, address: int) -> tuple[Cta, int]:
     """A shared or generic address to its CTA and byte offset (reserved bytes included)."""
     address = int(address)
     if SHARED_BASE <= address < PARAM_BASE:
@@ -77,7 +78,7 @@ def shared_target(w: WarpLike, address: int) -> tuple[CtaLike, int]:
     return ctas[rank], offset
 
 
-def generic_bytes(w: WarpLike, address: int, size: int) -> Bytes:
+def generic_bytes(w: Warp, address: int, size: int) -> Bytes:
     """Bytes behind a generic address: a parameter, shared or global memory."""
     address = int(address)
     if PARAM_BASE <= address < LOCAL_BASE:

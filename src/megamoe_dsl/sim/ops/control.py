@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..fragment import EXIT
-from . import Binder, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import Binder, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .common import line_of
 
 
@@ -23,7 +23,7 @@ def leave(ins: PtxInstruction, b: Binder) -> Any:
 def trap(ins: PtxInstruction, b: Binder) -> Any:
     """Stops the run with `SimError`, which names the lanes."""
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         raise SimError(f"{ins.parts[0]}, lanes {w.lanes(mask)}")
 
     return run
@@ -34,7 +34,7 @@ def call(ins: PtxInstruction, b: Binder) -> Any:
     """Device functions are not simulated: a printf is counted, anything else (an assertion, say) stops the run."""
     name = ins.operands[0] if ins.operands else "function"
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if name != "vprintf":
             raise SimError(f"call of {name}")
         w.world.warnings[f"device printf at {line_of(w)}"] += 1
@@ -50,7 +50,7 @@ WAITED = "griddepcontrol.wait"
 def wait(ins: PtxInstruction, b: Binder) -> object:
     """Until the launch before has ended and what it did is visible; what came before that one, too, as far as it had waited itself."""
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         grid = w.cta.cluster.grid
         if grid.must_wait():
             return w.block("the end of the launch before", lambda: not grid.must_wait())
@@ -67,7 +67,7 @@ def wait(ins: PtxInstruction, b: Binder) -> object:
 def launch_dependents(ins: PtxInstruction, b: Binder) -> Straight:
     """The next launch may begin once every CTA has executed it, or ended. It orders nothing by itself."""
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         w.cta.cluster.grid.let_next(w.cta, WAITED in w.state)
         w.world.progress += 1
 

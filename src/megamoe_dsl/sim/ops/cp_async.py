@@ -14,11 +14,11 @@ from ..clock import Clock
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
 from ..memory import SMEM_RESERVED, Allocation
 from ..operands import DTYPES, UNSIGNED
-from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .common import origin, shared_target
 
 
-def _engine_actor(w: WarpLike, kind: str) -> Actor | None:
+def _engine_actor(w: Warp, kind: str) -> Actor | None:
     """A generic-proxy agent of the warp that performs its asynchronous operations of one kind."""
     race = w.world.race
     if race is None:
@@ -37,7 +37,7 @@ class _LaneCopies(AsyncCopy):
 
     __slots__ = ("actor", "cta", "pieces", "size")
 
-    def __init__(self, cta: CtaLike, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
+    def __init__(self, cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
         super().__init__(actor.clock if actor else None)
         self.cta, self.pieces, self.size, self.actor = cta, pieces, size, actor
 
@@ -75,7 +75,7 @@ def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
     ignores = extra is not None and b.kernel.registers.get(extra) == "pred"
     read_size = b.read(extra, np.bool_ if ignores else np.uint32) if extra is not None else None
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, sources, counts = destination(w), source(w), read_size(w) if read_size else None
         lanes, pieces = w.lanes(mask), []
         for lane in lanes:
@@ -98,18 +98,17 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.async.mbarrier.arrive[.noinc] [address]: arrive when all earlier cp.async of the lane have completed."""
     address, increment = b.address(ins.operands[0]), "noinc" not in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where = address(w)
-        for lane in w.lanes(mask):
-            barrier = mbarrier_at(*shared_target(w, int(where[lane])))
-            if increment:
-                barrier.pending += 1
-            _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
+    @each_lane(address)
+    def run(w: Warp, lane: int, where: int) -> None:
+        barrier = mbarrier_at(*shared_target(w, where))
+        if increment:
+            barrier.pending += 1
+        _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
 
-    return Straight(run)
+    return run
 
 
-def _post_arrive(w: WarpLike, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
+def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
     race = w.world.race
     clock: Clock | None = race.clock() if race else None
 
@@ -135,7 +134,7 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
     total = size * len(values)
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
         data = np.stack([value(w) for value in values], axis=1)
         actor = _engine_actor(w, "st.async")
@@ -150,7 +149,7 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _post_store(w: WarpLike, cta: CtaLike, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
+def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
     def store() -> None:
         if actor and w.world.race:
             w.world.race.write_shared(cta, slice(offset, offset + len(values)), 1, actor)
@@ -171,16 +170,14 @@ def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
     """st.bulk[.weak].shared::cta [address], size, 0: zero-fill, a generic-proxy write."""
     address, sizes = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, size = address(w), sizes(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            count = int(size[lane])
-            if offset % 8 or count % 8 or cta is not w.cta:
-                raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
-            if w.world.race:
-                w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
-            cta.shared.write(offset, np.zeros(count, np.uint8))
+    @each_lane(address, sizes)
+    def run(w: Warp, lane: int, where: int, count: int) -> None:
+        cta, offset = shared_target(w, where)
+        if offset % 8 or count % 8 or cta is not w.cta:
+            raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
+        if w.world.race:
+            w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
+        cta.shared.write(offset, np.zeros(count, np.uint8))
         w.world.progress += 1
 
-    return Straight(run)
+    return run

@@ -18,7 +18,7 @@ from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED
 from ..parser import TYPE_BYTES
-from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register, vector
+from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
 from .access import gather, scatter
 from .common import by_address, scope, semantics, shared_target, state_space
 
@@ -32,7 +32,7 @@ def _element(ins: PtxInstruction) -> tuple[str, int]:
     return kind, TYPE_BYTES[kind]
 
 
-def flag_key(w: WarpLike, space: str, address: int) -> Any:
+def flag_key(w: Warp, space: str, address: int) -> Any:
     """Identifies a flag for the race detector: shared flags by CTA and offset, global ones by address."""
     if space == "shared" or address >= SHARED_BASE:
         cta, offset = shared_target(w, address)
@@ -54,7 +54,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
         whole = None
     signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
         if strong and w.world.race is not None:
             for a, lanes in by_address(w.lanes(mask), where):
@@ -68,7 +68,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
             w.poll = seen
         return None
 
-    def deliver(w: WarpLike, mask: Mask, values: Lanes) -> None:
+    def deliver(w: Warp, mask: Mask, values: Lanes) -> None:
         if whole is not None:
             as_registers(w.R, whole, values, mask)
             return
@@ -86,7 +86,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
         return run if strong else Straight(run)  # type: ignore[arg-type]
     defer = b.late.defer(ins, lambda w, mask, where: deliver(w, mask, gather(w, space, where, size, n, mask, seen=True)))
 
-    def issue(w: WarpLike, mask: Mask) -> None:
+    def issue(w: Warp, mask: Mask) -> None:
         where = address(w)
         gather(w, space, where, size, n, mask)  # what is wrong with it shows here
         defer(w, mask, where)
@@ -104,7 +104,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
     readers = [b.read(v, UNSIGNED[size]) for v in vector(ins.operands[1])]
     n = len(readers)
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where = address(w)
         values = readers[0](w) if n == 1 and mask is None else stacked([r(w) for r in readers], mask)
         scatter(w, space, where, size, n, values, mask, strong)

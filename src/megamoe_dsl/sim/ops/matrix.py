@@ -13,7 +13,7 @@ import numpy as np
 from ..lanes import Lanes
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..wgmma_fragment import RESULT_TYPES, to_matrix, to_registers
-from . import Binder, Handler, Mask, PtxInstruction, SimError, WarpLike, converged, register, vector
+from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, converged, register, vector
 from .access import gather, scatter
 from .common import state_space
 
@@ -49,7 +49,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     address = b.address(ins.operands[1])
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if bytes_form:  # row 4a + 2v + q, column c + 8h: byte 2h + q of register v of thread 4c + a
             rows = gather(w, space, address(w)[: 16 * tiles], 4, 4, None).view(np.uint8)
             values = rows.reshape(tiles, 4, 2, 2, 2, 8).transpose(0, 2, 5, 1, 4, 3)
@@ -74,7 +74,7 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         words = np.stack([reader(w) for reader in readers])
         if bytes_form:  # byte 2h + q of thread t is row t / 4 + 8h, column 2 (t % 4) + q; memory holds columns of 16 rows
             axes = words.view(np.uint8).reshape(tiles, 8, 4, 2, 2)  # tile, t / 4, t % 4, h, q
@@ -116,7 +116,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     dtype, c_dtype, saturate = RESULT_TYPES[d_name], RESULT_TYPES[c_name], "satfinite" in ins.parts
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         rows = decode_operand(_rows([read(w) for read in a_registers], 2), a_name)
         columns = decode_operand(_rows([read(w) for read in b_registers], 1), b_name)
         previous = to_matrix([read(w) for read in c_registers], c_dtype)

@@ -7,7 +7,7 @@ import numpy as np
 from ..lane_codes import mask_of
 from ..lanes import uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
-from . import YIELD, Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, register
+from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
 from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
@@ -17,7 +17,7 @@ _SUSPEND_SWEEPS = 16
 _ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)
 
 
-def _barrier(w: WarpLike, address: int) -> Mbarrier:
+def _barrier(w: Warp, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
     if race and (key := (w, w.order.lanes())) not in barrier.checked:
@@ -33,25 +33,24 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.init [address], count: a barrier whose phases have so many arrivals."""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, counts = address(w), count(w)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            if offset % BYTES:
-                raise SimError(f"mbarrier.init at smem address {int(where[lane]):#x}: must be 8-byte aligned")
-            if w.world.race:
-                w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
-            cta.shared.write(offset, np.zeros(BYTES, np.uint8))
-            if not cta.state.setdefault("mbarrier exit check", False):
-                cta.state["mbarrier exit check"] = True
-                cta.exit_checks.append(lambda cta=cta: _exit_check(cta))  # type: ignore[misc]
-            cta.mbarriers[offset] = Mbarrier(cta, offset, int(counts[lane]))
-            w.world.progress += 1
+    @each_lane(address, count)
+    def run(w: Warp, lane: int, where: int, arrivals: int) -> None:
+        cta, offset = shared_target(w, where)
+        if offset % BYTES:
+            raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
+        if w.world.race:
+            w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+        cta.shared.write(offset, np.zeros(BYTES, np.uint8))
+        if not cta.state.setdefault("mbarrier exit check", False):
+            cta.state["mbarrier exit check"] = True
+            cta.exit_checks.append(lambda: _exit_check(cta))
+        cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
+        w.world.progress += 1
 
-    return Straight(run)
+    return run
 
 
-def _exit_check(cta: CtaLike) -> None:
+def _exit_check(cta: Cta) -> None:
     for _, barrier in sorted(cta.mbarriers.items()):
         if text := barrier.left_over():
             cta.world.warnings[text] += 1
@@ -62,15 +61,14 @@ def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.inval [address]: the bytes are memory again."""
     address = b.address(ins.operands[0])
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where = address(w)
-        for lane in w.lanes(mask):
-            barrier = _barrier(w, int(where[lane]))
-            if w.world.race:
-                w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
-            del barrier.cta.mbarriers[barrier.offset]
+    @each_lane(address)
+    def run(w: Warp, lane: int, where: int) -> None:
+        barrier = _barrier(w, where)
+        if w.world.race:
+            w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+        del barrier.cta.mbarriers[barrier.offset]
 
-    return Straight(run)
+    return run
 
 
 @register("mbarrier.arrive")
@@ -83,7 +81,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     expect = "expect_tx" in ins.parts
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64) if state else None
         for target, lanes in by_address(w.lanes(mask), where):
@@ -108,19 +106,14 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
 def build_transactions(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.expect_tx / complete_tx [address], count"""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
-    sign = 1 if ins.parts[1] == "expect_tx" else -1
+    change = Mbarrier.expect if ins.parts[1] == "expect_tx" else Mbarrier.complete
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, counts = address(w), count(w)
-        for lane in w.lanes(mask):
-            barrier = _barrier(w, int(where[lane]))
-            if sign > 0:
-                barrier.expect(int(counts[lane]))
-            else:
-                barrier.complete(int(counts[lane]))
-            w.world.progress += 1
+    @each_lane(address, count)
+    def run(w: Warp, lane: int, where: int, num_bytes: int) -> None:
+        change(_barrier(w, where), num_bytes)
+        w.world.progress += 1
 
-    return Straight(run)
+    return run
 
 
 @register("mbarrier.try_wait", "mbarrier.test_wait")
@@ -134,13 +127,13 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
 
     bits = 1 if parity_form else -1
 
-    def look(w: WarpLike, target: int) -> Mbarrier:
+    def look(w: Warp, target: int) -> Mbarrier:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
         return barrier
 
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
         if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
@@ -171,7 +164,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _suspend(w: WarpLike, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
+def _suspend(w: Warp, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
     world = w.world
     deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
     if world.sweeps >= deadline:

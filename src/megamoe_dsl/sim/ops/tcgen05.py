@@ -24,7 +24,22 @@ from ..report import describe_line
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import COLUMNS, all_valid, fragment, granules
-from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, build, converged, register, vector
+from . import (
+    Binder,
+    Handler,
+    Inline,
+    Mask,
+    Outcome,
+    PtxInstruction,
+    SimError,
+    Straight,
+    Warp,
+    build,
+    converged,
+    each_lane,
+    register,
+    vector,
+)
 from .common import line_of, origin, shared_target
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
@@ -36,14 +51,14 @@ class Copy:
 
     registers: tuple[int, ...]
     writers: tuple[Writer, ...]
-    values: Callable[[WarpLike, list[Lanes]], tuple[Lanes, ...]]
+    values: Callable[[Warp, list[Lanes]], tuple[Lanes, ...]]
 
-    def untouched(self, w: WarpLike) -> bool:
+    def untouched(self, w: Warp) -> bool:
         """Whether nothing else has been written to its registers; to be asked before the load delivers."""
         values = self.values(w, w.R)
         return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
 
-    def make(self, w: WarpLike) -> None:
+    def make(self, w: Warp) -> None:
         for write, value in zip(self.writers, self.values(w, w.R), strict=True):
             write(w, value, None)
 
@@ -87,7 +102,7 @@ def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
     destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         cta_group(w, ins.parts)
         lane = w.first(mask)
         start = tensor_unit(w.cta).memory.allocate(int(count(w)[lane]))
@@ -109,7 +124,7 @@ def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
     address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         unit = tensor_unit(w.cta)
         if unit.working:
             raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
@@ -126,7 +141,7 @@ def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
 def build_relinquish(ins: PtxInstruction, b: Binder) -> Straight:
     """No allocation may follow in this CTA."""
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         tensor_unit(w.cta).memory.may_allocate = False
 
     return Straight(run)
@@ -137,7 +152,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """See `tensor_unit` for what the fences order."""
     before = ins.parts[1] == "fence::before_thread_sync"
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         thread = tensor_thread(w)
         if before:
             thread.before_thread_sync()
@@ -153,21 +168,18 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     address = b.address(ins.operands[0])
     masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, cta_masks = address(w), masks(w) if masks else None
+    @each_lane(address, masks)
+    def run(w: Warp, lane: int, where: int, chosen: int | None) -> None:
         cta_group(w, ins.parts)
-        unit = tensor_unit(w.cta)
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            ctas = w.cta.cluster.ctas
-            if cta_masks is not None and int(cta_masks[lane]) >> len(ctas):
-                raise SimError(f"multicast mask {int(cta_masks[lane]):#x} in a cluster of {len(ctas)} CTAs")
-            targets = [cta] if cta_masks is None else [c for r, c in enumerate(ctas) if int(cta_masks[lane]) >> r & 1]
-            issue = PipeIssue(w)
-            barriers = [mbarrier_at(target, offset) for target in targets]
-            unit.pipe.push(lambda issue=issue, barriers=barriers: _commit(unit, issue, barriers), origin(w))  # type: ignore[misc]
+        unit, ctas = tensor_unit(w.cta), w.cta.cluster.ctas
+        cta, offset = shared_target(w, where)
+        if chosen is not None and chosen >> len(ctas):
+            raise SimError(f"multicast mask {chosen:#x} in a cluster of {len(ctas)} CTAs")
+        targets = [cta] if chosen is None else [one for rank, one in enumerate(ctas) if chosen >> rank & 1]
+        issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
+        unit.pipe.push(lambda: _commit(unit, issue, barriers), origin(w))
 
-    return Straight(run)
+    return run
 
 
 def _commit(unit: TensorUnit, issue: PipeIssue, barriers: list[Mbarrier]) -> None:
@@ -191,7 +203,7 @@ class _Access:
     values: list[Lanes]
     copies: list[Copy]
 
-    def check(self, w: WarpLike, load: bool) -> None:
+    def check(self, w: Warp, load: bool) -> None:
         """Allocation and race checks."""
         unit = tensor_unit(w.cta)
         unit.memory.check(self.first, self.columns, "tcgen05.ld" if load else "tcgen05.st")
@@ -204,7 +216,7 @@ class _Access:
             else:
                 race.write(unit.shadow, index, actor)
 
-    def load(self, w: WarpLike) -> None:
+    def load(self, w: Warp) -> None:
         """Perform a load: fill the registers."""
         self.check(w, True)
         memory = tensor_unit(w.cta).memory
@@ -220,7 +232,7 @@ class _Access:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
             w.R[index] = row.view(poison.dtype)
 
-    def store(self, w: WarpLike) -> None:
+    def store(self, w: Warp) -> None:
         self.check(w, False)
         memory = tensor_unit(w.cta).memory
         words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
@@ -248,7 +260,7 @@ def _layout(ins: PtxInstruction) -> WordPlaces:
     return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
-def _base(w: WarpLike, address: int, span: int) -> tuple[int, int]:
+def _base(w: Warp, address: int, span: int) -> tuple[int, int]:
     """Lane and column of an access. The warp bits of the lane field are ignored when they are zero, and must match otherwise."""
     lane_field, column = address >> 16 & 0x7F, address & 0xFFFF
     quarter = w.index % 4
@@ -257,7 +269,7 @@ def _base(w: WarpLike, address: int, span: int) -> tuple[int, int]:
     return 32 * quarter + lane_field % 32, column
 
 
-def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
+def _access(w: Warp, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
     lane, column = _base(w, address, layout.lanes)
     return _Access(registers, layout.where + (lane * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], [])
 
@@ -275,7 +287,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     b.unwaited += unwaited
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
         access.copies = copies
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
@@ -298,7 +310,7 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
         raise SimError(f"{len(values)} registers, the shape has {len(layout.where)}")
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, [])
         access.values = [value(w) for value in values]
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.st")
@@ -313,7 +325,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     loads = ins.parts[1] == "wait::ld"
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         thread = tensor_thread(w)
         if loads:
             copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]

@@ -31,7 +31,7 @@ from ..umma import (
     scale_rows,
 )
 from ..wgmma_fragment import RESULT_TYPES
-from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register, vector
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
@@ -56,7 +56,7 @@ class _Mma:
     b_scales: int
     accumulate: bool
     shift: int
-    ctas: tuple[CtaLike, ...]
+    ctas: tuple[Cta, ...]
 
 
 @register("tcgen05.mma")
@@ -78,7 +78,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
     shift = int(rest[1], 0) if len(rest) > 1 else 0
     qualifiers = tuple(part for part in ins.parts if part in ("block16", "block32") or part.startswith("scale_vec::"))
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         ctas = tuple(cta_group(w, ins.parts))
         if ctas[0] is not w.cta:
             raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
@@ -123,7 +123,7 @@ def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunk
 
 
 def fetch_operand(
-    cta: CtaLike, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None, k_bytes: int = K_BYTES
+    cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None, k_bytes: int = K_BYTES
 ) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
     chunks, inside = operand_chunks(descriptor, rows, k_bytes, element_bytes(name), mn_major)
@@ -160,7 +160,7 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
 
 
-def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
+def _tensor_operand(cta: Cta, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
     """Operand A in tensor memory: row m in lane m, K packed along 8 columns (12 of K = 96)."""
     if rows != 128:
         raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
@@ -170,7 +170,7 @@ def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: s
     return decode_holders(raw, name) if is_held(name) else decode_operand(raw, name)
 
 
-def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
+def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
     if (words := unit.memory.read(lanes, column, count, what)) is None:
         raise SimError(f"{what} reads uninitialized TMEM: {cta} columns [{column}, {column + count})")
@@ -180,9 +180,7 @@ def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str,
     return words
 
 
-def _scales(
-    cta: CtaLike, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None
-) -> Float64Array:
+def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
     """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
 
     With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.
@@ -216,7 +214,7 @@ def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
     return [(slice(32 * q, 32 * q + 16), slice(0, n), 0) for q in range(QUARTERS)]  # M = 64: 16 rows per lane quarter
 
 
-def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
+def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
     memory, unit, n = tensor_unit(cta).memory, tensor_unit(cta), mma.fields.n
     column, lane_base = mma.accumulator & 0xFFFF, mma.accumulator >> 16 & 0x7F
     blocks = _blocks(mma.fields.m, n, len(mma.ctas))
@@ -269,16 +267,14 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     if not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
         raise SimError(f"{ins.opcode}: this shape is not modeled")
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        ctas = cta_group(w, ins.parts)
-        unit = tensor_unit(w.cta)
-        for lane in w.lanes(mask):
-            target, descriptor, issue = int(address(w)[lane]), SmemDescriptor.decode_sm100(int(word(w)[lane])), PipeIssue(w)
-            if target >> 16:
-                raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
-            unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
+    @each_lane(address, word)
+    def run(w: Warp, lane: int, target: int, fields: int) -> None:
+        ctas, unit, descriptor, issue = cta_group(w, ins.parts), tensor_unit(w.cta), SmemDescriptor.decode_sm100(fields), PipeIssue(w)
+        if target >> 16:
+            raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
+        unit.work(lambda: copy(ctas, target, descriptor, unit.begin(issue)), origin(w))
 
-    def copy(ctas: list[CtaLike], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
+    def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
         chunks = _copy_chunks(descriptor, rows, row_bytes)
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
@@ -286,10 +282,10 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
             words = np.ascontiguousarray(expand(values, source) if source else values).view(np.uint32)
             _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
 
-    return Straight(run)
+    return run
 
 
-def _write_copy(cta: CtaLike, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
+def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
     unit, count = tensor_unit(cta), words.shape[1]
     unit.memory.write(slice(0, 128), column, words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count), "tcgen05.cp")
     if actor is not None and unit.shadow and cta.world.race:

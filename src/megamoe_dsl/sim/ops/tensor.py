@@ -27,7 +27,7 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Binder, CtaLike, Mask, PtxInstruction, SimError, Straight, WarpLike, register
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register
 from .bulk import post_store
 from .common import generic_bytes, line_of, origin, shared_target
 from .tensormap import check_acquired
@@ -61,7 +61,7 @@ def _dimensions(ins: PtxInstruction) -> int:
     return int(dimensions[0])
 
 
-def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[WarpLike, list[int]], list[tuple[TensorMap, Coordinates]]]:
+def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
     """Reads descriptor and coordinates of every issuing lane."""
     dimensions = _dimensions(ins)
     address, coordinate_readers = b.tensor_address(operand)
@@ -69,7 +69,7 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[WarpL
     if len(coordinate_readers) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(coordinate_readers)} coordinates for a {dimensions}d copy")
 
-    def read(w: WarpLike, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
+    def read(w: Warp, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
         where, coordinates = address(w), [reader(w) for reader in coordinate_readers]
         out = []
         for lane in lanes:
@@ -91,13 +91,13 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[WarpL
     return read
 
 
-def _check_box(cta: CtaLike, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
+def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
     cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
-def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: CtaLike, offset: int, barrier: Mbarrier) -> None:
+def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
     """The action of one load: global box to shared memory, then complete_tx."""
     actor = issue.load_actor(barrier)
     boxes = boxes_at(tensor_map, place)
@@ -142,7 +142,7 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
     own_only = "shared::cta" in ins.parts
     masks = b.read(ins.operands[3], np.uint16) if multicast else None
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         lanes = w.lanes(mask)
         where, barriers, cta_masks = destination(w), barrier_address(w), masks(w) if masks else None
         for lane, (tensor_map, place) in zip(lanes, maps(w, lanes), strict=True):
@@ -160,7 +160,7 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _targets(w: WarpLike, cta: CtaLike, barrier_cta: CtaLike, cta_mask: int | None, pair: bool) -> list[tuple[CtaLike, CtaLike]]:
+def _targets(w: Warp, cta: Cta, barrier_cta: Cta, cta_mask: int | None, pair: bool) -> list[tuple[Cta, Cta]]:
     """(receiving CTA, CTA whose barrier is signalled) for one load."""
     ctas = w.cta.cluster.ctas
     if cta_mask is None:
@@ -179,7 +179,7 @@ def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Strai
     """cp[.reduce].async.bulk.tensor.Nd.global.shared::cta ... .bulk_group [map, {coordinates}], [source] [, policy]"""
     maps, source = _map_reader(ins, b, ins.operands[0]), b.address(ins.operands[1])
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         lanes = w.lanes(mask)
         where = source(w)
         groups: dict[tuple[TensorMap, Coordinates, int], list[int]] = {}
@@ -201,7 +201,7 @@ def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Strai
     return Straight(run)
 
 
-def _store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
+def _store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
     cta, boxes, reduction = w.cta, boxes_at(tensor_map, place), None
     if operation is not None:
         if tensor_map.dtype not in _ELEMENT:

@@ -16,7 +16,7 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
 from ..lane_agents import LaneAgents
 from ..memory import SHARED_BASE, Bytes
 from ..sync import SCOPES, in_scope
-from . import Binder, CtaLike, Handler, Mask, PtxInstruction, SimError, Straight, WarpLike, converged, register
+from . import Binder, Cta, Handler, Mask, PtxInstruction, SimError, Straight, Warp, converged, each_lane, register
 from .common import scope, shared_target, state_space
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
@@ -34,7 +34,7 @@ WITH_ORDINAL = ("box_dim", "global_dim", "global_stride", "element_stride")
 class MapChange:
     """The last change of a map in global memory: CTA, who and when; `released` once it is visible to the tensormap proxy."""
 
-    cta: CtaLike
+    cta: Cta
     by: LaneAgents
     when: int
     released: bool
@@ -48,8 +48,7 @@ def _set_bits(words: np.ndarray, index: int, low: int, count: int, value: int) -
 def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Bytes:
     """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes.
 
-    Raises:
-        SimError: a field or value that is not modeled.
+    Raises SimError for a field or value that is not modeled.
     """
     words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
     if name == "global_address":
@@ -83,12 +82,12 @@ def _size(text: str) -> None:
         raise SimError(f"size {text}: must be {DESCRIPTOR_BYTES}")
 
 
-def _changes(w: WarpLike) -> dict[int, MapChange]:
+def _changes(w: Warp) -> dict[int, MapChange]:
     assert w.world.race is not None
     return w.world.race.state.setdefault(_CHANGES, {})  # type: ignore[no-any-return]
 
 
-def _write_global(w: WarpLike, address: int, values: Bytes, released: bool) -> None:
+def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     """Store a whole map, and remember who did."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
@@ -97,14 +96,14 @@ def _write_global(w: WarpLike, address: int, values: Bytes, released: bool) -> N
     w.world.memory.write(address, values)
 
 
-def _shared(w: WarpLike, address: int) -> tuple[CtaLike, slice]:
+def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
     cta, offset = shared_target(w, address)
     if cta is not w.cta or offset % DESCRIPTOR_BYTES:
         raise SimError(f"tensor map at {cta} smem {offset:#x}: must be in {w.cta} and {DESCRIPTOR_BYTES}-byte aligned")
     return cta, slice(offset, offset + DESCRIPTOR_BYTES)
 
 
-def _read_shared(cta: CtaLike, start: int) -> Bytes:
+def _read_shared(cta: Cta, start: int) -> Bytes:
     """A map in shared memory, whose fields at least must have been written."""
     cta.shared.read(start, FIELD_BYTES)
     return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialized_ok=True)
@@ -120,21 +119,18 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
     ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
     value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)
 
-    def run(w: WarpLike, mask: Mask) -> None:
-        where, values = address(w), value(w)
-        for lane in w.lanes(mask):
-            at, which = int(where[lane]), int(ordinal(w)[lane]) if ordinal else 0
-            if space == "shared" or (space == "generic" and at >= SHARED_BASE):
-                cta, piece = _shared(w, at)
-                new = replace_field(_read_shared(cta, piece.start), name, which, int(values[lane]))
-                if w.world.race:
-                    w.world.race.write_shared(cta, piece, 1, w)
-                cta.shared.write(piece.start, new)
-            else:
-                new = replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which, int(values[lane]))
-                _write_global(w, at, new, released=False)
+    @each_lane(address, value, ordinal)
+    def run(w: Warp, lane: int, at: int, new: int, which: int | None) -> None:
+        if space == "shared" or (space == "generic" and at >= SHARED_BASE):
+            cta, piece = _shared(w, at)
+            changed = replace_field(_read_shared(cta, piece.start), name, which or 0, new)
+            if w.world.race:
+                w.world.race.write_shared(cta, piece, 1, w)
+            cta.shared.write(piece.start, changed)
+        else:
+            _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which or 0, new), released=False)
 
-    return Straight(run)
+    return run
 
 
 @register("tensormap.cp_fenceproxy")
@@ -144,7 +140,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
     destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         lane = w.first(mask)
         cta, piece = _shared(w, int(source(w)[lane]))
         values = _read_shared(cta, piece.start)
@@ -164,7 +160,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     _size(ins.operands[1])
     address = b.address(ins.operands[0])
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
@@ -174,21 +170,21 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _release(w: WarpLike) -> None:
+def _release(w: Warp) -> None:
     if w.world.race is not None:
         for change in _changes(w).values():
             if change.by is w.order.agents:
                 change.released, change.when = True, w.order.now()
 
 
-def _reaches(w: WarpLike, change: MapChange | None, level: int) -> bool:
+def _reaches(w: Warp, change: MapChange | None, level: int) -> bool:
     """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
     if change is None:
         return level == SCOPES["sys"]
     return change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
 
 
-def check_acquired(w: WarpLike, address: int) -> None:
+def check_acquired(w: Warp, address: int) -> None:
     """A finding if no fence of this CTA for the map at `address` happened before, and after its last change."""
     race = w.world.race
     if race is None or address >= SHARED_BASE:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..lanes import ALONE, LANE, Lanes
 from ..operands import Reader
-from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, WarpLike, register
+from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, register
 from .common import line_of
 
 _LANE = np.arange(32)
@@ -39,7 +39,7 @@ class Members:
     def gathered(self, handler: Handler) -> Handler:
         """A handler that blocks while a named lane is elsewhere; an executing lane that is not named is an error."""
 
-        def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        def run(w: Warp, mask: Mask) -> Outcome | None:
             if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
                 return wait
             if w.world.race is not None:
@@ -48,7 +48,7 @@ class Members:
 
         return run
 
-    def _elsewhere(self, w: WarpLike, mask: Lanes) -> Outcome | None:
+    def _elsewhere(self, w: Warp, mask: Lanes) -> Outcome | None:
         names, own = (self.fixed, None) if self.fixed is not None else self._of_lanes(w, mask)
         if own is None and names == _FULL and w.converged(mask):
             return None
@@ -59,7 +59,7 @@ class Members:
             return w.block(f"lanes of member mask {names:#x}")
         return None
 
-    def _of_lanes(self, w: WarpLike, mask: Lanes) -> tuple[int, Lanes | None]:
+    def _of_lanes(self, w: Warp, mask: Lanes) -> tuple[int, Lanes | None]:
         """All lanes that the executing ones name, and, where their masks differ, which lanes name themselves: groups of a warp may each
         have a mask of their own in one instruction."""
         masks = self.read(w)
@@ -75,7 +75,7 @@ def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
     members = Members(ins.operands[0], b)
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             w.order.sync(w.order.lanes())
 
@@ -95,7 +95,7 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         lane = fixed[0] & 31
 
         @members.gathered
-        def broadcast(w: WarpLike, mask: Mask) -> None:
+        def broadcast(w: Warp, mask: Mask) -> None:
             if mask is not None and not mask[lane]:
                 _warn(w, w.first(mask), lane)
             write(w, value(w)[lane : lane + 1].repeat(32), mask)
@@ -105,7 +105,7 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
         if mask is not None and (absent := mask & ~mask[source]).any():
             _warn(w, lane := w.first(absent), int(source[lane]))
@@ -116,7 +116,7 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     return run
 
 
-def _warn(w: WarpLike, lane: int, source: int) -> None:
+def _warn(w: Warp, lane: int, source: int) -> None:
     """The value of a lane that does not execute the shuffle is undefined (PTX ISA, "shfl.sync")."""
     w.world.warnings[f"{line_of(w)}: shfl.sync of lane {lane} from lane {source}, which is not there"] += 1
 
@@ -142,7 +142,7 @@ def elect(ins: PtxInstruction, b: Binder) -> Any:
     write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         lane = w.world.assumptions.leader
         if mask is not None and not mask[lane]:
             lane = w.first(mask)
@@ -164,7 +164,7 @@ def vote(ins: PtxInstruction, b: Binder) -> Any:
     predicate = b.read(ins.operands[1], np.bool_)
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         flags = predicate(w)
         here = np.ones(32, np.bool_) if mask is None else mask
         if mode == "ballot":
@@ -186,7 +186,7 @@ def match(ins: PtxInstruction, b: Binder) -> Any:
     value = b.read(ins.operands[1], b.dtype(ins))
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         here = np.ones(32, np.bool_) if mask is None else mask
         v = value(w)
         equal = (v[:, None] == v[None, :]) & here[None, :]
@@ -217,7 +217,7 @@ def reduce(ins: PtxInstruction, b: Binder) -> Any:
     write, value, members = b.write(ins.operands[0]), b.read(ins.operands[1], t), Members(ins.operands[2], b)
 
     @members.gathered
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         v = value(w) if mask is None else value(w)[mask]
         result = operation(np.abs(v) if magnitude else v)
         write(w, np.full(32, np.asarray(result).astype(t), t), mask)
@@ -230,7 +230,7 @@ def active_mask(ins: PtxInstruction, b: Binder) -> Any:
     """The .b32 mask of executing lanes."""
     write = b.write(ins.operands[0])
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask)
 
     return run

@@ -22,7 +22,7 @@ from ..smem_descriptor import SmemDescriptor, operand_bytes
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..warpgroup import WARPS, Operation, Part, Warpgroup, wgmma_thread
 from ..wgmma_fragment import RESULT_TYPES, a_fragment
-from . import Binder, CtaLike, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, WarpLike, converged, register, vector
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, converged, register, vector
 from .common import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -35,7 +35,7 @@ _ROWS = 16  # of one warp
 def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """Orders register accesses of the warp before later wgmma."""
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         wgmma_thread(w).fenced = True
 
     return Straight(run)
@@ -45,7 +45,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """Close the group of what the warp has issued since the last one."""
 
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         thread = wgmma_thread(w)
         thread.groups.append(thread.open)
         thread.open = []
@@ -60,7 +60,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     keep = int(ins.operands[0], 0)
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+    def run(w: Warp, mask: Mask) -> Outcome | None:
         thread = wgmma_thread(w)
         if not thread.ready(keep):
             return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
@@ -98,7 +98,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
     @converged
-    def run(w: WarpLike, mask: Mask) -> None:
+    def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
         a: SmemDescriptor | Bytes
         if a_word:
@@ -129,9 +129,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _fetch_a(
-    cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None
-) -> Float64Array:
+def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None) -> Float64Array:
     """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.
 
     Where all four warps know enough, which is what `common` knows, they read together.

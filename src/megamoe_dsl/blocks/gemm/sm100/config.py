@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....config_error import ConfigError, require, require_integers
+from ....config_error import ConfigError, require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
@@ -74,9 +74,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         problem = self.problem
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
         require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
-        require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages", "consumers", "pairs")
-        for field in ("dynamic_schedule", "trace"):
-            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+        self.check_types()
         counts, where = ((1, 2), "1 or 2") if problem.of_experts else ((1,), "1 but over the rows of experts")
         require(self.consumers in counts, "consumers", self.consumers, where)
         require(self.pairs in counts, "pairs", self.pairs, where)

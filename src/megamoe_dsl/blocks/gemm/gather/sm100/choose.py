@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 from statistics import NormalDist
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from .....hardware.cta_pair import CLUSTER
 from .....layouts.arith import align, ceil_div
-from ....sm100.pair_stage import PairStage
-from ....sm100.tmem_plan import Sm100TmemPlan
 from ..problem import GatherGemmProblem
 
 MMA_BYTES = 32
@@ -47,43 +45,8 @@ CANDIDATES: tuple[dict[str, int], ...] = tuple(
 WORTH = 0.95
 """Of what a tile of one consumer and one pair is estimated to take, weights from memory included: for less another is chosen."""
 
-
-class GatherTile(Protocol):
-    """What the estimate asks of a configuration."""
-
-    @property
-    def problem(self) -> Any: ...
-
-    @property
-    def block_m(self) -> int: ...
-
-    @property
-    def num_sms(self) -> int: ...
-
-    @property
-    def consumers(self) -> int:
-        """Sums that share rows of A."""
-        ...
-
-    @property
-    def pairs(self) -> int: ...
-
-    @property
-    def n_blocks(self) -> int: ...
-
-    @property
-    def k_blocks(self) -> int: ...
-
-    @property
-    def stage(self) -> PairStage:
-        """Operands and scales of one."""
-        ...
-
-    @property
-    def tmem(self) -> Sm100TmemPlan: ...
-
-
-AnyGatherTile = TypeVar("AnyGatherTile", bound=GatherTile)
+AnyTile = TypeVar("AnyTile", bound=Any)
+"""A configuration of SM100's GEMMs (sm100/config.py), which the functions below get."""
 
 
 def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
@@ -92,7 +55,7 @@ def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
     return [max(0, round(mean + sqrt(mean) * deviation)) for deviation in QUANTILES]
 
 
-def fastest(tiles: Sequence[AnyGatherTile], rows: int) -> AnyGatherTile:
+def fastest(tiles: Sequence[AnyTile], rows: int) -> AnyTile:
     """Returns the tile with the lowest estimate for `rows` rows of all experts together; one of a consumer and a pair stays unless another
     takes less than `WORTH` of its clocks.  `tiles` is not empty."""
     plain = min((one for one in tiles if one.consumers == one.pairs == 1), key=lambda one: clocks(one, rows), default=None)
@@ -110,7 +73,7 @@ def memory_clocks(problem: GatherGemmProblem, rows: int) -> float:
     return met * problem.n * problem.formats.weights.row_bytes(problem.k) / MEMORY_RATE
 
 
-def clocks(tile: GatherTile, rows: int) -> float:
+def clocks(tile: Any, rows: int) -> float:
     """The estimate for so many rows of all experts together."""
     counts = rows_of_experts(tile.problem, rows)
     blocks = [part for count in counts for part in row_blocks(count, tile.block_m)]
@@ -127,7 +90,7 @@ def row_blocks(count: int, block_m: int) -> list[int]:
     return [block_m] * whole + [rest] * (rest > 0)
 
 
-def tile_clocks(tile: GatherTile, rows: int) -> float:
+def tile_clocks(tile: Any, rows: int) -> float:
     """A tile with `rows` rows takes so many clocks: its K blocks and the part of its epilogue that the next tile's do not cover."""
     covered, stage = align(rows, MMA_STEP), tile.stage
     mma = max(covered * CLOCKS_PER_ROW, LEAST_CLOCKS + covered * LEAST_PER_ROW)
