@@ -15,6 +15,7 @@ import torch
 from ep_runs import small_config
 from mega_moe_runs import artifact, inputs
 
+from megamoe_dsl import gemm
 from megamoe_dsl.blocks.gemm.choose import NARROW, WIDE
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.decoding.choose import DECODED, TILES
@@ -30,10 +31,12 @@ from megamoe_dsl.kernels.moe.halves.config import GemmCombineConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
+from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
@@ -248,3 +251,28 @@ def test_without_that_some_do() -> None:
     for recipe in ("fp8xfp8", "fp8xmxfp4"):
         assert GemmConfig.choose(GemmProblem(2112, 7168, recipe=recipe), Target.typical("sm_90a"), 64).split_k
     assert not hasattr(Sm100GemmConfig, "split_k")
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_batch_invariant_call_has_kernels_of_its_own(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a launch and as an operator; one after the other, so that no plan serves both."""
+    asked: list[bool] = []
+
+    def find(problem: GemmProblem, device: torch.device, batch_invariant: bool) -> None:
+        asked.append(batch_invariant)
+        raise LookupError
+
+    monkeypatch.setattr(gemm_module, "device_gemm", find)
+    t = gemm_case(GemmProblem(208, 256), [3]).tensors
+    for given in (not wanted, wanted):
+        with pytest.raises(LookupError):
+            gemm(t.a, t.a_sf, t.b, t.b_sf, batch_invariant=given)
+    with pytest.raises(LookupError):
+        gemm_op(t.a, t.a_sf, t.b, t.b_sf, None, "dense", torch.bfloat16, None, wanted)
+    assert asked == [not wanted, wanted, wanted]
+
+
+def test_a_batch_invariance_that_is_no_flag_is_named() -> None:
+    t = gemm_case(GemmProblem(208, 256), [3]).tensors
+    with pytest.raises(ProblemError, match="batch_invariant = 1: must be True or False"):
+        gemm(t.a, t.a_sf, t.b, t.b_sf, batch_invariant=1)  # type: ignore[arg-type]

@@ -389,28 +389,3 @@ def test_bad_groups_are_refused() -> None:
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, t.d, kind="contiguous")
     with pytest.raises(ProblemError, match=r"accumulate = True: must be False without out"):
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, accumulate=True)
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_a_batch_invariant_call_has_kernels_of_its_own(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a launch and as an operator; one after the other, so that no plan serves both."""
-    asked: list[bool] = []
-
-    def find(problem: GemmProblem, device: torch.device, batch_invariant: bool) -> None:
-        asked.append(batch_invariant)
-        raise LookupError
-
-    monkeypatch.setattr(gemm_module, "device_gemm", find)
-    t = small_case().tensors
-    for given in (not wanted, wanted):
-        with pytest.raises(LookupError):
-            gemm(t.a, t.a_sf, t.b, t.b_sf, batch_invariant=given)
-    with pytest.raises(LookupError):
-        gemm_op(t.a, t.a_sf, t.b, t.b_sf, None, "dense", torch.bfloat16, None, wanted)
-    assert asked == [not wanted, wanted, wanted]
-
-
-def test_a_batch_invariance_that_is_no_flag_is_named() -> None:
-    t = small_case().tensors
-    with pytest.raises(ProblemError, match="batch_invariant = 1: must be True or False"):
-        gemm(t.a, t.a_sf, t.b, t.b_sf, batch_invariant=1)  # type: ignore[arg-type]
