@@ -17,7 +17,7 @@ from megamoe_dsl.predict.sm100 import Instructions, Shape
 from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.predict.tiles import Tiles, TokenBlocks
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule import FC1, FC2, Block
+from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block
 
 IMBALANCE = 2
 

@@ -53,7 +53,7 @@ from megamoe_dsl.layouts.arith import select
 from megamoe_dsl.layouts.region import F32, U8, U64, Field, Region
 from megamoe_dsl.quant import tile_sm90
 from megamoe_dsl.sass.listing import disassemble
-from megamoe_dsl.schedule import DenseBlock, DenseOrder
+from megamoe_dsl.schedule.dense import DenseBlock, DenseOrder
 
 TILE_ROWS = 256
 MATH_WARPS, FIRST_MATH_WARP = 8, 4

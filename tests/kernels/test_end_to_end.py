@@ -15,7 +15,8 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
+from megamoe_dsl.schedule import fused_moe
+from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely, sample
 
 

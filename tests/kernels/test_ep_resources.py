@@ -73,7 +73,7 @@ def test_kernel_of_pairs_fits_the_chip(kind: str, preset: str, recipe: str, chan
     config = KINDS[kind](PRESETS[preset].problem(8192, recipe=recipe), arch_name="sm_100a", **changes)
     artifact = compile_fitting(f"{preset}, {kind}, {recipe}", config, SMEM_BYTES)
     assert artifact.kernel.registers(config) == {}
-    assert config.num_stages >= 4 and config.tmem.allocated <= config.arch.tmem_columns
+    assert config.num_stages >= 4 and config.gemm.tmem.allocated <= config.arch.tmem_columns
     check_resident(config, config.num_sms)
 
 

@@ -16,7 +16,8 @@ from megamoe_dsl.kernels.moe.layouts.tile import DISPATCH_WARPS
 from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
+from megamoe_dsl.schedule import fused_moe
+from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely, sample
 
 

@@ -15,7 +15,7 @@ from megamoe_dsl.cases import Case
 from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
-from megamoe_dsl.schedule import FusedMoeOrder
+from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely
 
 PULLS, LOADS = {Activity.COUNT, Activity.WAIT_COUNTS, Activity.PULL, Activity.CLEAN}, {Activity.WAIT_COUNTS, Activity.LOAD}

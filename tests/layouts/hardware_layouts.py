@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megamoe_dsl.hardware.atoms import COLUMNS, QUARTER, swizzle_atom, utccp_atom
 from megamoe_dsl.hardware.bank_conflicts import REQUEST_BYTES
 from megamoe_dsl.hardware.fragments import WINDOW, core_matrix, repeat_values, tmem_16x256b
-from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES, swizzle_atom
-from megamoe_dsl.hardware.scale_factors import COLUMNS, QUARTER, SCALES_PER_WORD, SF_ATOM_ROWS, utccp_atom
+from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES
+from megamoe_dsl.hardware.scale_factors import SCALES_PER_WORD, SF_ATOM_ROWS
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR
 from megamoe_dsl.layouts.algebra import ComposedLayout, Layout, composition, join, logical_product
 from megamoe_dsl.layouts.arith import Int
 
@@ -135,3 +137,8 @@ def utccp_row_inverse(word: Int) -> Int:
 def fewest_wavefronts(addresses: Sequence[int], width: int) -> int:
     """The least that the number of requests allows."""
     return -(-len(addresses) // (REQUEST_BYTES // width))
+
+
+def combine_channels(chunk: int) -> Layout:
+    """(lane, (element, vector)) -> channel of the chunk; element + 8 * vector is the index of the lane's FP32 sum (combine_plan.py)."""
+    return Layout((LANES, (VECTOR, chunk // (VECTOR * LANES))), (VECTOR, (1, VECTOR * LANES)))

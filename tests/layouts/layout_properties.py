@@ -124,22 +124,23 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         assert may_overlap or not overlap(*spans), (a, b)
     assert not any(region[name].lifetimes for name in always)
 
-    stages, groups, warps, block_m = plan.num_stages, plan.epilogue_warpgroups, 4 * plan.epilogue_warpgroups, plan.block_m
-    k, bits = plan.k_block.channels, plan.tokens.element_bits
+    config, problem = plan.config, plan.config.problem
+    stages, groups, warps, block_m = plan.num_stages, config.epilogue_warpgroups, 4 * config.epilogue_warpgroups, config.block_m
+    k, bits = config.k_block.channels, problem.formats.activations.element_bits
     span = k * bits // 8  # of a row in a stage, of weights too: of E4M3 tokens theirs are unpacked
     sf_bytes = k // 128 * 4 * (-(-block_m // 128) * 128)
-    store_tile = max(2 * plan.store_block_m * 64, plan.store_block_m * 128 * 2)
+    store_tile = max(2 * config.store_block_m * 64, config.store_block_m * 128 * 2)
     for name, count, least, alignment in [
         ("weights", stages, 128 * span, 1024),
         ("tokens", stages, block_m // 2 * span, 1024),
         ("cd", groups, store_tile, 1024),
         ("sfa", stages, sf_bytes, 128),
         ("sfb", stages, k // 128 * 512, 128),
-        ("pull", 4, plan.hidden * bits // 8, 128),
-        ("expert_count", plan.num_experts, 4, 4),
+        ("pull", 4, problem.hidden * bits // 8, 128),
+        ("expert_count", problem.num_experts, 4, 4),
         ("combine_slots", warps, plan.combine.slots * plan.combine.slot_bytes, 16 if plan.combine.row.scaled else 128),
-        ("amax", groups, 4 * plan.store_block_m * 4, 16),
-        ("expert_table", plan.experts_per_rank + 1, 8, 8),
+        ("amax", groups, 4 * config.store_block_m * 4, 16),
+        ("expert_table", problem.experts_per_rank + 1, 8, 8),
     ]:
         assert region[name].field.shape[0] == count, name
         offsets = [region.offset(name, i) for i in range(count)]
@@ -148,8 +149,8 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
     for row in plan.barriers:
         placement = region[f"{row.name}_barrier"]
         assert placement.offset % 8 == 0 and placement.field.num_bytes == 8 * row.count
-    assert plan.token_transaction == block_m // 2 * span + sf_bytes
-    assert plan.weight_transaction == 128 * k * plan.k_block.weight_bits // 8 + k // 128 * 512
+    assert plan.stage.token_transaction == block_m // 2 * span + sf_bytes
+    assert plan.stage.weight_transaction == 128 * k * config.k_block.weight_bits // 8 + k // 128 * 512
     assert plan.num_bytes == region.size
 
 

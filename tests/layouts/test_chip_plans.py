@@ -12,13 +12,15 @@ from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.kernels.moe.layouts.combine_plan import BUDGET, LARGEST_CHUNK, CombinePlan
 from megamoe_dsl.kernels.moe.layouts.tile import NamedBarrier
-from megamoe_dsl.kernels.moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.kernels.moe.sm100.maps import tensor_maps
-from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan, barrier_table
+from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.testing import configs_sm100
 
-PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
+PLAN = Sm100Config(
+    Problem(7168, 2048, 256, 6, num_ranks=8), 128, lookahead=8, num_sms=148, store_block_m=32, epilogue_warpgroups=2, num_stages=7
+).smem
 
 
 @settings(max_examples=80)
@@ -82,16 +84,16 @@ def test_transactions_are_what_the_boxes_bring(config):
     """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows as they are in memory and theirs."""
     plan, k = config.smem, config.block_k
     token_bytes, weight_bytes = {"fp8xfp4": (k, k // 2), "mxf4xmxf4": (k // 2, k // 2), "mxfp8xmxfp8": (k, k)}[config.problem.recipe]
-    assert plan.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
-    assert plan.weight_transaction == 128 * weight_bytes + k // 128 * 4 * 128
+    assert plan.stage.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
+    assert plan.stage.weight_transaction == 128 * weight_bytes + k // 128 * 4 * 128
     maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         brought = [one.transaction_bytes for one in maps[phase : phase + 4]]
-        assert [sum(brought[:2]), sum(brought[2:])] == [plan.token_transaction, plan.weight_transaction]
+        assert [sum(brought[:2]), sum(brought[2:])] == [plan.stage.token_transaction, plan.stage.weight_transaction]
         boxes = [one.box_bytes for one in maps[phase : phase + 4]]
         places = [plan.region[name].field for name in ("tokens", "sfa", "weights", "sfb")]
         assert all(box <= place.strides[0] for box, place in zip(boxes, places, strict=True))
-    assert 2 * (plan.token_transaction + plan.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
+    assert 2 * (plan.stage.token_transaction + plan.stage.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
 
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
@@ -120,13 +122,6 @@ def test_tmem_plan_without_scales(block_m, consumers, accumulators):
 def test_tmem_overflow():
     with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
         _ = Sm100TmemPlan(256).allocated
-
-
-@settings(max_examples=80)
-@given(st.integers(2, 12), st.integers(1, 8), st.sampled_from((1, 2)))
-def test_barrier_table(num_stages, dispatch_warps, groups):
-    rows = barrier_table(num_stages=num_stages, work_tiles=2, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
-    check_barrier_table(rows, num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warpgroups=groups)
 
 
 @settings(max_examples=80)

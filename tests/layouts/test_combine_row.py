@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hardware_layouts import fewest_wavefronts
+from hardware_layouts import combine_channels, fewest_wavefronts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.hardware.bank_conflicts import wavefronts
-from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan, CombineRow, combine_channels, vector_address
+from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan, CombineRow, vector_address
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.work import Load, count_work
 from megamoe_dsl.layouts.region import U8

@@ -5,7 +5,17 @@ import os
 import numpy as np
 import pytest
 from gate_up import gate_up_rows
-from hardware_layouts import accumulators, k_step, load_columns, operand_tile, pool_scales, scale_bytes, stmatrix_b16, weight_scales
+from hardware_layouts import (
+    accumulators,
+    combine_channels,
+    k_step,
+    load_columns,
+    operand_tile,
+    pool_scales,
+    scale_bytes,
+    stmatrix_b16,
+    weight_scales,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +43,7 @@ from megamoe_dsl.hardware.k_block import BYTE_VALUES, PLAIN_VALUES, packed_value
 from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES
 from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR, CombinePlan, combine_channels, vector_address
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
@@ -304,7 +314,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     for name in ("weights", "tokens"):
         assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
     assert plan.weight_bytes == operand_tile(BLOCK_N, span).size
-    assert plan.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
+    assert plan.stage.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
     assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * (1 if config.mma.name == "mxf8f6f4" else 0.5)
 
 

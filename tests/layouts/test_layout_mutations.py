@@ -19,18 +19,21 @@ from layout_properties import (
     check_views,
 )
 
+from megamoe_dsl.blocks.sm100.pair_stage import PairStage
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.hardware.scale_factors import utccp_row
 from megamoe_dsl.hardware.swizzle import SW128
 from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks, pool_tokens
-from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan, barrier_table
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
 
 caught = pytest.raises(AssertionError)
-PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
-TABLE = {"num_stages": 5, "work_tiles": 2, "dispatch_warps": 4, "epilogue_warps": 8}
-FACTS = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warpgroups": 2}
+PLAN = Sm100Config(
+    Problem(7168, 2048, 256, 6, num_ranks=8), 128, lookahead=8, num_sms=148, store_block_m=32, epilogue_warpgroups=2, num_stages=7
+).smem
+FACTS = {"num_stages": 7, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 
 
 # --- regions
@@ -110,10 +113,16 @@ def test_broken_smem_plan(change):
         check_smem_plan(BrokenPlan(**vars(replace(PLAN)), change=change))
 
 
-class WrongBytes(Sm100SmemPlan):
+class WrongStage(PairStage):
     @property
     def token_transaction(self):
         return super().token_transaction - 512
+
+
+class WrongBytes(Sm100SmemPlan):
+    @property
+    def stage(self):
+        return WrongStage(**vars(super().stage))
 
 
 def test_broken_transaction():
@@ -155,10 +164,10 @@ def test_broken_tmem_plan(plan, block_m):
 
 
 # --- barriers
-@pytest.mark.parametrize("name", [row.name for row in barrier_table(**TABLE)])
+@pytest.mark.parametrize("name", [row.name for row in PLAN.barriers])
 @pytest.mark.parametrize("change", ["count", "arrivals", "leader_only", "missing"])
 def test_broken_barrier_table(name, change):
-    rows = barrier_table(**TABLE)
+    rows = PLAN.barriers
     check_barrier_table(rows, **FACTS)
     mutate = {
         "count": lambda row: [replace(row, count=row.count + 1)],

@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
+from hardware_layouts import combine_channels
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, CombineRow, combine_channels
+from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, CombineRow
 from megamoe_dsl.kernels.moe.layouts.smem_plan import RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS

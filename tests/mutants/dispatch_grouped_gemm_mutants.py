@@ -144,7 +144,7 @@ MUTANTS = (
         "gemm.cta_rank >= 0",
         (f"{RUNS}::test_two_ranks",),
     ),
-    of_pairs("scales of rows lie in the order of rows", "wrong base", "PairGemm.scale_row", "utccp_row(row)", "row"),
+    of_pairs("scales of rows lie in the order of rows", "wrong base", "PAIRS", "scale_row=utccp_row", "scale_row=lambda row: row"),
     of_pairs(
         "a pair's rows are not waited for",
         "missing order",

@@ -174,7 +174,7 @@ PACKED_MUTANTS = (
     mutant(
         "a decoded stage is full when all but one of the decode warps have written it",
         "off by one",
-        "sm90_barrier_table",
+        "Sm90SmemPlan.barriers",
         "1 + decode_warps",
         "decode_warps",
         OF_128,
@@ -268,7 +268,7 @@ PACKED_MUTANTS = (
     mutant(
         "a stage is free when the math warps of one CTA have read it",
         "off by one",
-        "sm90_barrier_table",
+        "Sm90SmemPlan.barriers",
         'MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps")',
         'MBarrier("empty", num_stages, math_warps, "every math warp of the cluster", "", "token loader and decode warps")',
         IN_PAIRS,
@@ -276,7 +276,7 @@ PACKED_MUTANTS = (
     mutant(
         "a place of the deal is free before the second CTA's warp that stores has read it",
         "off by one",
-        "sm90_barrier_table",
+        "Sm90SmemPlan.barriers",
         "cluster - 1 if decode_warps else 0",
         "0",
         IN_PAIRS,

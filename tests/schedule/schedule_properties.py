@@ -9,7 +9,7 @@ from itertools import pairwise, zip_longest
 
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.schedule import Block
+from megamoe_dsl.schedule.fused_moe import Block
 
 Config = Sm100Config | Sm90Config
 

@@ -25,7 +25,8 @@ from drawn_routings import token_counts
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule import FC1, FC2, Block, FusedMoeOrder, HostTable, Scheduler
+from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block, FusedMoeOrder, HostTable
+from megamoe_dsl.schedule.scheduler import Scheduler
 from megamoe_dsl.testing import configs_sm90, configs_sm100, problems
 
 SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12, max_ranks=2, max_tokens=16)

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ..layouts.arith import div
-from ..schedule import Scheduler
+from ..schedule.scheduler import Scheduler
 
 
 @dataclass(frozen=True)

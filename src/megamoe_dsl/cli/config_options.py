@@ -11,8 +11,8 @@ from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.sm90.config import Sm90Config, with_pool_rows
-from ..kernels.moe.sm100.config import Sm100Config
+from ..kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, with_pool_rows
+from ..kernels.moe.sm100.config import TIERS
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import naming, option
 from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
@@ -40,7 +40,7 @@ OF_LAYERS = (
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
-SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
+SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts"; SM100_FACT
 
 from __future__ import annotations
 
-from ..layouts.algebra import ComposedLayout, Layout, swizzled
-from .swizzle import Swizzle
-
 CORE_ROWS = 8
 ROW_VALUES = 128  # E2M1 values of an unpacked row
 ROW_BYTES = 128
@@ -18,8 +15,3 @@ OPERAND_ALIGNMENT = 1024
 """Bytes: of SW128 operands, eight rows of 128 bytes."""
 MMA_K_BYTES = 32
 """Bytes of K that one MMA takes."""
-
-
-def swizzle_atom(span: int) -> ComposedLayout:
-    """(row, byte) -> byte of the 8-row block that a swizzle of `span` bytes permutes."""
-    return swizzled(Swizzle(span), Layout((CORE_ROWS, span), (span, 1)))

@@ -7,7 +7,6 @@ UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen0
 
 from __future__ import annotations
 
-from ..layouts.algebra import Layout, composition, identity, row_major
 from ..layouts.arith import Int
 
 SF_ATOM_ROWS = 128  # UTCCP moves scales in atoms of 128 rows
@@ -26,17 +25,3 @@ def utccp_row(row: Int) -> Int:
 def pool_sf_row(pool_block: Int, row_in_block: Int, sf_block_m: int) -> Int:
     """Word index of a pool row in an M-major pool scale buffer whose blocks take `sf_block_m` words each."""
     return pool_block * sf_block_m + utccp_row(row_in_block)
-
-
-QUARTER = 32  # lanes of a TMEM quarter; every quarter holds the same scales
-COLUMNS = SF_ATOM_ROWS // QUARTER
-
-
-def utccp_source() -> Layout:
-    """(lane, column) -> word: tcgen05.cp.32x128b reads 16 bytes a lane, one after another."""
-    return row_major(QUARTER, COLUMNS)
-
-
-def utccp_atom() -> Layout:
-    """Row -> word of an atom: the row's place in TMEM, counted in the order in which UTCCP reads its source."""
-    return composition(utccp_source(), identity(SF_ATOM_ROWS))

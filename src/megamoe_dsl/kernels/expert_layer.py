@@ -30,7 +30,7 @@ class LayerConfigs(NamedTuple):
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:
-    return GatherGemmKernel() if isinstance(problem, GatherGemmProblem) else GemmKernel()
+    return GatherGemmKernel() if problem.of_experts else GemmKernel()
 
 
 @dataclass(frozen=True)

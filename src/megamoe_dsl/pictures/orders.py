@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..hardware.atoms import COLUMNS, QUARTER, swizzle_atom, utccp_atom, utccp_source
 from ..hardware.bank_conflicts import wavefronts
-from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
-from ..hardware.scale_factors import COLUMNS, QUARTER, utccp_atom, utccp_source
+from ..hardware.operand_tile import CORE_ROWS
 from ..hardware.swizzle import CHUNK
 from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd

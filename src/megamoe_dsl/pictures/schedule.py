@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..schedule import FC1, Block
+from ..schedule.fused_moe import FC1, Block
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.arith import ceil_div
-from ..schedule import Block, FusedMoeOrder, Scheduler
+from ..schedule.fused_moe import Block, FusedMoeOrder
+from ..schedule.scheduler import Scheduler
 from .server import Floats, Ints
 
 

@@ -21,7 +21,7 @@ from ...device.memory import fence_async_global, reduce_add_u32, reduce_add_u64,
 from ...device.sync import Equals32, Equals64, spin
 from ...device.warp import ballot
 from ...layouts.arith import select
-from ...schedule import FC1
+from ...schedule.fused_moe import FC1
 from .context import Context
 from .layouts.watchdog import Wait
 from .table import as_signed64

@@ -9,7 +9,7 @@ from cutlass import Int64
 
 from ...device.cast import fma
 from ...device.memory import load_f32, load_f32x2
-from ...schedule import FC1
+from ...schedule.fused_moe import FC1
 from .arguments import BiasedArguments
 from .context import Context
 from .layouts.tile import TILE_ROWS

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, Self
 
@@ -17,7 +18,8 @@ from ...hardware.operand_tile import BLOCK_K
 from ...hardware.tmem import TmemPlan
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
-from ...schedule import FusedMoeOrder, RingOrder
+from ...schedule.fused_moe import FusedMoeOrder
+from ...schedule.ring import RingOrder
 from ...tuned import Entry, Share, tuned_table
 from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
@@ -46,27 +48,37 @@ class MegaMoeConfig(ABC):
     lookahead   experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
+
+    Kernels and the schedule also ask an architecture's configuration for
+
+    group_m             token blocks that the schedule takes together
+    maps_per_linear     tensor maps from one of Linear1 to that of Linear2 (maps.py)
+    alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
+    fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
+    sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
     """
 
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
-    tiles: ClassVar[tuple[int, ...]]
+    plan: ClassVar[type[SmemPlan]]
     group_m: ClassVar[int]
-    """Token blocks that the schedule takes together."""
     maps_per_linear: ClassVar[int]
-    """Tensor maps from one of Linear1 to that of Linear2 (maps.py)."""
 
     problem: Problem
     block_m: int
     lookahead: int
     num_sms: int
     num_stages: int = 0
+    trace: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
         self.require_recipe(self.problem)
         require_integers(self, "block_m", "lookahead", "num_sms", "num_stages")
-        require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
+        tiles = self.tiles_of(self.problem)
+        require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)} for {self.problem.recipe}")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         local = self.problem.experts_per_rank
         require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
         self.check_fields()
@@ -101,8 +113,7 @@ class MegaMoeConfig(ABC):
         cls.require_recipe(problem)
         expected, block_m = problem.expected_tokens_per_expert(num_tokens), overrides.get("block_m")
         if block_m is not None:
-            tiles = list(cls.tiles_of(problem))
-            require(block_m in tiles, "block_m", block_m, f"one of {tiles}")
+            require(block_m in cls.tiles_of(problem), "block_m", block_m, f"one of {list(cls.tiles_of(problem))}")
         chosen = heuristics(problem, expected, block_m, num_sms)
         if gpu is not None and block_m is None:
             share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
@@ -150,9 +161,9 @@ class MegaMoeConfig(ABC):
         """Per thread, of each role."""
 
     @property
-    @abstractmethod
     def linear_registers(self) -> RegisterBudget:
         """Registers of loaders and epilogue in a launch of Linear1 or Linear2 alone, which have what dispatch has here."""
+        return replace(self.registers, dispatch=0)
 
     @property
     def dispatch_warps(self) -> int:
@@ -194,27 +205,8 @@ class MegaMoeConfig(ABC):
 
     @property
     @abstractmethod
-    def trace(self) -> bool:
-        """Whether warps leave stamps of what they were doing."""
-
-    @property
-    @abstractmethod
     def blocks_per_fetch(self) -> int:
         """Blocks of the schedule that a cluster takes at a time."""
-
-    @property
-    @abstractmethod
-    def alternating_groups(self) -> int:
-        """Epilogue warpgroups that take alternate tiles; 1 where every one works on every tile."""
-
-    @property
-    @abstractmethod
-    def fc2_parts(self) -> int:
-        """Parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)."""
-
-    @abstractmethod
-    def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
-        """Word index of a pool row in the M-major scale buffers."""
 
     @property
     def ring_blocks(self) -> int:
@@ -288,20 +280,14 @@ class MegaMoeConfig(ABC):
         """Columns of a CTA's tensor memory, where there is any."""
         return None
 
-    @property
-    def plan_shape(self) -> tuple[int, int, int, int, int]:
-        """The first fields of every SMEM plan."""
-        p = self.problem
-        return p.num_experts, p.experts_per_rank, p.hidden, p.topk, self.block_m
-
-    @property
-    @abstractmethod
+    @cached_property
     def smem(self) -> SmemPlan:
         """The plan of a CTA's shared memory."""
+        return self.smem_plan(self.num_stages)
 
-    @abstractmethod
     def smem_plan(self, num_stages: int) -> SmemPlan:
         """The plan of a ring of this depth."""
+        return self.plan(self, num_stages)
 
     # --- the layer in a launch per stage (unfused/)
     @abstractmethod
@@ -315,9 +301,9 @@ class MegaMoeConfig(ABC):
 
 def require_whole_tiles(problem: Problem, what: str) -> None:
     """Hidden and intermediate of whole tiles, for kernels that have no place for less.  Raises `ConfigError`."""
-    for field, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
-        value = getattr(problem, field)
-        require(value % step == 0, f"problem.{field}", value, f"a multiple of {step} {what}")
+    for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
+        value = getattr(problem, name)
+        require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
 
 
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:
@@ -330,5 +316,5 @@ def no_room_for_a_ring(problem: Problem, plan: SmemPlan) -> ConfigError:
     """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
     taken = {place.field.name: place.field.num_bytes for place in plan.region}
     rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
-    field, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
-    return ConfigError(f"problem.{field}", value, "small enough to leave SMEM for two stages")
+    name, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
+    return ConfigError(f"problem.{name}", value, "small enough to leave SMEM for two stages")

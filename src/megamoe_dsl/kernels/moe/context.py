@@ -16,7 +16,7 @@ from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
-from ...schedule import FC1, FC2
+from ...schedule.fused_moe import FC1, FC2
 from .layouts.combine_plan import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait

@@ -24,9 +24,9 @@ from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import inclusive_sum, shuffle, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule import Order
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
 from ...schedule.ring import RingOrder, RingPlan
+from ...schedule.scheduler import Order
 from .context import Context
 from .layouts.watchdog import Wait
 

@@ -12,20 +12,16 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
-from ....hardware.tmem import TmemPlan
-from ....layouts.arith import Int
 from ....problem import Problem
 from ....target import Target
-from ..config import require_whole_tiles
+from ..config import RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import CombinePlan
-from .gemm_part import GemmPart, PairGemm, WarpgroupGemm
+from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
-PARTS: dict[str, GemmPart] = {one.arch.name: one for one in (WarpgroupGemm(), PairGemm())}
-"""By architecture."""
 ROW_ALIGNMENT = 128
 MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
@@ -138,22 +134,13 @@ class EpConfig(ABC):
         return self.linear(self.problem)
 
     @cached_property
-    def gemm(self) -> Any:
+    def gemm(self) -> GroupedGemm:
         """The GEMM as its roles know it."""
         return self.part.gemm(self, self.num_stages)
 
     @abstractmethod
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver."""
-
-    def scale_row(self, row: Int) -> Int:
-        """Where a row's scales lie among those of all rows."""
-        return self.part.scale_row(row)
-
-    @property
-    def tmem(self) -> TmemPlan | None:
-        """Columns of a CTA's tensor memory."""
-        return self.part.tmem(self.gemm)
 
     # --- threads and registers
     @property
@@ -162,25 +149,23 @@ class EpConfig(ABC):
 
     @property
     def math_warps(self) -> int:
-        return self.part.math_warps(self.gemm)
+        """Warps that have sums of a tile."""
+        return self.gemm.num_threads // 32 - LOADER_WARPS
 
     @property
     def num_threads(self) -> int:
-        return 32 * self._warps(self.gemm)
-
-    def _warps(self, gemm: Any) -> int:
-        return LOADER_WARPS + self.part.math_warps(gemm) + COMMUNICATION_WARPS
+        return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> Any:
-        """Per thread: of the communication warps, of the loaders, of those that multiply; None where all keep what they begin with."""
+    def registers(self) -> RegisterBudget:
+        """Per thread: of the communication warps, of the loaders, of those that multiply; 0 where all keep what they begin with."""
         return self.part.registers
 
     @property
     def register_total(self) -> int:
         """Registers of all threads of a CTA."""
         budget = self.registers
-        if budget is None:
+        if not budget.loader:
             return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
         return 32 * (COMMUNICATION_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.math_warps * budget.epilogue)
 
@@ -191,7 +176,8 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         gemm = self.part.gemm(self, 2)  # not `gemm`, whose depth is not known yet
-        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=self._warps(gemm) if self.trace else 0)
+        warps = gemm.num_threads // 32 + COMMUNICATION_WARPS
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:
@@ -319,8 +305,8 @@ class GemmCombineConfig(EpConfig):
 
     @property
     def tile_warps(self) -> int:
-        """Warps that have a part of a tile's results."""
-        return self.part.tile_warps(self)
+        """Warps that store a part of one tile's results, in all CTAs that have the tile together."""
+        return self.math_warps * (self.gemm.cluster // self.gemm.blocks_per_fetch)
 
     @property
     def part_bytes(self) -> int:

@@ -158,7 +158,7 @@ def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
     mask = places.mask
     while mask != 0:
         row = shuffle(places.rows, lowest_bit(mask))
-        scale_row = ctx.config.scale_row(row)
+        scale_row = ctx.config.part.scale_row(row)
         for i, (word, scale) in enumerate(scales):
             if lane + 32 * i < count:
                 store_u32(ctx.at("fc1_sf", word, scale_row), scale)

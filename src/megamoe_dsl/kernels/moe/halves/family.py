@@ -22,7 +22,8 @@ from .arguments import (
     TracedDispatchGemmArguments,
     TracedGemmCombineArguments,
 )
-from .config import PARTS, DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .gemm_part import PARTS
 from .layouts.symmetric import symmetric_buffer
 from .tables_config import RoutingTablesConfig
 
@@ -35,6 +36,12 @@ class EpKernel(Kernel):
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     resident = True
+    argument_types: ClassVar[tuple[type[Any], type[Any]]]
+    """Those of the kernel, and of one that is traced."""
+
+    def arguments_type(self, config: EpConfig) -> type[Any]:
+        """A traced kernel has one more."""
+        return self.argument_types[config.trace]
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """The configuration for the target's SMs.  Raises `ConfigError`."""
@@ -71,30 +78,26 @@ class EpKernel(Kernel):
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
         order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
-        found = [("tile", config.part.tile(config)), order, *super().facts(config), ("stages", config.num_stages)]
+        found = [config.gemm.facts()[0][0], order, *super().facts(config), ("stages", config.num_stages)]
         budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
         return [*found, ("register budgets", budgets)] if budgets else found
 
     def registers(self, config: EpConfig) -> Mapping[str, int]:
         """Per thread of each group of warps; on SM100 they keep what they begin with."""
         budget = config.registers
-        if budget is None:
-            return {}
-        return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
+        return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue} if budget.loader else {}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
-        return config.tmem
+        return config.gemm.tmem
 
     def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
-        fields: list[MapFields] = config.gemm.maps(config.gemm_arguments(args))
-        return fields
+        return config.gemm.maps(config.gemm_arguments(args))
 
     def map_names(self, config: EpConfig) -> Sequence[str]:
-        names: tuple[str, ...] = config.gemm.map_names
-        return names
+        return config.gemm.map_names
 
 
 class DispatchGroupedGemmKernel(EpKernel):
@@ -102,10 +105,7 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     name = "dispatch_grouped_gemm"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, DispatchGemmConfig)
-
-    def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
-        """A traced kernel has one more."""
-        return TracedDispatchGemmArguments if config.trace else DispatchGemmArguments
+    argument_types = (DispatchGemmArguments, TracedDispatchGemmArguments)
 
 
 class GroupedGemmCombineKernel(EpKernel):
@@ -113,10 +113,7 @@ class GroupedGemmCombineKernel(EpKernel):
 
     name = "grouped_gemm_combine"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, GemmCombineConfig)
-
-    def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
-        """A traced kernel has one more."""
-        return TracedGemmCombineArguments if config.trace else GemmCombineArguments
+    argument_types = (GemmCombineArguments, TracedGemmCombineArguments)
 
 
 class RoutingTablesKernel(Kernel):

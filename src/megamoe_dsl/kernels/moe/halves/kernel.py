@@ -63,7 +63,7 @@ def communicates(config: EpConfig) -> WarpRole:
     def communicate(gemm: Any, warp: Any) -> None:
         run(gemm.ep, Group(COMMUNICATION_BARRIER, 32 * COMMUNICATION_WARPS, cute.arch.thread_idx()[0] - 32 * first))
 
-    return WarpRole("communication", None, communicate, config.registers.dispatch if config.registers else 0)
+    return WarpRole("communication", None, communicate, config.registers.dispatch)
 
 
 def math_group(config: EpConfig) -> Group:

@@ -13,6 +13,7 @@ from ....layouts.region import U8, U32, U64, Field, Region
 from ..layouts.combine_plan import CombinePlan
 
 COMMUNICATION_WARPS = 4
+WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class DispatchPlan(EpSmemPlan):
 
     @property
     def slot_barrier(self) -> MBarrier:
-        return pull_barrier(COMMUNICATION_WARPS * self.pull_slots)
+        return MBarrier("pull", COMMUNICATION_WARPS * self.pull_slots, 1, WARP, "one chunk of a token row", WARP)
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,4 @@ class CombineSmemPlan(EpSmemPlan):
     @property
     def slot_barrier(self) -> MBarrier:
         """One for each set of slots."""
-        return combine_barrier(COMMUNICATION_WARPS * self.combine.sets)
-
-
-def pull_barrier(chunks: int) -> MBarrier:
-    """A barrier for each chunk that the communication warps have on their way together."""
-    return MBarrier("pull", chunks, 1, "the communication warp", "one chunk of a token row", "the communication warp")
-
-
-def combine_barrier(sets: int) -> MBarrier:
-    """A barrier for each set of slots that the communication warps have together."""
-    return MBarrier("combine", sets, 1, "the communication warp", "one piece of a token's top-k results", "the communication warp")
+        return MBarrier("combine", COMMUNICATION_WARPS * self.combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)

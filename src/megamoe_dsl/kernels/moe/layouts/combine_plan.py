@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....layouts.algebra import Layout
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
 from ....recipe import BF16, BITS, COMBINE, Format
 from .tile import TILE_ROWS
@@ -95,13 +94,8 @@ class CombinePlan:
         return self.sets * self.topk + self.sum_slots
 
 
-def combine_channels(chunk: int) -> Layout:
-    """(lane, (element, vector)) -> channel of the chunk; element + 8 * vector is the index of the lane's FP32 sum."""
-    return Layout((LANES, (VECTOR, chunk // (VECTOR * LANES))), (VECTOR, (1, VECTOR * LANES)))
-
-
 def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
-    """Address of a lane's vector in a slot with `value_bytes` per channel: combine_channels(chunk)(lane, (0, vector))."""
+    """Address of a lane's vector in a slot with `value_bytes` per channel: the lane has channels [256 vector + 8 lane, + 8)."""
     return slot + lane * (value_bytes * VECTOR) + vector * (value_bytes * VECTOR * LANES)
 
 

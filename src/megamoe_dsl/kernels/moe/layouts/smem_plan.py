@@ -4,70 +4,45 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import ceil_div
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
-from ....recipe import BF16, COMBINE, Format
 from .combine_plan import CombinePlan
-from .tile import DISPATCH_WARPS
 
 
 @dataclass(frozen=True)
 class SmemPlan(ABC):
-    """Byte plan of a CTA's SMEM; `region` has every field.
+    """Byte plan of a CTA's SMEM with a ring of `num_stages`; `region` has every field.
 
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (combine_plan.py); takes the place of `main`
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
 
-    `results` is the format of what combine sums.
+    pull_slots  chunks of a row that a dispatch warp holds at a time
     """
 
-    num_experts: int
-    experts_per_rank: int
-    hidden: int
-    topk: int
-    block_m: int
-    num_stages: int
-    results: Format = field(kw_only=True, default=COMBINE[BF16])
-
-    # --- what differs
     work_tiles: ClassVar[int]
     """Places of the queue of tiles (device/tile_queue.py)."""
 
+    config: Any
+    num_stages: int
+    pull_slots: int = 1
+
+    # --- what differs
     @property
     @abstractmethod
-    def epilogue_warps(self) -> int:
-        """Warps that finish tiles and combine."""
-
-    @property
-    def dispatch_warps(self) -> int:
-        return DISPATCH_WARPS
+    def tile_fields(self) -> tuple[Field, ...]:
+        """The ring of operands and scales, and `cd`, where epilogues put their tiles together."""
 
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
         """Bytes of a stage's weights."""
-
-    @property
-    @abstractmethod
-    def token_bytes(self) -> int:
-        """Bytes of a stage's tokens."""
-
-    @property
-    @abstractmethod
-    def scales(self) -> tuple[Field, ...]:
-        """Fields of the ring's scales."""
-
-    @property
-    @abstractmethod
-    def staging(self) -> Field:
-        """cd: where epilogues put their tiles together."""
 
     @property
     @abstractmethod
@@ -79,20 +54,10 @@ class SmemPlan(ABC):
     def pull_chunk(self) -> int:
         """Bytes of a token row that one bulk copy moves."""
 
-    @property
-    @abstractmethod
-    def pull_slots(self) -> int:
-        """Chunks of a row that a dispatch warp holds at a time."""
-
     @cached_property
     @abstractmethod
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-
-    @property
-    def more_operands(self) -> tuple[Field, ...]:
-        """Fields that the architecture adds to the ring."""
-        return ()
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
@@ -101,54 +66,48 @@ class SmemPlan(ABC):
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
-        """Fields that the architecture adds to the tail, after the mbarriers."""
-        return ()
+        """Fields that come after the mbarriers.  trace_count: stamps so far of each traced warp."""
+        return (Field("trace_count", (self.config.num_threads // 32 if self.config.trace else 0,), U32),)
 
     # --- what is the same
     @property
     def combine(self) -> CombinePlan:
         """Slots of the epilogue warps while they combine."""
-        return CombinePlan(self.hidden, self.topk, self.epilogue_warps, self.results)
+        problem = self.config.problem
+        return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
 
     @cached_property
     def region(self) -> Region:
         """All fields: main and combine in the same place, then tail."""
         main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
         combine = Region.stack("combine", self.combine_slots)
-        tables, barriers = (self.expert_table, *self.before_barriers, self.work_tile_words), (*self.barrier_fields, *self.after_barriers)
-        tail = Region.stack("tail", self.maxima, *tables, *barriers)
+        tables = (self.expert_table, *self.before_barriers, self.work_tile_words)
+        tail = Region.stack("tail", self.maxima, *tables, *fields_of(self.barriers), *self.after_barriers)
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
 
-    @property
-    def tile_fields(self) -> tuple[Field, ...]:
-        stages = self.num_stages
-        weights = Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT)
-        tokens = Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT)
-        return (weights, tokens, *self.more_operands, self.staging, *self.scales)
+    def operand(self, name: str, num_bytes: int) -> Field:
+        """A field of the ring that TMA and tensor cores share."""
+        return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
 
     @property
     def dispatch_fields(self) -> tuple[Field, ...]:
         """Slots of a row for each warp that pulls, and counts of tokens."""
-        pull = Field("pull", (self.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
-        return (pull, Field("expert_count", (self.num_experts,), U32))
+        pull = Field("pull", (self.config.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
+        return (pull, Field("expert_count", (self.config.problem.num_experts,), U32))
 
     @property
     def combine_slots(self) -> Field:
-        return Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.slot_bytes), U8, 128)
+        return Field("combine_slots", (self.config.epilogue_warps, self.combine.slots, self.combine.slot_bytes), U8, 128)
 
     @property
     def expert_table(self) -> Field:
         """Tokens and first pool block of every local expert, and an entry more."""
-        return Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8)
+        return Field("expert_table", (self.config.problem.experts_per_rank + 1, 2), U32, 8)
 
     @property
     def work_tile_words(self) -> Field:
         """Four words per place of the queue of tiles."""
         return Field("work_tiles", (self.work_tiles, 4), U32, 16)
-
-    @property
-    def barrier_fields(self) -> tuple[Field, ...]:
-        return fields_of(self.barriers)
 
     @property
     def num_bytes(self) -> int:
@@ -168,20 +127,10 @@ def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
     return tuple(Field(f"{row.name}_barrier", (row.count,), U64) for row in barriers)
 
 
-class SizedPlan(Protocol):
-    """What the depth of a ring is chosen by."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the whole plan."""
-
-    def with_stages(self, num_stages: int) -> Self:
-        """The plan with a ring of another depth."""
-
-
 @lru_cache
-def deepest_ring(plan: SizedPlan, capacity: int) -> int:
-    """Cached, because a preset asks for every number of tokens and there are few plans."""
+def deepest_ring(plan: Any, capacity: int) -> int:
+    """Stages of the deepest ring of a plan within `capacity` bytes.  Cached, because a preset asks for every number of tokens and there are
+    few plans."""
     stages = 0
     while plan.with_stages(stages + 1).num_bytes <= capacity:
         stages += 1

@@ -6,7 +6,8 @@ this kernel's structure differs from the article's, the docstring says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, Self
 
@@ -119,19 +120,17 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
     block_k              channels of K of a stage: 128, or 256 of E2M1 activations; results have the same bits
-    trace                warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
-    tiles: ClassVar[tuple[int, ...]] = tuple(tier.block_m for tier in TIERS)
+    plan: ClassVar[type[Sm100SmemPlan]] = Sm100SmemPlan
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     maps_per_linear: ClassVar[int] = 4
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
     block_k: int = field(kw_only=True, default=BLOCK_K)
-    trace: bool = field(kw_only=True, default=False)
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
@@ -142,8 +141,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
             f"None, or at least {whole_pool(self.problem)}, on sm_100a",
         )
         require_integers(self, "store_block_m", "epilogue_warpgroups", "block_k")
-        tiles = self.tiles_of(self.problem)
-        require(self.block_m in tiles, "block_m", self.block_m, f"one of {tiles} for {self.problem.recipe}")
         passes = store_block_ms(self.problem)
         store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0
         allowed = " or ".join(map(str, passes))
@@ -151,7 +148,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         depths = block_ks(self.problem)
         require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require_num_sms(self.num_sms)
 
     @classmethod
@@ -186,10 +182,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         """Per thread, of each role; they depend on the number of local experts."""
         return choose_registers(self.problem.experts_per_rank)
 
-    @property
-    def linear_registers(self) -> RegisterBudget:
-        return replace(self.registers, dispatch=0)
-
     # --- tiles
     @property
     def alternating_groups(self) -> int:
@@ -218,24 +210,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
 
     # --- plans
-    @property
+    @cached_property
     def smem(self) -> Sm100SmemPlan:
-        return self.smem_plan(self.num_stages)
-
-    def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
-        return Sm100SmemPlan(*self.plan_shape, num_stages, **self.plan_fields)
-
-    @property
-    def plan_fields(self) -> dict[str, Any]:
-        """What the plan needs besides its shape and the depth of the ring."""
-        return {
-            "store_block_m": self.store_block_m,
-            "epilogue_warpgroups": self.epilogue_warpgroups,
-            "k_block": self.k_block,
-            "tokens": self.problem.formats.activations,
-            "trace_warps": self.num_threads // 32 if self.trace else 0,
-            "results": self.problem.formats.combine,
-        }
+        return self.plan(self, self.num_stages)
 
     @property
     def tmem(self) -> Sm100TmemPlan:

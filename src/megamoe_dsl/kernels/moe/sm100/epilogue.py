@@ -26,7 +26,7 @@ from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
 from ....layouts.activity import Activity, Role
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..context import Context

@@ -21,7 +21,7 @@ from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..arrival import part_mark, signal_part
 from ..bias import weights_of_pair
 from ..context import Context

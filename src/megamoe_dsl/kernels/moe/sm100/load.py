@@ -18,7 +18,7 @@ from ....blocks.trace import begin, detail_of, stamp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..arrival import wait_operands
 from ..context import Context
 from ..layouts.tile import TILE_ROWS
@@ -41,7 +41,8 @@ def load_tokens(ctx: Context):
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
-        tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, config.smem.token_transaction)
+        num_bytes = config.smem.stage.token_transaction
+        tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, num_bytes)
         stage = load.load_tokens(stage, tile, ctx.k_blocks(block))
         stamp(ctx, Activity.LOAD, detail_of(block))
         block, tiles = next_tile(tiles)
@@ -61,7 +62,7 @@ def load_weights(ctx: Context):
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
         rows = select(block.phase == FC1, Int32(config.fc1_n_blocks * TILE_ROWS), Int32(config.fc2_n_blocks * TILE_ROWS))
-        row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
+        row, num_bytes = block.expert * rows + channel, config.smem.stage.weight_transaction
         tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(block))

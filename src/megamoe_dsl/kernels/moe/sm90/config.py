@@ -8,6 +8,7 @@ Tile and order of tiles are those that were measured (tuned/) where a measured p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, Self
 
@@ -22,7 +23,7 @@ from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.pool import most_blocks
 from ..layouts.smem_plan import RowChunks
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
-from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns, warps_beside
+from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -46,6 +47,11 @@ def tiles_of(problem: Problem) -> tuple[int, ...]:
 def has_packed_weights(problem: Problem) -> bool:
     """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
     return problem.formats.weights.element == E2M1
+
+
+def most_columns(packed: bool) -> int:
+    """Tokens of the largest tile that has them as the wgmma's columns; with more of them `packed` weights are decoded first."""
+    return 64 if packed else MOST_COLUMNS
 
 
 def choose_block_m(problem: Problem, expected: float) -> int:
@@ -112,26 +118,21 @@ class Sm90Config(MegaMoeConfig):
 
     block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
     cluster  CTAs that work on neighboring tiles and fetch together what both need; 2 only with tiles of 128 tokens
-    trace    warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
-    tiles: ClassVar[tuple[int, ...]] = tuple(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
+    plan: ClassVar[type[Sm90SmemPlan]] = Sm90SmemPlan
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
     maps_per_linear: ClassVar[int] = 5
 
     cluster: int = 1
-    trace: bool = False
 
     def check_fields(self) -> None:
-        """At least two CTAs, a tile of the recipe, and a cluster that the shape allows.  Raises `ConfigError`."""
-        tiles = tiles_of(self.problem)
-        require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)}")
+        """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""
         require_integers(self, "cluster")
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
@@ -209,13 +210,13 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def dispatch_warps(self) -> int:
-        """Warps that exchange counts and pull tokens."""
-        return warps_beside(DISPATCH_WARPS, self.decoded)
+        """Half as many where a warpgroup decodes, so that they and the loaders are one warpgroup and a CTA has no more threads."""
+        return DISPATCH_WARPS // 2 if self.decoded else DISPATCH_WARPS
 
     @property
     def loader_warps(self) -> int:
         """Each with one thing to do, or two where there are fewer (sm90/kernel.py)."""
-        return warps_beside(LOADER_WARPS, self.decoded)
+        return LOADER_WARPS // 2 if self.decoded else LOADER_WARPS
 
     @property
     def decode_warps(self) -> int:
@@ -251,24 +252,13 @@ class Sm90Config(MegaMoeConfig):
         return self.fc1_n_blocks
 
     # --- plans
-    @property
+    @cached_property
     def smem(self) -> Sm90SmemPlan:
         """With as many pull slots as fit beside the ring and as a row has chunks."""
-        plan = self.smem_plan(self.num_stages)
-        chunks = RowChunks(plan.hidden, plan.pull_chunk).count
+        plan = self.plan(self, self.num_stages)
+        chunks = RowChunks(self.problem.hidden, plan.pull_chunk).count
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
-
-    def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
-        """The plan of a ring of `num_stages`, with two pull slots per dispatch warp."""
-        return Sm90SmemPlan(
-            *self.plan_shape,
-            num_stages,
-            cluster=self.cluster,
-            trace_warps=self.num_threads // 32 if self.trace else 0,
-            packed=self.packed,
-            results=self.problem.formats.combine,
-        )
 
     # --- the layer in a launch per stage
     def of_stage(self, linear: bool) -> Self:
@@ -278,8 +268,8 @@ class Sm90Config(MegaMoeConfig):
 
     def stage_plan(self, num_stages: int) -> Sm90SmemPlan:
         """A row's chunks all have a slot, up to `MOST_PULL_SLOTS`, and no warp stores tiles of Linear1."""
-        plan = self.smem_plan(num_stages)
-        return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)
+        plan = self.plan(self, num_stages)
+        return replace(plan, pull_slots=min(self.problem.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)
 
 
 LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)

@@ -23,7 +23,7 @@ from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, We
 from ....blocks.trace import begin, detail_of, stamp
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..arrival import wait_operands
 from ..context import Context
 from ..tile_scheduler import WorkTile, next_tile

@@ -33,7 +33,7 @@ from ....device.stage import Stage
 from ....device.warp import named_barrier
 from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
-from ....schedule import FC1, FC2
+from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context
 from ..layouts.tile import NamedBarrier

@@ -17,7 +17,7 @@ from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
-from ....schedule import FC1, Block
+from ....schedule.fused_moe import FC1, Block
 from ..arrival import part_mark, signal_part
 from ..context import Context
 from ..tile_scheduler import WorkTile, next_tile, schedule_tiles

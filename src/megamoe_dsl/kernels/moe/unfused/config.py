@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ....arch import Arch
 from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
-from ....problem import Problem
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
 from ..layouts.combine_plan import LANE_VECTOR
 from ..layouts.tile import LOADER_WARPS
@@ -60,18 +58,6 @@ class StageConfig:
     def part(self) -> LayerStage:
         """What the launch keeps of the fused kernel."""
         return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
-
-    @property
-    def problem(self) -> Problem:
-        return self.fused.problem
-
-    @property
-    def arch(self) -> Arch:
-        return self.fused.arch
-
-    @property
-    def num_sms(self) -> int:
-        return self.fused.num_sms
 
     @property
     def num_threads(self) -> int:

@@ -11,7 +11,7 @@ from cutlass import Int32
 
 from ....blocks.setup import shared_memory
 from ....recipe import BF16, COMBINE
-from ....schedule import FC1
+from ....schedule.fused_moe import FC1
 from ..context import Context
 from ..layouts.combine_plan import CombineRow
 from ..results import Bf16Results

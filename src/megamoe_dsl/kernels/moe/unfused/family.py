@@ -42,7 +42,7 @@ class StageKernel(Kernel):
         return self.stage.name in ("dispatch", "combine")
 
     def has(self, config: object) -> bool:
-        return isinstance(config, StageConfig) and config.stage == self.stage.name
+        return super().has(config) and getattr(config, "stage", None) == self.stage.name
 
     def choices(self, arch: Arch) -> set[str]:
         """Fields of the fused kernel's configuration; `num_stages` is the stage's own."""

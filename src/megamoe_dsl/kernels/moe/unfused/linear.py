@@ -17,7 +17,8 @@ import cutlass.cute as cute
 from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.packed_share import PackedShare
 from ....device.ring import Ring
-from ....schedule import Block, GroupedOrder
+from ....schedule.fused_moe import Block
+from ....schedule.grouped import GroupedOrder
 from ..sm90.bias import with_bias
 from ..sm90.math import epilogue_of
 from ..table import SharedTable, fill_table, start_walk

@@ -11,7 +11,7 @@ from typing import Any
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
-from ....schedule import FC1, FC2
+from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig
 from ..layouts.pool import pool_tokens
 from ..layouts.smem_plan import SmemPlan, deepest_ring, fields_of
