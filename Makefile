@@ -52,6 +52,7 @@ pictures: $(INSTALLED)
 	while read what options; do \
 		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
 	$(BIN)/python tests/draw_structure.py docs/pictures/structure.svg
+	$(BIN)/python bench/draw_results.py docs/pictures/results.svg
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process

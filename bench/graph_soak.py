@@ -49,6 +49,10 @@ ALONE = 0.5
 """The part of the time in which cases run alone."""
 
 
+NOTHING = {"streams": 0, "seconds": 0.0, "launches": 0, "graph_replays": 0, "single_calls": 0, "unequal_elements": None, "by_kernel": {}}
+"""What a record says of a case that did not run."""
+
+
 class LaunchCounter:
     """Launches by kernel, as they are made."""
 
@@ -217,10 +221,16 @@ def groups_of(runners: Sequence[Runner]) -> list[list[Runner]]:
 
 
 def soak(cases: Sequence[LaunchCase], store: ArtifactStore, seconds: float, graphs: int, calls: int) -> Iterator[dict[str, Any]]:
-    """A record of every case alone, then of every group of cases at once; stops at a failure, after which a context may be dead."""
+    """A record of every case alone, then of every group of cases at once, and of a case that cannot be set up; stops at a failure in a run,
+    after which a context may be dead."""
     counter = LaunchCounter()
     with counter.watching():
-        runners = [Runner.of(case, store, counter, graphs, calls) for case in cases]
+        runners = []
+        for case in cases:
+            try:
+                runners.append(Runner.of(case, store, counter, graphs, calls))
+            except (RuntimeError, ValueError) as error:  # the others run all the same
+                yield {**NOTHING, "cases": [case.name], "failure": f"{type(error).__name__}: {error}", "passed": False}
         groups = groups_of(runners)
         plan = [([one], ALONE * seconds / len(runners)) for one in runners]
         plan += [(group, (1 - ALONE) * seconds / len(groups)) for group in groups]

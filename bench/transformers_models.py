@@ -168,8 +168,7 @@ class Timed:
 
     def decoding(self, batch: int) -> float:
         """Milliseconds of a decoding step as `generate` makes it, behind a cache of `CACHED` tokens."""
-        cache = self.module(self.tokens(batch, CACHED), use_cache=True, logits_to_keep=1).past_key_values
-        step = self.tokens(batch, 1)
+        cache, step = self.filled(batch, None), self.tokens(batch, 1)
         self.module(step, past_key_values=cache, use_cache=True)
         self.wait()
         begun = time.perf_counter()
@@ -178,12 +177,19 @@ class Timed:
         self.wait()
         return 1e3 * (time.perf_counter() - begun) / STEPS
 
+    def filled(self, batch: int, cache: Any) -> Any:
+        """A cache, or else a new one, with `CACHED` tokens of each sequence; always by the same implementation."""
+        implementation = self.module.config._experts_implementation
+        self.use(OURS)
+        found = self.module(self.tokens(batch, CACHED), past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+        self.use(implementation)
+        return found
+
     def graph(self, batch: int) -> Callable[[], None]:
         """A decoding step as a CUDA graph, behind as long a cache."""
         from transformers import StaticCache
 
-        cache = StaticCache(config=self.module.config, max_cache_len=2 * CACHED)
-        self.module(self.tokens(batch, CACHED), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
         step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
         mask = {"full_attention": torch.ones(batch, 1, 1, 2 * CACHED, dtype=torch.bool, device=self.model.device)}
 
@@ -199,7 +205,11 @@ class Timed:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             run()
-        return graph.replay
+
+        def replay(_: object = run) -> None:  # which keeps what the graph reads
+            graph.replay()
+
+        return replay
 
     def replaying(self, replay: Callable[[], None]) -> float:
         """Milliseconds of a replay."""

@@ -73,6 +73,16 @@ def test_launches_are_counted_and_other_bits_are_found(tmp_path: Path, monkeypat
     assert summed["launches"] == 2 * (CALLS + 2) and summed["by_kernel"] == {"gemm fp8xfp8": 2 * (CALLS + 2)} and not summed["passed"]
 
 
+def test_a_case_that_cannot_be_set_up_is_a_failure_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Runner, "of", fail)
+    (record,) = soak(CASES[:1], ArtifactStore(tmp_path), 0.0, 1, 1)
+    assert not record["passed"] and "RuntimeError: operation not permitted" in graph_soak.row(record)
+    assert total([record])["launches"] == 0 and not total([record])["passed"]
+
+
 def test_a_step_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_soak, "HANG_S", 0.01)
     fence: Any = SimpleNamespace(query=lambda: False)

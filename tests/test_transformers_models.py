@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -26,3 +29,10 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
     assert all({OURS, "grouped_mm"} <= set(one["ms"]) for one in timed)
     record = {**timed[0], "ms": {OURS: {"median": 2.0}, "grouped_mm": {"median": 5.0}, "batched_mm": {"median": 6.0}}}
     assert tables([record]).splitlines()[-1] == "| 3 | 2.00 | 5.00 | 6.00 | **2.50** |"
+
+
+def test_the_page_has_the_tables_of_its_record() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "transformers.md").read_text()
+    record = next(iter((root / "bench" / "results").glob("transformers-*.json")))
+    assert record.stem in page and tables(json.loads(record.read_text())["records"]) in page

@@ -46,6 +46,8 @@ class Style:
 
 QUIET = PAPER["quiet"].light
 STYLES = {
+    "this project": Style("#80cbc4"),
+    "another project": Style("#c5cae9", "upright", "▙"),
     "dispatch": Style("#ce93d8", fill="▞"),
     "pull": Style("#c5e1a5", "falling", "▚"),
     "Linear1": Style("#80cbc4"),
