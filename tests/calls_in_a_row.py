@@ -52,16 +52,45 @@ class Calls:
         except (ValueError, ConfigError) as error:
             return f"{error}, after {len(gpu.launched())} launches"
 
-    def last_of(self, *calls: Call) -> Outcome:
-        """What the last of them does, on a GPU that has run nothing before."""
+    def outcomes(self, *calls: Call) -> list[Outcome]:
+        """What they do one after another, on a GPU that has run nothing before."""
         self._function = None
         with recorded_gpu(self.arch) as gpu:
-            return [self.outcome(gpu, one) for one in calls][-1]
+            return [self.outcome(gpu, one) for one in calls]
+
+
+def differences(found: Outcome, wanted: Outcome) -> list[str]:
+    """What is not as wanted, one line for each argument of each launch."""
+    if isinstance(found, str) or isinstance(wanted, str) or [type(one.config) for one in found] != [type(one.config) for one in wanted]:
+        return [] if found == wanted else [f"{_short(found)} instead of {_short(wanted)}"]
+    lines = []
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        own, others = ({"config": a.config, "stream": a.stream, "early": a.early, **a.arguments} for a in (one, other))
+        lines += [
+            f"launch {number}, {name}: {own.get(name)} instead of {value}" for name, value in others.items() if own.get(name) != value
+        ]
+    return lines
+
+
+def _short(outcome: Outcome) -> str:
+    return outcome if isinstance(outcome, str) else f"{len(outcome)} launches"
 
 
 def must_be_refused(change: str) -> bool:
     """Whether no call allows such a change."""
-    return change.endswith((", far", "of another dtype", "another device"))
+    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "a", "b", "out", "stored"))
+    return change.endswith((", far", "of another dtype", "another device")) or change.startswith(shifted)
+
+
+SHOWN = (
+    *("up first", "another activation", "fewer", "more tokens", "stored", "one expert", "softmax", "scaled", "bf16", "f32", "added"),
+    *("another stream", "another layer", "one token", "another bound", "padding", "other numbers", "one group"),
+)
+
+
+def must_show(change: str) -> bool:
+    """Whether launches are others than without such a change, where tensors' addresses are but names."""
+    return change.startswith(SHOWN) and change != "another layer of the shape"
 
 
 def _with_any_counter(launched: Launched) -> Launched:

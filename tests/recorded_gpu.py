@@ -46,6 +46,8 @@ class OnGpus(TorchFunctionMode):
         if function in (torch.Tensor.device.__get__, torch.Tensor.get_device):  # type: ignore[attr-defined]
             number = int(args[0].untyped_storage().data_ptr() in self.far)
             return number if function is torch.Tensor.get_device else torch.device("cuda", number)
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         kwargs = {
@@ -82,9 +84,10 @@ class RecordedGpu:
     def show(self, **tensors: Any) -> None:
         """These tensors have these names from now on; earlier ones of a name come `before` it."""
         for name, tensor in tensors.items():
-            if isinstance(tensor, torch.Tensor) and tensor is not self.tensors.get(name):
-                if name in self.tensors:
-                    self.tensors[f"{len(self.tensors)} before {name}"] = self.tensors.pop(name)
+            if isinstance(tensor, torch.Tensor):
+                before = self.tensors.pop(name, tensor)
+                if before is not tensor:
+                    self.tensors[f"{len(self.tensors)} before {name}"] = before
                 self.tensors[name] = tensor
 
     def call(self, function: Callable[..., Any], **arguments: Any) -> list[Launched]:
@@ -177,7 +180,8 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
     def shown(scratch: Any, size: int, stream: int, capturing: bool) -> torch.Tensor:
         memory = scratch_of(scratch, size, stream, capturing)
         if all(memory is not one for one in gpu.tensors.values()):
-            gpu.show(**{"memory of a capture" if capturing else f"memory of stream {stream}": memory})
+            owner = "a capture" if capturing else f"stream {stream}"
+            gpu.show(**{f"{'far ' * scratch._device.index}memory of {owner}": memory})
         return memory
 
     answers: dict[Any, dict[str, Any]] = {
@@ -196,6 +200,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             "is_available": lambda: True,
             "current_stream": lambda *_: None,
             "current_device": lambda: gpu.device,
+            "device_count": lambda: 2,
             "synchronize": lambda *_: None,
             "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=SMS),
             "get_device_name": lambda *_: "recorded",

@@ -20,6 +20,8 @@ def require_usable(device: torch.device | str, field: str = "device") -> torch.d
         place = torch.device(device)
     except (RuntimeError, TypeError):
         raise ProblemError(field, device, "a device of torch, as in cuda or cuda:1") from None
+    if place.type not in ("cpu", "cuda"):
+        raise ProblemError(field, str(place), "cpu or a CUDA device, as in cuda or cuda:1")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ProblemError(field, str(place), ALLOWED)
     if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():

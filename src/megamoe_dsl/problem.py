@@ -95,8 +95,8 @@ class Problem:
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
         self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
-        self._require("recipe", self.recipe in LAYER_RECIPES, "one of " + ", ".join(LAYER_RECIPES))
-        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+        self._require("recipe", isinstance(self.recipe, str) and self.recipe in LAYER_RECIPES, "one of " + ", ".join(LAYER_RECIPES))
+        self._require("activation", isinstance(self.activation, str) and self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
         clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
         is_number = isinstance(clamp, Real) and not isinstance(clamp, bool)
         clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)
@@ -110,7 +110,7 @@ class Problem:
             rows = as_integer(self.pool_rows)
             self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")
             object.__setattr__(self, "pool_rows", rows)
-        self._require("combine", self.combine in COMBINE, " or ".join(COMBINE))
+        self._require("combine", isinstance(self.combine, str) and self.combine in COMBINE, " or ".join(COMBINE))
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:

@@ -65,6 +65,15 @@ def test_a_token_stored_once(block_m: int, block_n: int, options: dict[str, Any]
     assert check_dispatch(ep, random, accumulate="hopper") > 0
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize(("experts", "hidden"), [(32, 256), (4, 4352)])
+def test_more_than_a_warp_has_lanes(experts: int, hidden: int) -> None:
+    """32 local experts, behind which the table of rows ends; scales of a token in more than 32 words."""
+    moe = problem(5, num_ranks=1, num_experts=experts, hidden=hidden)
+    case = random_case(moe, (5,), 1, mask=0.1)
+    assert check_dispatch(simulated(replace(SMALL, problem=moe), case), case) > 0
+
+
 def test_launches_without_a_pause() -> None:
     """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
     case = random_case(MOE, (12, 7), 4, mask=0.1)

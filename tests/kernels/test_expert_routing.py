@@ -60,13 +60,13 @@ def test_slots_are_sorted_and_tokens_quantized(shape: str, sorters: int) -> None
     """By one CTA, by some of them, and by fewer than may."""
     tokens, hidden, experts, topk = SHAPES[shape]
     call = call_of(ExpertLayer(hidden, 128, experts, topk), tokens)
-    call.topk_idx[1, 0] = experts + 3  # no expert: masked
+    call.topk_idx[1:4, 0] = torch.tensor([experts + 3, -2, 1 << 32])  # no experts: masked
     tensors = call.route_tensors()
     for tensor in tensors[1].values():
         tensor.view(torch.uint8).fill_(0x77)
     config = RouteConfig(call.layer.routing, 5, sorters, 100)
     assert not simulate_route(artifact(config), call).findings
-    idx = call.topk_idx.where(call.topk_idx < experts, -1)
+    idx = call.topk_idx.where((call.topk_idx >= 0) & (call.topk_idx < experts), -1)
     expected, (x_q, x_sf) = router_metadata(idx, experts), quantize_e4m3_f32(call.x.float())
     rows = len(expected.sources)
     assert torch.equal(call.ends, expected.ends) and torch.equal(call.positions, expected.positions)
@@ -74,10 +74,23 @@ def test_slots_are_sorted_and_tokens_quantized(shape: str, sorters: int) -> None
     assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(call.x_sf, x_sf)
 
 
+@pytest.mark.sweep
+def test_many_tokens_have_two_ctas_that_sort() -> None:
+    """With as many slots for each as the kernel has by itself: the second one's rows of an expert come after the first one's."""
+    call = call_of(ExpertLayer(128, 128, 4, 2), 2100)
+    config = RouteConfig(call.layer.routing, 4, sorters=2)
+    assert config.slots_per_sorter < call.topk_idx.numel()
+    assert not simulate_route(artifact(config), call, race=False).findings
+    expected = router_metadata(call.topk_idx, 4)
+    assert torch.equal(call.ends, expected.ends) and torch.equal(call.positions, expected.positions)
+    assert torch.equal(call.sources[: len(expected.sources)], expected.sources)
+
+
 def test_rows_are_summed_in_order() -> None:
     call = call_of(ExpertLayer(384, 128, 64, 5), 30)
     metadata = router_metadata(call.topk_idx, 64)
     call.positions.copy_(metadata.positions)
+    call.topk_weights.masked_fill_(metadata.positions < 0, torch.nan)
     call.fc2.d.copy_(torch.randn(call.fc2.d.shape))
     tensors = call.sum_tensors()
     config = SumConfig(call.layer.routing, 2)

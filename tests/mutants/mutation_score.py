@@ -1,4 +1,5 @@
-"""The mutation score of every registered kernel: which mistakes some check notices, which check, and why the others escape.
+"""The mutation score of every registered kernel and of the host's part of calls: which mistakes some check notices, which check, and why
+the others escape.
 
     python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--arch NAME] [--only TEXT] [--fresh] [--after OLD]
     python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
@@ -36,6 +37,8 @@ from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
 LEVELS = ("source", "ptx")
+FAMILIES = (*(kernel.name for kernel in KERNELS), "host")
+"""Every registered kernel, and the host's part of calls."""
 Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 """What identifies an entry of the record, and what makes the rest of it."""
 
@@ -117,7 +120,7 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
 
 def page_of(record: Path) -> str:
     """docs/mutants.md, of a record."""
-    names = [kernel.name for kernel in KERNELS]
+    names = FAMILIES
     reasons = {name: declared(name).why_unnoticed for name in names if hasattr(declared(name), "why_unnoticed")}
     return page(record.stem, json.loads(record.read_text())["records"], {name: mutants_of(name) for name in names}, reasons)
 
@@ -127,7 +130,7 @@ def main() -> None:
     modes = parser.add_subparsers(dest="mode", required=True)
     running = modes.add_parser("run", help="tries the mutants that the record lacks")
     running.add_argument("record", type=Path, help="JSON file, made if need be")
-    running.add_argument("--kernel", choices=[kernel.name for kernel in KERNELS], help="default: every registered one")
+    running.add_argument("--kernel", choices=FAMILIES, help="default: every registered one")
     running.add_argument("--level", choices=LEVELS, help="changes to the sources, or to the compiled PTX; default: both")
     running.add_argument("--arch", choices=ARCHS, default="", help="faults of this architecture's PTX alone")
     running.add_argument("--only", default="", help="mutants whose name has this text")
@@ -136,13 +139,12 @@ def main() -> None:
     table = modes.add_parser("table", help="prints the page of a record")
     table.add_argument("record", type=Path)
     given = parser.parse_args()
-    names = [kernel.name for kernel in KERNELS]
     if given.mode == "table":
         print(page_of(given.record), end="")
         return
     given.record.parent.mkdir(parents=True, exist_ok=True)
     try:
-        kernels, levels = (given.kernel,) if given.kernel else tuple(names), (given.level,) if given.level else LEVELS
+        kernels, levels = (given.kernel,) if given.kernel else FAMILIES, (given.level,) if given.level else LEVELS
         run(given.record, Selection(kernels, levels, given.arch, given.only), given.fresh, given.after)
     except MutantError as error:
         sys.exit(f"error: {error}")

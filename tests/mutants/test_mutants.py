@@ -13,14 +13,14 @@ import mutation_score
 import pytest
 from mutant import KINDS, PACKAGE, Mutant
 from mutation_ladder import ROOT, climb, sound
-from mutation_score import Selection, mutants_of, page_of
+from mutation_score import FAMILIES, Selection, mutants_of, page_of
 from mutation_table import page
 
 from megamoe_dsl.kernels.registry import KERNELS
 
 PAGE = ROOT / "docs" / "mutants.md"
 NAMES = [kernel.name for kernel in KERNELS]
-ALL = [(name, mutant) for name in NAMES for mutant in mutants_of(name)]
+ALL = [(name, mutant) for name in FAMILIES for mutant in mutants_of(name)]
 SAMPLE = {
     "pre_dispatch": ("a masked slot names expert 2^32 - 1",),
     "mega_moe": ("a grid of an odd number of SMs",),

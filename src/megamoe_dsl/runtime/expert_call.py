@@ -18,8 +18,8 @@ from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .expert_factors import ExpertFactors
 from .gather_tensors import GatherTensors, given_where
-from .gemm_scales import check_no_scales, given_scales, padded_rows
-from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
+from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, padded_rows
+from .gemm_tensors import UNPACKED_ALIGNMENT, GemmTensors
 
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 """Values that a word of NVFP4's scales is of."""
@@ -81,6 +81,7 @@ class ExpertCall:
         check_aligned("x", self.x, TMA_ALIGNMENT)
         for name in ("w1", "w2"):
             check_aligned(name, getattr(self.weights, name), aligned)
+            check_words_aligned(f"{name}_sf", getattr(self.weights, f"{name}_sf"))
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
         self._check_preactivations()

@@ -18,7 +18,7 @@ from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .gemm_tensors import TMA_ALIGNMENT
+from .gemm_scales import TMA_ALIGNMENT
 from .tile_counters import tile_counters
 from .top_experts import TopExpertsPlan
 

@@ -15,8 +15,17 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import UE4M3, UE8M0
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import KernelScales, check_bytes, check_no_scales, has_kernel_strides, scale_words, scales_by_column
-from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
+from .gemm_scales import (
+    TMA_ALIGNMENT,
+    KernelScales,
+    check_bytes,
+    check_no_scales,
+    check_words_aligned,
+    has_kernel_strides,
+    scale_words,
+    scales_by_column,
+)
+from .gemm_tensors import UNPACKED_ALIGNMENT
 
 
 def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
@@ -91,6 +100,7 @@ class GatherTensors:
         self._check_sources(p)
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
             check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
+        check_words_aligned("b_sf", self.b_sf)
         for name in ("a", "b", "d"):
             check_aligned("out" if name == "d" else name, getattr(self, name), UNPACKED_ALIGNMENT if name == "b" else TMA_ALIGNMENT)
 

@@ -13,8 +13,10 @@ from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES, UE4M3
-from .buffers import check_tensor
+from .buffers import check_aligned, check_tensor
 
+TMA_ALIGNMENT = 16
+"""Bytes, of what TMA reads."""
 ATOM_ROWS = 128
 BYTES_PER_WORD = 4
 SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
@@ -47,11 +49,11 @@ class KernelScales(NamedTuple):
 def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
     """FP32 scales of A as the kernel reads them: the same values with rows next to one another in memory.
 
-    a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them is returned as
-    it is.
+    a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them, and
+    begins at a multiple of 16 bytes, is returned as it is.
     """
     rows, blocks = a_sf.shape
-    if has_kernel_strides(a_sf):
+    if has_kernel_strides(a_sf) and a_sf.data_ptr() % TMA_ALIGNMENT == 0:
         return a_sf
     padded = -(-max(rows, 1) // SCALE_STEP) * SCALE_STEP
     columns = torch.empty(blocks, padded, dtype=a_sf.dtype, device=a_sf.device)
@@ -102,6 +104,12 @@ def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> to
     if values.dtype not in unscaled:
         raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
     return no_scales(values)
+
+
+def check_words_aligned(name: str, sf: torch.Tensor) -> None:
+    """Raises `ProblemError` for words of scales that TMA cannot read where they are; other scales are copied."""
+    if sf.dtype == torch.int32:
+        check_aligned(name, sf, TMA_ALIGNMENT)
 
 
 def capacity_step(problem: GemmProblem) -> int:

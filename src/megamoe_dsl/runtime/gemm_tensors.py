@@ -13,10 +13,10 @@ from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import E2M1
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import KernelScales, capacity_step, check_scales, kernel_scales
+from .gemm_scales import TMA_ALIGNMENT, KernelScales, capacity_step, check_scales, check_words_aligned, kernel_scales
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
-TMA_ALIGNMENT, UNPACKED_ALIGNMENT = 16, 32
+UNPACKED_ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class GemmTensors:
         check_aligned("a", self.a, TMA_ALIGNMENT)
         check_aligned("b", self.b, UNPACKED_ALIGNMENT if unpacked else TMA_ALIGNMENT)
         check_aligned("out", self.d, TMA_ALIGNMENT)
+        for name in ("a_sf", "b_sf"):
+            check_words_aligned(name, getattr(self, name))
 
     def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
         """Shape of the rows of A and D.  Raises `ProblemError` for an A of another number of dimensions."""

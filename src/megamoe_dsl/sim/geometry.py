@@ -29,7 +29,11 @@ class Geometry:
         """Raises SimError for a launch that a GPU refuses, and for a grid of more CTAs than the simulator takes."""
         for name, limits in LIMITS.items():
             sizes = getattr(self, name)
-            if len(sizes) != 3 or not all(isinstance(n, Integral) and 1 <= int(n) <= most for n, most in zip(sizes, limits, strict=True)):
+            if (
+                not isinstance(sizes, tuple | list)
+                or len(sizes) != 3
+                or not all(isinstance(n, Integral) and 1 <= int(n) <= most for n, most in zip(sizes, limits, strict=True))
+            ):
                 raise SimError(f"{name} = {sizes!r}: must be three integers from 1 to {', '.join(map(str, limits))}")
             if prod(sizes) > MOST[name]:
                 raise SimError(f"{name} = {sizes!r}: must be at most {MOST[name]} in all")

@@ -26,9 +26,8 @@ class Launch(StreamedGeometry):
     def checked(self) -> Program:
         """The program, which must fit this launch.
 
-        Raises SimError without a program, and for a shape or shared memory that it or the machine does not allow.
+        Raises SimError without a program, and for shared memory, a cluster or a block that it or the machine does not allow.
         """
-        self.check()
         if self.program is None:
             raise SimError("a launch names no program, and the simulator was made without PTX")
         kernel, cluster = self.program.kernel, self.cluster

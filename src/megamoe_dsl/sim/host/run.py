@@ -23,6 +23,7 @@ from .device_array import ByteSpan, DeviceArray, is_array
 from .simulated_device import SimulatedDevice, check_arch
 from .visible_memory import of_rank, visible_memory
 
+MOST_RANKS = 1024
 MOST_INSTRUCTIONS = 100_000_000
 """Of all warps in a run, unless its caller says otherwise: half an hour."""
 
@@ -95,6 +96,8 @@ def run(
 
 def _checked(ranks: int) -> int:
     require_integer("ranks", ranks, 1)
+    if ranks > MOST_RANKS:
+        raise SimError(f"ranks = {ranks}: must be at most {MOST_RANKS}")
     return ranks
 
 
@@ -106,7 +109,7 @@ def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def _ptx_launches(ptx: str, entry: str | None, geometry: Geometry | None, by_rank: list[list[Any]]) -> list[Launch]:
-    if geometry is None:
+    if not isinstance(geometry, Geometry):
         raise SimError("geometry: must be given with a PTX text, as Geometry(grid=(x, y, z), block=(x, y, z))")
     program = load(ptx, entry)
     parameters = program.kernel.parameters

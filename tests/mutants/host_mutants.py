@@ -1,0 +1,10 @@
+"""Mutants of the host's part of calls: what a process keeps of them, memory and counters between launches, checks, arguments."""
+
+from __future__ import annotations
+
+from host_call_mutants import KEYS, LAUNCHED, PLANS, PREPARED
+from host_layer_mutants import LAYERS
+from host_memory_mutants import CHECKS, GEMMS, MEMORY
+from mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (*KEYS, *PLANS, *PREPARED, *LAUNCHED, *MEMORY, *CHECKS, *GEMMS, *LAYERS)

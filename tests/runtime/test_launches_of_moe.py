@@ -1,0 +1,183 @@
+"""What the launches of `moe` are given, whose memory and counters they have, and calls of two threads."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from test_calls_in_a_row import chosen, routed
+
+from megamoe_dsl import ProblemError, gemm, moe
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels.expert_routing.config import SumConfig
+from megamoe_dsl.kernels.expert_routing.workspace import chosen_experts, workspace
+from megamoe_dsl.runtime import call_plan, expert_plan, experts
+from megamoe_dsl.runtime.experts import layer_of
+from megamoe_dsl.runtime.top_experts import top_experts
+from recorded_gpu import RecordedGpu, recorded_gpu
+
+GIVEN = chosen("fp8xfp8").arguments
+STREAM, OTHER = "memory of stream 0", "memory of stream 7"
+
+
+def launches(gpu: RecordedGpu, **changes: Any) -> list[dict[str, Any]]:
+    """Arguments of each launch of a call."""
+    return [one.arguments for one in gpu.call(moe, **{**GIVEN, **changes})]
+
+
+def at(place: int) -> str:
+    """So many bytes into the memory of stream 0."""
+    return f"{STREAM} + {place}" if place else STREAM
+
+
+def test_each_launch_gets_what_the_one_before_leaves() -> None:
+    given, stored = chosen("fp8xfp8").arguments, torch.zeros(12, 512, dtype=torch.bfloat16)
+    region = workspace(layer_of(given["x"], given["topk_idx"], given["w1"], "gate_first", "silu", True), 6)
+    with recorded_gpu() as gpu:
+        route, fc1, fc2, total = launches(gpu, preactivations=stored)
+    places = {name: at(region.offset(name)) for name in ("x_q", "x_sf", "ends", "sources", "positions", "table", "h", "h_sf", "rows")}
+    passed = {name: places[name] for name in ("x_q", "x_sf", "ends", "sources", "positions", "table")}
+    assert route == {"x": "x", "topk_idx": "topk_idx", **passed, "counter": "counters", "num_tokens": 6}
+    assert total == {"rows": places["rows"], "positions": places["positions"], "weights": "topk_weights", "y": "y", "num_tokens": 6}
+    first = {"a": "x_q", "a_sf": "x_sf", "groups": "ends", "sources": "sources", "d": "h", "d_sf": "h_sf"}
+    assert {name: fc1[name] for name in first} == {name: places[one] for name, one in first.items()}
+    assert (fc1["b"], fc1["b_sf"], fc1["m"], fc1["preactivations"], fc1["weights_map"][0]) == ("w1", "w1_sf", 12, "preactivations", "w1")
+    second = {"a": "h", "a_sf": "h_sf", "groups": "ends", "d": "rows"}
+    assert {name: fc2[name] for name in second} == {name: places[one] for name, one in second.items()}
+    assert (fc2["b"], fc2["b_sf"], fc2["m"], fc2["weights_map"][0]) == ("w2", "w2_sf", 12, "w2")
+    assert (fc2["tokens_map"][0], fc2["sfa_map"][0], fc2["d_map"][0]) == (places["h"], places["h_sf"], places["rows"])
+
+
+def test_experts_of_logits_lie_before_the_rest() -> None:
+    weights = at(chosen_experts(6, 2).offset("topk_weights"))
+    with recorded_gpu() as gpu:
+        top, route, _, _, total = (one.arguments for one in gpu.call(moe, **routed().arguments))
+    assert top == {"logits": "router_logits", "bias": "score_bias", "topk_idx": STREAM, "topk_weights": weights, "num_tokens": 6}
+    assert (route["x"], route["topk_idx"], total["weights"]) == ("x", STREAM, weights)
+    assert route["x_q"] == at(chosen_experts(6, 2).size)
+
+
+def test_all_launches_may_begin_early() -> None:
+    with recorded_gpu() as gpu:
+        assert all(one.early for one in gpu.call(moe, **chosen("fp8xfp8").arguments))
+
+
+def test_memory_and_counters_are_a_stream_s() -> None:
+    """Of a graph's they are its own, for it may run beside the stream that it was captured on."""
+    found: dict[str, tuple[str, set[str]]] = {}
+    with recorded_gpu() as gpu:
+        for name, stream, capture in (("0", 0, None), ("7", 7, None), ("captured", 7, 1), ("again", 7, 2), ("back", 0, None)):
+            gpu.stream, gpu.capture = stream, capture
+            calls = [gpu.call(moe, **chosen("fp8xfp8").arguments) for _ in range(3)]
+            assert {one.stream for call in calls for one in call} == {stream}
+            counters = {one.arguments["counter"] for call in calls for one in call if "counter" in one.arguments}
+            found[name] = calls[-1][0].arguments["x_q"], counters
+    assert found["0"] == found["back"] and found["0"][0] == STREAM and found["7"][0] == OTHER
+    assert found["captured"][0] == found["again"][0] == "memory of a capture"
+    counters = [found[name][1] for name in ("0", "7", "captured", "again")]
+    assert all(len(one) == 3 for one in counters) and len(set.union(*counters)) == 12
+
+
+def test_calls_in_one_graph_have_memory_of_their_own() -> None:
+    with recorded_gpu() as gpu:
+        gpu.capture = 1
+        for _ in range(2):
+            launches(gpu)
+        captured = [tensor for name, tensor in gpu.tensors.items() if "capture" in name]
+    assert len({one.data_ptr() for one in captured}) == len(captured) == 2
+
+
+def test_launches_in_a_row_deal_tiles_from_different_counters() -> None:
+    """Linear2 may begin while the one of the call before has not ended."""
+    with recorded_gpu() as gpu:
+        counters = [[one.get("counter") for one in launches(gpu)] for _ in range(3)]
+    assert [one[:2] for one in counters] == [["counters", "counters"]] * 3
+    assert [one[2] for one in counters] == ["counters + 4", "counters + 8", "counters + 4"]
+
+
+def interrupted(call: Any) -> list[Any]:
+    """Arguments of all launches where, in the middle of a call, another thread makes the same: each thread's rows are its own."""
+
+    def elsewhere() -> None:
+        with gpu.mode:
+            call(3)
+
+    second = Thread(target=elsewhere)
+
+    def interrupt(artifact: Artifact) -> None:
+        if not second.ident:
+            second.start()
+            second.join(0.2)
+
+    with recorded_gpu() as gpu:
+        for tokens in (3, 6):
+            call(tokens)  # so that no thread has anything to make
+        gpu.call(lambda: torch.zeros(1))
+        gpu.on_launch = interrupt
+        call(6)
+        second.join()
+        return [one.arguments.get("num_tokens", one.arguments.get("m")) for one in gpu.launched()]
+
+
+def test_a_thread_waits_for_another_s_call() -> None:
+    """Its launches, on the same stream, come after all of the first one's."""
+    assert interrupted(lambda tokens: moe(**chosen("fp8xfp8", tokens).arguments)) == [6, 12, 12, 6, 3, 6, 6, 3]
+
+
+def test_a_thread_waits_for_another_s_gemm() -> None:
+    given = {"a": torch.zeros(6, 64, dtype=torch.bfloat16), "b": torch.zeros(16, 64, dtype=torch.bfloat16)}
+    assert interrupted(lambda tokens: gemm(given["a"][:tokens], None, given["b"], None)) == [6, 3]
+
+
+def test_a_thread_waits_for_another_s_router() -> None:
+    assert interrupted(lambda tokens: top_experts(torch.zeros(tokens, 8), 2)) == [6, 3]
+
+
+def test_gate_and_up_go_where_a_call_says() -> None:
+    """Also where a call's weights have been prepared for another place."""
+    with recorded_gpu() as gpu:
+        for _ in range(2):
+            place = torch.zeros(12, 512, dtype=torch.bfloat16)
+            assert launches(gpu, preactivations=place)[1]["preactivations"] == "preactivations"
+        odd = torch.zeros(12 * 512 + 1, dtype=torch.bfloat16)[1:].view(12, 512)
+        with pytest.raises(ProblemError, match=r"preactivations\.data_ptr\(\) = \d+: must be a multiple of 16"):
+            launches(gpu, preactivations=odd)
+
+
+def test_memory_holds_all_of_a_call() -> None:
+    given = routed().arguments
+    size = workspace(layer_of(given["x"], torch.zeros(6, 2), given["w1"], "gate_first", "silu"), 6).size
+    with recorded_gpu() as gpu:
+        gpu.call(moe, **given)
+        assert gpu.tensors[STREAM].numel() >= chosen_experts(6, 2).size + size
+
+
+def test_the_number_of_tokens_chooses_kernels() -> None:
+    """For 3000 tokens others than for one."""
+    with recorded_gpu() as gpu:
+        found = [[one.config for one in gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)] for tokens in (1, 3000)]
+    few, many = found
+    assert few[1].block_m < many[1].block_m and few[2].block_m < many[2].block_m
+
+
+def test_rows_choose_a_gemm() -> None:
+    b = torch.zeros(256, 64, dtype=torch.bfloat16)
+    with recorded_gpu() as gpu:
+        few, many, again = (gpu.call(gemm, a=b.new_zeros(rows, 64), a_sf=None, b=b, b_sf=None)[0].config for rows in (8, 4000, 8))
+    assert few == again and few.block_m < many.block_m
+
+
+def test_what_is_kept_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_plan, "MOST", 2)
+    monkeypatch.setattr(expert_plan, "PREPARED", 2)
+    with recorded_gpu() as gpu:
+        for tokens in (1, 2, 3, 1):
+            given = chosen("fp8xfp8", tokens).arguments
+            for _ in range(3):
+                found = gpu.call(moe, **{**given, "w1": given["w1"].clone()})
+            assert [found[0].arguments["num_tokens"], found[1].arguments["b"]] == [tokens, "w1"]
+            assert len(experts._PLANS._made) <= 2
+            assert all(len(plan._prepared) <= 2 for plan in experts._PLANS._made.values())
+        assert isinstance(found[3].config, SumConfig)
