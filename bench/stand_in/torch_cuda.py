@@ -59,8 +59,8 @@ class OnHost(TorchFunctionMode):
             return True
         if function in _KEEPS:
             return args[0]
-        if function is torch.device and (len(args) > 1 or isinstance(args[0], torch.device)):
-            return function(*args)  # with an index, or as it is
+        if function is torch.device:
+            return function(*args, **kwargs)  # it has no memory; where it is used, it is replaced
         if function in _MOVES:
             moved = _aligned(args[0].clone())
             show_storage(moved, self.show)
