@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, write
+from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, qwen3_moe, write
 from safetensors import SafetensorError
 
 from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, find_layers
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, find_layers
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.problem import Problem
 
@@ -95,6 +99,46 @@ def test_layers_at_the_same_time(tmp_path: Path) -> None:
     assert not list(folder.glob(".*"))
 
 
+def test_an_index_is_not_read_while_another_run_writes_it(source: Path, tmp_path: Path) -> None:
+    """This test is the other run: it holds the folder, and adds layer 9 to the index before it lets go."""
+    folder, written = tmp_path / "converted", threading.Event()
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["layers.9.experts.0.fc1"] = "layer-009-experts-00000-00003.safetensors"
+
+    def convert() -> None:
+        convert_checkpoint(source, folder, "fp8xfp4", layers=[4], progress=lambda done, total: written.set())
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        run = threading.Thread(target=convert)
+        run.start()
+        assert written.wait(30)
+        run.join(0.3)
+        assert run.is_alive(), "it waits for the folder"
+        (folder / INDEX).write_text(json.dumps(index))
+    finally:
+        os.close(handle)
+    run.join(30)
+    assert {"layers.9.experts.0.fc1", "layers.3.experts.0.fc1", "layers.4.experts.0.fc1"} <= set(Checkpoint(folder).files)
+
+
+def test_layers_whose_numbers_begin_alike(tmp_path: Path) -> None:
+    source, folder = write(tmp_path / "source", layers_of(3, 30)), tmp_path / "converted"
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[30])
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
+    assert find_layers(Checkpoint(folder)) == [3, 30]
+
+
+def test_a_file_of_another_source_is_made_again(source: Path, tmp_path: Path) -> None:
+    renamed = write(tmp_path / "renamed", {name.replace("layers.4.", "layers.3."): one for name, one in layers_of(4).items()})
+    folder = tmp_path / "converted"
+    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
+    convert_checkpoint(renamed, folder, "fp8xfp4", layers=[3])
+    assert torch.equal(read_experts(WHOLE, folder, 3).fc1, read_experts(WHOLE, renamed, 3).fc1)
+
+
 def test_one_recipe_a_folder(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "converted"
     convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
@@ -120,7 +164,19 @@ def test_a_full_disk(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(CheckpointError, match=r"layer-004.*cannot be written \(.*No space left on device"):
         convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
+    copy = shutil.copytree(source, tmp_path / "copy")
+    with pytest.raises(CheckpointError, match=r"layer-003.*cannot be written"):
+        convert_checkpoint(copy, folder, "fp8xfp4", layers=[3])
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "mxfp8xmxfp8"])
+def test_what_is_written_has_the_recipes_layout(tmp_path: Path, recipe: str) -> None:
+    """Both are E4M3 under the same names: the dtype of the scales tells them apart."""
+    fc1, fc2 = torch.randn(4, 256, 256).bfloat16(), torch.randn(4, 256, 128).bfloat16()
+    folder = tmp_path / "converted"
+    convert_checkpoint(write(tmp_path / "source", qwen3_moe(fc1, fc2)), folder, recipe)
+    assert PublishedExperts.of(folder, LAYER).layout.name == {"fp8xfp8": "megamoe-e4m3", "mxfp8xmxfp8": "megamoe-mxfp8"}[recipe]
 
 
 def test_biases_have_no_place(tmp_path: Path) -> None:

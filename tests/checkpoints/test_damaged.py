@@ -106,6 +106,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_another_problem(tmp_path: Path) -> None:
     folder = write(tmp_path, v4())
     refused(folder, Problem(512, 128, 4, 2, 1, 16), "hidden = 256: must fill the problem's 512")
+    refused(folder, Problem(128, 128, 4, 2, 1, 16), "hidden = 256: must fill the problem's 128")
     refused(folder, Problem(256, 256, 4, 2, 1, 16), "intermediate = 128: must fill the problem's 256")
     refused(folder, Problem(256, 128, 8, 2, 1, 16), "4 experts: must be the problem's 8")
     with pytest.raises(ProblemError, match="rank = 1"):

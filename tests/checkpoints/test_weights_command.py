@@ -14,6 +14,7 @@ from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli.weights import parse_layers
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import WEIGHT_NAMES, dequantize_e2m1, dequantize_weight_e4m3, quantize_weight_e4m3
 
@@ -77,6 +78,10 @@ def test_convert_goes_on_where_it_was(tmp_path: Path) -> None:
     convert_checkpoint(source, folder, "fp8xfp4", file_bytes=1)  # the same names, another recipe: made again
     assert read_experts(WHOLE, folder, LAYER).fc1.dtype == torch.uint8
     assert not list(folder.glob(".*"))
+
+
+def test_layers_of_a_range() -> None:
+    assert parse_layers("3-5,8,0,9-9") == [3, 4, 5, 8, 0, 9]
 
 
 @pytest.mark.parametrize(

@@ -106,3 +106,8 @@ def test_an_fp32_scale_that_no_quantization_gives_is_refused(value: float) -> No
     sf[0, 1, 1] = value
     with pytest.raises(ProblemError, match=f"sf = {value}: must be finite and not negative"):
         transform_sf_into_required_layout(sf, 256, 256, (128, 128), 1, disable_ue8m0_cast=True)
+
+
+def test_words_are_m_major() -> None:
+    words = transform_sf_into_required_layout(torch.ones(2, 8, 16), 8, 512, (1, 32), 2)
+    assert words.shape == (2, 8, 4) and words.stride() == (32, 1, 8)

@@ -69,6 +69,10 @@ KINDS = (
     "too narrow",
     "wrong number",
     "wrong launch",
+    "wrong order",
+    "missing check",
+    "incomplete key",
+    "lost data",
 )
 
 

@@ -1,5 +1,4 @@
-"""The mutation score of every registered kernel and of the host's part of calls: which mistakes some check notices, which check, and why
-the others escape.
+"""The mutation score of every registered kernel and of parts of the host: what notices each mistake, and why the others escape.
 
     python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--arch NAME] [--only TEXT] [--fresh] [--after OLD]
     python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
@@ -36,9 +35,10 @@ from first_finding import first_sign  # noqa: E402
 from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
+HOST = ("host", "artifact", "checkpoints", "compat")
+"""The host's part of calls, and other parts of the package that run on the host alone: mutants of theirs meet no simulation."""
+FAMILIES = (*(kernel.name for kernel in KERNELS), *HOST)
 LEVELS = ("source", "ptx")
-FAMILIES = (*(kernel.name for kernel in KERNELS), "host")
-"""Every registered kernel, and the host's part of calls."""
 Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 """What identifies an entry of the record, and what makes the rest of it."""
 
@@ -120,9 +120,8 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
 
 def page_of(record: Path) -> str:
     """docs/mutants.md, of a record."""
-    names = FAMILIES
-    reasons = {name: declared(name).why_unnoticed for name in names if hasattr(declared(name), "why_unnoticed")}
-    return page(record.stem, json.loads(record.read_text())["records"], {name: mutants_of(name) for name in names}, reasons)
+    reasons = {name: declared(name).why_unnoticed for name in FAMILIES if hasattr(declared(name), "why_unnoticed")}
+    return page(record.stem, json.loads(record.read_text())["records"], {name: mutants_of(name) for name in FAMILIES}, reasons)
 
 
 def main() -> None:
@@ -130,7 +129,7 @@ def main() -> None:
     modes = parser.add_subparsers(dest="mode", required=True)
     running = modes.add_parser("run", help="tries the mutants that the record lacks")
     running.add_argument("record", type=Path, help="JSON file, made if need be")
-    running.add_argument("--kernel", choices=FAMILIES, help="default: every registered one")
+    running.add_argument("--kernel", choices=FAMILIES, help="or part of the host; default: all")
     running.add_argument("--level", choices=LEVELS, help="changes to the sources, or to the compiled PTX; default: both")
     running.add_argument("--arch", choices=ARCHS, default="", help="faults of this architecture's PTX alone")
     running.add_argument("--only", default="", help="mutants whose name has this text")

@@ -170,7 +170,7 @@ class Kernel(ABC):
 
     @property
     def sources(self) -> tuple[Path, ...]:
-        """Files and folders that decide what a compiled kernel is, besides those that every kernel comes from: the family's folder."""
+        """Files and folders that decide what a compiled kernel is, besides this package's: the folder of a family that lies elsewhere."""
         file = sys.modules[type(self).__module__].__file__
         assert file is not None
         return (Path(file).parent,)

@@ -54,13 +54,6 @@ class EpKernel(Kernel):
         formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
 
-    @property
-    def sources(self) -> tuple[Any, ...]:
-        """Rows move as in the fused layer."""
-        from ..family import MegaMoeKernel
-
-        return (*super().sources, *MegaMoeKernel().sources)
-
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ....layouts.region import Region
@@ -46,11 +45,6 @@ class PreDispatchKernel(Kernel):
         """Shape, experts, top-k, ranks and most tokens of a rank."""
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{config.problem.label}-pre{given}"
-
-    @property
-    def sources(self) -> tuple[Path, ...]:
-        """The symmetric buffer is the mega kernel's."""
-        return (*super().sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank."""

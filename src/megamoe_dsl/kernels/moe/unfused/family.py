@@ -77,11 +77,6 @@ class StageKernel(Kernel):
             return super().facts(config)
         return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
 
-    @property
-    def sources(self) -> tuple[Any, ...]:
-        """Roles and buffers are the fused kernel's."""
-        return (*super().sources, *FUSED.sources)
-
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; results: what stages leave for one another."""
         return {"sym": symmetric_buffer(config.problem, config.arch), "results": stage_results(config.problem)}
