@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options",
         "problem",
         "quant",
+        "recipe",
         "reference",
         "runtime",
         "testing",

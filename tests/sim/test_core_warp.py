@@ -58,6 +58,22 @@ def test_lanes_that_spin_on_other_lanes_of_their_warp_make_progress(seed):
     assert report.findings == []
 
 
+def test_halves_of_a_warp_have_member_masks_of_their_own():
+    """After a branch that not all lanes take; each half exchanges among itself."""
+    text = """and.b32 %r2, %r1, 16; mov.b32 %r3, 65535; shl.b32 %r4, %r3, %r2; mov.b32 %r5, %r1; and.b32 %r6, %r1, 15;
+    setp.ne.u32 %p1, %r6, 0; @%p1 bra SKIP; add.u32 %r5, %r5, 100;
+    SKIP: shfl.sync.bfly.b32 %r7, %r5, 8, 31, %r4;"""
+    expected = [(lane ^ 8) + 100 * (lane % 16 == 8) for lane in range(32)]
+    assert lanes(text, L, result="%r7", dtype=np.uint32).tolist() == expected
+
+
+def test_a_lane_that_its_own_mask_does_not_name_is_an_error():
+    """Although another lane's mask names it."""
+    text = "setp.eq.u32 %p1, %r1, 7; @%p1 exit; setp.gt.u32 %p1, %r1, 15; selp.b32 %r2, 65535, -1, %p1; "
+    with pytest.raises(SimError, match="does not name it"):
+        lanes(text + "shfl.sync.bfly.b32 %r3, %r1, 8, 31, %r2;", L, result="%r3", dtype=np.uint32)
+
+
 def test_a_lane_outside_the_member_mask_is_an_error():
     with pytest.raises(SimError, match="does not name it"):
         run("setp.lt.u32 %p1, %r50, 8; @%p1 bar.warp.sync 3;", [np.zeros(1, np.uint32)])

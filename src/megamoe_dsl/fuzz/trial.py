@@ -19,10 +19,11 @@ ROUTINGS: Mapping[str, Mapping[str, Any]] = {
     "none": {"mask": 1.0},
 }
 """How tokens choose experts, as arguments of `cases.random_routing`."""
-EXACT = "exact"
-VALUES = (EXACT, "normal", "heavy", "subnormal", "zeros", "equal")
+EXACT, CANCELLING = "exact", "cancelling"
+VALUES = (EXACT, "normal", "heavy", "subnormal", "zeros", "equal", CANCELLING)
 """Data: sums exact in any order; normal numbers; those with scales over 24 binades; subnormal codes; half of the codes 0 or -0; all tokens
-of a rank the same."""
+of a rank the same; heavy-tailed ones of which the second half of K takes away the first, so that sums are nothing but roundings, which
+another order of additions changes."""
 
 
 @dataclass(frozen=True)

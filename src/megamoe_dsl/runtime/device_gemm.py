@@ -78,10 +78,10 @@ def gpu_target(device: torch.device) -> Target:
 
 
 class DeviceGemm:
-    """All kernels of a problem on a device, by number of rows."""
+    """All kernels of a problem on a device, by number of rows; `batch_invariant` as `BaseGemmConfig.choose` has it."""
 
-    def __init__(self, problem: GemmProblem, device: torch.device) -> None:
-        self.problem, self.device = problem, device
+    def __init__(self, problem: GemmProblem, device: torch.device, batch_invariant: bool = False) -> None:
+        self.problem, self.device, self.batch_invariant = problem, device, batch_invariant
         self._kernels: dict[BaseGemmConfig, LoadedGemm] = {}
         self._by_rows: dict[int, LoadedGemm] = {}
 
@@ -99,7 +99,7 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            config = family_of(self.problem).choose(self.problem, self.target, rows)
+            config = family_of(self.problem).choose(self.problem, self.target, rows, batch_invariant=self.batch_invariant)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]
@@ -107,6 +107,6 @@ class DeviceGemm:
 
 
 @lru_cache
-def device_gemm(problem: GemmProblem, device: torch.device) -> DeviceGemm:
+def device_gemm(problem: GemmProblem, device: torch.device, batch_invariant: bool = False) -> DeviceGemm:
     """Those of a problem on a device."""
-    return DeviceGemm(problem, device)
+    return DeviceGemm(problem, device, batch_invariant)

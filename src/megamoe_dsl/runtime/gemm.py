@@ -30,11 +30,11 @@ from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 class GemmPlan:
     """The kernel of all calls whose tensors have the dtypes, shapes, contiguity and device of these.  Raises `ProblemError`."""
 
-    def __init__(self, problem: GemmProblem, tensors: GemmTensors) -> None:
+    def __init__(self, problem: GemmProblem, tensors: GemmTensors, batch_invariant: bool = False) -> None:
         self._problem, self._device, self._index = problem, tensors.a.device, tensors.a.get_device()
         self._shape, self._dtype = tensors.d.shape, tensors.d.dtype
         self._unscaled = None if problem.formats.scaled else (tensors.a_sf, tensors.b_sf)
-        self._kernel = device_gemm(problem, self._device).checked(tensors)
+        self._kernel = device_gemm(problem, self._device, batch_invariant).checked(tensors)
 
     def __call__(
         self,
@@ -68,6 +68,7 @@ def gemm(
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
     factors: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """(a * a_sf) @ (b * b_sf)^T.
 
@@ -92,10 +93,12 @@ def gemm(
     out        where the result goes, [M, N]; a new tensor by default
     out_dtype  bfloat16 or float32, where there is no `out`
     accumulate add to `out`, float32
+    batch_invariant  a row of the result does not depend on M (docs/batch_invariance.md): on SM90, no tile is taken of which two CTAs add
+               up a half of K each
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate, factors)
+    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate, factors, batch_invariant)
 
 
 def grouped_gemm(
@@ -110,6 +113,7 @@ def grouped_gemm(
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
     factors: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128]; of E2M1 `gemm_weights` of
     [G, N, K / 2] and [G, N, K / 32].
@@ -124,7 +128,7 @@ def grouped_gemm(
     """
     if kind not in KINDS or kind == DENSE:
         raise ProblemError("kind", kind, "one of " + ", ".join(one for one in KINDS if one != DENSE))
-    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate, factors)
+    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate, factors, batch_invariant)
 
 
 def _call(
@@ -138,17 +142,20 @@ def _call(
     out_dtype: torch.dtype,
     accumulate: bool,
     factors: torch.Tensor | None,
+    batch_invariant: bool,
 ) -> torch.Tensor:
     if out is None and accumulate:
         raise ProblemError("accumulate", accumulate, "False without out")
+    if not isinstance(batch_invariant, bool):
+        raise ProblemError("batch_invariant", batch_invariant, "True or False")
     others = (out, a_sf, b, b_sf, factors)
     differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in others)
     if is_plain_call(a) and not differentiated:
-        return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors)
+        return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors, batch_invariant)
     a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None:
-        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
-    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
+        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors, batch_invariant)
+    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors, batch_invariant)
     return out
 
 
@@ -210,20 +217,21 @@ def launch(
     out_dtype: torch.dtype,
     accumulate: bool,
     factors: torch.Tensor | None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
     tensors = (out, a, a_sf, b, b_sf, groups, factors)
     missing = (out is None, a_sf is None, b_sf is None, groups is None, factors is None)
-    return _PLANS.of(tensors, (kind, out_dtype, accumulate, missing))(*tensors)
+    return _PLANS.of(tensors, (kind, out_dtype, accumulate, batch_invariant, missing))(*tensors)
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> GemmPlan:
     out, a, a_sf, b, b_sf, groups, factors = cast(Any, tensors)
-    kind, out_dtype, accumulate, _ = others
+    kind, out_dtype, accumulate, batch_invariant, _ = others
     a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     problem = problem_of(a, a_sf, b, b_sf, kind, out_dtype if out is None else out.dtype, accumulate, factors)
     d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors) if out is None else out
-    return GemmPlan(problem, GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
+    return GemmPlan(problem, GemmTensors(a, a_sf, b, b_sf, d, groups, factors), batch_invariant)
 
 
 _PLANS = CallPlans(_plan)
@@ -238,6 +246,7 @@ def new_result(
     kind: str,
     out_dtype: torch.dtype,
     factors: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """D for these operands, not yet written: what `gemm_op` gives to a tracer."""
     columns, _ = matrix_of(recipe_of(a, a_sf, b, factors), b, b_sf, kind)
@@ -254,9 +263,10 @@ def gemm_op(
     kind: str,
     out_dtype: torch.dtype,
     factors: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """A new D; rows of no group are not written."""
-    return launch(None, a, a_sf, b, b_sf, groups, kind, out_dtype, False, factors)
+    return launch(None, a, a_sf, b, b_sf, groups, kind, out_dtype, False, factors, batch_invariant)
 
 
 gemm_op.register_fake(new_result)
@@ -273,9 +283,10 @@ def gemm_out_op(
     kind: str,
     accumulate: bool,
     factors: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> None:
     """Writes D into `out`; rows of no group are left alone."""
-    launch(out, a, a_sf, b, b_sf, groups, kind, out.dtype, accumulate, factors)
+    launch(out, a, a_sf, b, b_sf, groups, kind, out.dtype, accumulate, factors, batch_invariant)
 
 
 @gemm_out_op.register_fake

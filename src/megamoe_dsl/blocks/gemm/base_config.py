@@ -79,8 +79,9 @@ class BaseGemmConfig(ABC):
 
     @classmethod
     @abstractmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: only tiles that add up K in one
+        order, so that a row of D does not depend on how many there are."""
 
     @abstractmethod
     def smem_plan(self, num_stages: int) -> Any:

@@ -45,8 +45,8 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
-def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
-    """Fields of a configuration for `rows` rows of A, equally many of each group.
+def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool = False) -> Choice:
+    """Fields of a configuration for `rows` rows of A, equally many of each group; `whole_k`: a CTA adds up all of K.
 
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
@@ -56,10 +56,10 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
         return {**tile, "dynamic_schedule": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
     measured = target.gpu is not None and not problem.of_experts
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
-    if entry is not None:
+    if entry is not None and not (whole_k and entry.choice.get("split_k")):
         return dict(entry.choice)
     if problem.decodes:
-        return choose_decoding_fields(problem, expected, target.num_sms)
+        return choose_decoding_fields(problem, expected, target.num_sms, whole_k)
     if problem.has_groups and expected <= FEW_ROWS:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
         few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2}

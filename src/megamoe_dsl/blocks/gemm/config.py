@@ -203,10 +203,10 @@ class GemmConfig(BaseGemmConfig):
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
 
     @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: not with `split_k`."""
         problem.check_rows(rows)
-        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows), **fields})
+        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
     # --- tiles
     @property

@@ -49,15 +49,24 @@ class Members:
         return run
 
     def _elsewhere(self, w: Warp, mask: Lanes) -> Outcome | None:
-        names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
-        if names == _FULL and w.converged(mask):
+        names, own = (self.fixed, None) if self.fixed is not None else self._of_lanes(w, mask)
+        if own is None and names == _FULL and w.converged(mask):
             return None
         named = _named(names)
-        if b"\1" in (mask & ~named).tobytes():
+        if b"\1" in (mask & ~(named if own is None else own)).tobytes():
             raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
         if b"\1" in (named & ~mask & ~w.exited).tobytes():
             return w.block(f"lanes of member mask {names:#x}")
         return None
+
+    def _of_lanes(self, w: Warp, mask: Lanes) -> tuple[int, Lanes | None]:
+        """All lanes that the executing ones name, and, where their masks differ, which lanes name themselves: groups of a warp may each
+        have a mask of their own in one instruction."""
+        masks = self.read(w)
+        here = masks[mask]
+        if (here == here[0]).all():
+            return int(here[0]), None
+        return int(np.bitwise_or.reduce(here)), (masks >> _LANE & 1).astype(np.bool_)
 
 
 @register("bar.warp.sync")

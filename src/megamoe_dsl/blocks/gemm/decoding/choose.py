@@ -33,9 +33,9 @@ DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "epilogue_buffer
 """Tiles whose B is decoded by warps of its own, for more rows than columns hold."""
 
 
-def choose_decoding_fields(problem: GemmProblem, expected: float, num_sms: int) -> Choice:
-    """Fields of a configuration for so many rows of each group."""
-    tiles = decoding_tiles(problem, expected)
+def choose_decoding_fields(problem: GemmProblem, expected: float, num_sms: int, whole_k: bool = False) -> Choice:
+    """Fields of a configuration for so many rows of each group; `whole_k`: a CTA adds up all of K."""
+    tiles = [one for one in decoding_tiles(problem, expected) if not (whole_k and one.get("split_k"))]
     estimates = [decoding_cost(problem, expected, one, num_sms) for one in tiles]
     return {**tiles[estimates.index(min(estimates))], "dynamic_schedule": problem.has_groups}
 

@@ -104,8 +104,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         self.epilogue.check(self)
 
     @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen.  Every tile is `batch_invariant`."""
         problem.check_rows(rows)
         if problem.of_experts:
             return cls._fastest(problem, target, rows, **fields)
