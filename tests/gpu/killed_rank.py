@@ -23,10 +23,8 @@ import torch
 import torch.distributed as dist
 
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.cases import Case, random_inputs, random_weights
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.reference import error_bound
-from megamoe_dsl.reference import mega_moe as reference
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.target import Target
@@ -52,7 +50,8 @@ def wrong(layer: MegaMoE, rank: int, calls: int) -> int:
         y = layer(x, idx, factors, x_sf=x_sf)
         layer.synchronize(LIMIT_S)
         columns: Any = [list(column) for column in zip(*given, strict=True)]
-        want, bound = (one(problem, *columns, weights)[rank].double() for one in (reference, error_bound))
+        case = Case(problem, *columns, weights, exact=False)
+        want, bound = case.reference().y[rank].double(), case.bound()[rank].double()
         bad += int((~((y.cpu().double() - want).abs() <= bound)).sum())
     return bad
 
