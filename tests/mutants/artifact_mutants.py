@@ -250,7 +250,7 @@ PROCESSES = (
         "ArtifactStore._lock",
         "lock.acquire()",
         "pass",
-        (f"{TRUST}::test_a_process_that_waits_says_so",),
+        (f"{TRUST}::test_a_process_that_has_waited_compiles_alone",),
     ),
     Host(
         "a process waits in silence",

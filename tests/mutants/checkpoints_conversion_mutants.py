@@ -106,7 +106,7 @@ CONVERSIONS = (
         "_replace",
         'place.with_name(f".{place.name}.{os.getpid()}.partial")',
         "place",
-        (f"{CONVERSION}::test_a_full_disk",),
+        (f"{CONVERSION}::test_layers_one_after_another",),
     ),
     Host(
         "what was half written stays",

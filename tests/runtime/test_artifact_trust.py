@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from megamoe_dsl.artifact import cache, ownership
 from megamoe_dsl.artifact import store as artifact_store
@@ -220,6 +220,37 @@ def test_a_process_that_waits_says_so(
     (said,) = caplog.messages
     assert said.startswith("waiting for another process that compiles sm_100a-") and str(tmp_path) in said and "\n" not in said
     assert caplog.records[0].levelno == logging.WARNING and compiled == []
+
+
+def test_a_process_that_has_waited_compiles_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the other process stored nothing: the lock is held while this one compiles."""
+    path, free = tmp_path / f"{kernel_name(CONFIG)}.lock", []
+    other = FileLock(path)
+
+    class Released(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            other.release()
+
+    def compile_kernel(config: Sm100Config) -> Artifact:
+        try:
+            FileLock(path).acquire(timeout=0)
+        except Timeout:
+            free.append(False)
+        else:
+            free.append(True)
+        return replace(ARTIFACT, config=config)
+
+    handler = Released()
+    monkeypatch.setattr(artifact_store, "SAY_AFTER", 0.0)
+    monkeypatch.setattr(artifact_store, "compile_kernel", compile_kernel)
+    logging.getLogger("megamoe_dsl").addHandler(handler)
+    try:
+        other.acquire()
+        ArtifactStore(tmp_path).get(CONFIG)
+    finally:
+        logging.getLogger("megamoe_dsl").removeHandler(handler)
+        other.release()
+    assert free == [False]
 
 
 def test_who_does_not_wait_says_nothing(tmp_path: Path, compiled: list[object], caplog: pytest.LogCaptureFixture) -> None:
