@@ -1,6 +1,7 @@
 """Proves on one GPU that a token's y has the same bits in every batch (docs/batch_invariance.md), through the public API.
 
     python bench/batch_invariance.py [--out FOLDER] [--sizes 1,2,64]       compiles what the cache lacks; exit code 1 if any bit differs
+    python bench/batch_invariance.py --price       times GEMMs with and without `batch_invariant=True`
 
 Every way to compute the layer gets the same tokens in batches of many sizes, each size with two draws of companions in random order, in
 launches and in CUDA graphs.  Bits are compared with those of all tokens in one batch, by the first way of its group.  Sums cancel
@@ -13,12 +14,15 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from megamoe_dsl import GemmProblem, MegaMoE, Problem, gemm, gemm_weights, moe
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.cases import Case
 from megamoe_dsl.fuzz.data import case_of, repeated
@@ -211,6 +215,20 @@ def all_ways(sizes: Sequence[int]) -> Iterator[Way]:
         yield from gemms_of(recipe, sizes)
 
 
+def prices() -> Iterator[str]:
+    """A line for each recipe and number of rows: microseconds of a launch in a graph, without the flag and with it."""
+    n, k = GEMM
+    drawn = torch.randn(n, k)
+    weights = {"fp8xfp8": quantize_weight_e4m3(drawn[None]), "fp8xmxfp4": gemm_weights(*quantize_e2m1(drawn), SM90.name)}
+    for rows in (1, 16, 32, 48, 64, 128):
+        a = [one.to(DEVICE) for one in quantize_e4m3_f32(torch.randn(rows, k))]
+        for recipe, made in weights.items():
+            b = [one.to(DEVICE).reshape(one.shape[-2:]) for one in made]
+            calls = {str(flag): partial(gemm, *a, *b, batch_invariant=flag) for flag in (False, True)}
+            timed = time_graphs(calls)
+            yield f"{rows} rows, {recipe}: " + ", ".join(f"{one.median:.1f}" for one in timed.values())
+
+
 def line_of(record: dict[str, Any]) -> str:
     verdict = "equal" if record["passed"] else f"{record['unequal']:,} elements differ, in batches of {record['sizes']}"
     return f"{record['group']}: {record['way']}, {record['batches']} batches, {record['elements']:,} elements: {verdict}"
@@ -228,7 +246,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the record")
     parser.add_argument("--sizes", type=read_sizes, default=SIZES, help=f"tokens of a batch, 1 to {MOST}, as in 1,2,64")
+    parser.add_argument("--price", action="store_true", help="time GEMMs with and without the flag instead")
     given = parser.parse_args()
+    if given.price:
+        print("\n".join(prices()))
+        return 0
     records = []
     for record in records_of(all_ways(given.sizes), given.sizes):
         print(line_of(record), flush=True)

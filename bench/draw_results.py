@@ -19,7 +19,7 @@ from results_table import read
 RESULTS = Path(__file__).parent / "results"
 FUSED = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075127")
 ONE_GPU = {"DeepSeek-V3": "experts-20261123-152621", "Qwen3-Next": "experts-20261123-152548"}
-TRANSFORMERS = "transformers-20261124-030015"
+TRANSFORMERS = "transformers-20261124-033323"
 TOKENS = (64, 1024, 4096)
 EXTENT = 5.0
 OURS, OTHER = "this project", "another project"
