@@ -23,7 +23,7 @@ from megamoe_dsl.bench.ep_run import well
 from megamoe_dsl.bench.ep_tuning import entered, read_run
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.kernels.moe.halves.gemm_part import WarpgroupGemm
+from megamoe_dsl.kernels.moe.halves.gemm_part import WARPGROUPS
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.tuned import EpEntry, Table
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=SMALL.num_ranks, help="a GPU each; other than two with --only-times or --trace")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
     parser.add_argument("--tokens", default="1024,4096,8192", help="per rank")
-    parser.add_argument("--recipe", default=WarpgroupGemm.recipes[0], choices=WarpgroupGemm.recipes, help="number formats")
+    parser.add_argument("--recipe", default=WARPGROUPS.recipes[0], choices=WARPGROUPS.recipes, help="number formats")
     parser.add_argument("--variants", default=",".join(SWITCHED_OFF), help="kernels with other fields, as in 'combine block_n=128'")
     parser.add_argument("--trace", action="store_true", help="what warps do, instead of times")
     parser.add_argument("--only-times", action="store_true", help="without the bits of small cases")

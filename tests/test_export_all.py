@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore, kernel_name
-from megamoe_dsl.cli import app
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.runtime.preparation import halves_kernels, layer_kernels
 from megamoe_dsl.target import Target

@@ -100,7 +100,7 @@ def test_peers_are_the_buffers_not_the_allocations_they_lie_in(monkeypatch: pyte
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=None))
     monkeypatch.setattr(torch_symmetric_memory, "empty", lambda *_, **options: allocation[offset:])
     monkeypatch.setattr(torch_symmetric_memory, "rendezvous", lambda *_: SimpleNamespace(buffer_ptrs=bases))
-    monkeypatch.setattr(symmetric_memory, "require_usable", lambda device: device)
+    monkeypatch.setattr(symmetric_memory, "require_cuda", lambda device: device)
     monkeypatch.setattr(torch, "device", lambda *_: cpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

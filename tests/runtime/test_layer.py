@@ -324,7 +324,7 @@ def test_a_call_is_an_operator_where_somebody_looks(moe: MegaMoE, case: Case, gp
 @pytest.mark.parametrize("name", ["x", "topk_weights"])
 def test_there_is_no_gradient(name: str, moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     given, launched = arguments(case), len(gpu.launched)
-    given[name] = given[name].float().requires_grad_()
+    given[name] = given[name].float().clone().requires_grad_()
     with pytest.raises(ProblemError, match=rf"^{name}\.requires_grad = True: must be False, or the call under torch.no_grad\(\)"):
         moe(**given)
     assert len(gpu.launched) == launched
