@@ -37,8 +37,8 @@ def activation_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The activated product, [n, I], and the gradients of gate and up, [n, 2I], from the product's gradient, [n, I].
 
-    gate_up is [n, 2I], columns [gate | up], as stored: BF16 values in float32, or any in float64.  Every operation is rounded; the sigmoid s
-    is `fast_sigmoid`'s with `fast_math`, else torch's.  v = limited gate, u = limited up + offset:
+    gate_up is [n, 2I], columns [gate | up], as stored: BF16 values in float32, or any in float64.  Every operation is rounded; the sigmoid
+    s is `fast_sigmoid`'s with `fast_math`, else torch's.  v = limited gate, u = limited up + offset:
     product v * s * u; of gate (slope * v * (1 - s) + v') * s * u * gradient; of up v * s * u' * gradient.  A clamped value has none.
     """
     gate, up = (half.clone() for half in gate_up.chunk(2, dim=1))
@@ -88,10 +88,8 @@ def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor | Non
     gate, up = gate.float(), up.float()
     value = limited(gate, form.gate_limit).float()
     # Through float64: torch's float32 exp and exp2 are not correctly rounded on every CPU.
-    if problem.fast_math:
-        value = value * fast_sigmoid(form, gate)
-    else:
-        value = value / (1.0 + (-form.slope * gate.double()).exp().float())
+    exact = 1.0 + (-form.slope * gate.double()).exp().float()
+    value = value * fast_sigmoid(form, gate) if problem.fast_math else value / exact
     factor = limited(up, form.up_limit).float() + form.up_offset
     product = value * factor
     return product if weight is None else product * weight.unsqueeze(1)

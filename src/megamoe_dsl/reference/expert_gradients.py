@@ -1,6 +1,6 @@
 """Gradients of the layer on one GPU, stage by stage, as kernels compute them; of float64 tensors the same formulas without a rounding.
 
-With X the tokens, Y their results, and for row r of expert e the token t and the top-k weight w, H = gate and up, A = the activated product:
+With X the tokens, Y their results, and for row r of expert e its token t and top-k weight w, H gate and up, A the activated product:
 
     dA[r] = w dY[t] W2[e]        dw = <dY[t] W2[e], A[r]>        dH[r] = activation'(H[r]) dA[r]
     dX[t] = sum over slots of dH[r] W1[e]        dW1[e] = sum over rows of dH[r]^T X[t]        dW2[e] = sum over rows of (w A[r])^T dY[t]
