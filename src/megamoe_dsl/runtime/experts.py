@@ -26,6 +26,7 @@ from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights, Routing
+from .tensor_arguments import takes_tensors
 from .top_experts import TopExpertsPlan, problem_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
@@ -38,6 +39,10 @@ CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors")
 """Arguments that never have one."""
 
 
+@takes_tensors(
+    *("x", "w1", "w2"),
+    optional=("w1_sf", "w2_sf", "topk_idx", "topk_weights", "router_logits", "score_bias", "preactivations", "factors"),
+)
 def moe(
     x: torch.Tensor,
     w1: torch.Tensor,
