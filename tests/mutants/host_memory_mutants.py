@@ -134,7 +134,7 @@ CHECKS = (
     host(
         "weights' gradients are left out",
         "too narrow",
-        "experts:VARIABLES",
+        "experts:FLOATS",
         "'w1'",
         "'x'",
         "tests/runtime/test_experts.py::test_there_is_no_gradient[w1]",

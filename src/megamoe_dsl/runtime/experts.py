@@ -33,7 +33,7 @@ RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
-VARIABLES = ("x", "w1", "w2", "topk_weights", "router_logits")
+FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors")
 """Arguments that never have one."""
@@ -99,7 +99,7 @@ def moe(
     check_no_gradient(CONSTANTS, constants)
     trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
     if not trains:
-        check_no_gradient(VARIABLES, variables)
+        check_no_gradient(FLOATS, variables)
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
