@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "tests", "bench", "docs", "examples")
-FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile", "MANIFEST.in")
+FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile", "MANIFEST.in", "mkdocs.yml")
 BUILD = """
 import sys
 from setuptools import build_meta
