@@ -1,4 +1,4 @@
-"""Proves on one GPU that a token's y has the same bits in every batch (docs/batch_invariance.md), through the public API.
+"""Proves on one GPU that a token's y has the same bits in every batch (docs/explanation/batch_invariance.md), through the public API.
 
     python bench/batch_invariance.py [--out FOLDER] [--sizes 1,2,64]       compiles what the cache lacks; exit code 1 if any bit differs
     python bench/batch_invariance.py --price       times GEMMs with and without `batch_invariant=True`

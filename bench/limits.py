@@ -1,4 +1,4 @@
-"""How much faster than the baseline a launch could be: the tables of docs/hopper.md#limits, from records.
+"""How much faster than the baseline a launch could be: the tables of docs/lab/hopper.md#limits, from records.
 
 python bench/limits.py
 
@@ -99,7 +99,7 @@ def short_k(records: Iterable[dict[str, Any]]) -> str:
 
 
 def budget(records: Iterable[dict[str, Any]]) -> str:
-    """Joules of a launch by the model of performance (docs/predict.md), beside those that were measured."""
+    """Joules of a launch by the model of performance (docs/explanation/predict.md), beside those that were measured."""
     calibration, lines = calibration_of(GPU), [BUDGET]
     for record in records:
         point = Point(**record["point"])

@@ -1,4 +1,4 @@
-"""How far predicted times (`megamoe predict`) are from measured and published ones: the tables of docs/predict.md.
+"""How far predicted times (`megamoe predict`) are from measured and published ones: the tables of docs/explanation/predict.md.
 
 python bench/prediction_errors.py [--tokens MOST]
 
@@ -31,7 +31,7 @@ from megamoe_dsl.problem import Problem
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 POINTS = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075127")
-"""The records of docs/performance.md and of the README."""
+"""The records of docs/lab/performance.md and of the README."""
 VARIANTS = ("mega_moe_sm90-time-20261121-203933", "mega_moe_sm90-time-20261121-204016")
 """Of the tuned table: several configurations of each point."""
 PACKED = ("mega_moe_sm90-time-20261122-104414", "mega_moe_sm90-time-20261122-104444")

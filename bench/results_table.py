@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md and docs/hopper.md, from records.
+"""Tables of docs/lab/performance.md and docs/lab/hopper.md, from records.
 
 python bench/results_table.py bench/results/mega_moe_sm90-time-DATE.json [...]
 python bench/results_table.py bench/results/mega_moe_sm90-trace-DATE.json [...]

@@ -2,7 +2,7 @@
 
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
     python bench/transformers_models.py run FOLDER [--models ...] [--out FOLDER]      where a GPU and transformers are
-    python bench/transformers_models.py table FILE      anywhere: the tables of docs/transformers.md
+    python bench/transformers_models.py table FILE      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
 a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order.

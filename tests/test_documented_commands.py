@@ -11,7 +11,7 @@ from megamoe_dsl.cli.app import app
 from script_help import help_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 CODE = re.compile(r"```console\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 
 

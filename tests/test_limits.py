@@ -8,7 +8,7 @@ import pytest
 
 from limits import LINEARS, POINTS, budget, computing, reading, records_of, short_k
 
-PAGE = (Path(__file__).parents[1] / "docs" / "hopper.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "lab" / "hopper.md").read_text()
 
 
 def test_the_page_has_the_tables() -> None:

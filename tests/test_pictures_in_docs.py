@@ -17,7 +17,7 @@ FOLDER = ROOT / "docs/pictures"
 DRAWN = {name: options for name, *options in map(str.split, (FOLDER / "drawn.txt").read_text().splitlines())}
 """What `make pictures` draws, with the options of `megamoe layout`."""
 STRUCTURE, RESULTS = "structure", "results"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 MOST_BYTES = 150_000
 WIDTH = 900
 

@@ -37,17 +37,17 @@ H100 = "time-20261122-155606", "time-20261122-155638"
 @pytest.mark.parametrize(
     ("page", "rows_of", "records", "lines"),
     [
-        ("docs/performance.md", table, TIMES, 14),
-        ("docs/performance.md", spread_table, TIMES, 14),
-        ("docs/performance.md", short_table, TIMES, 8),
-        ("docs/performance.md", table, OTHER_SHAPES, 26),
-        ("docs/performance.md", table, RINGS, 9),
-        ("docs/performance.md", short_table, H100, 8),
-        ("docs/performance.md", share_table, H100, 4),
-        ("docs/performance.md", spread_table, H100, 14),
+        ("docs/lab/performance.md", table, TIMES, 14),
+        ("docs/lab/performance.md", spread_table, TIMES, 14),
+        ("docs/lab/performance.md", short_table, TIMES, 8),
+        ("docs/lab/performance.md", table, OTHER_SHAPES, 26),
+        ("docs/lab/performance.md", table, RINGS, 9),
+        ("docs/lab/performance.md", short_table, H100, 8),
+        ("docs/lab/performance.md", share_table, H100, 4),
+        ("docs/lab/performance.md", spread_table, H100, 14),
         ("README.md", short_table, TIMES, 8),
-        ("docs/hopper.md", table, TRACES, 14),
-        ("docs/hopper.md", table, ("trace-20261122-163955", "trace-20261122-164005"), 5),
+        ("docs/lab/hopper.md", table, TRACES, 14),
+        ("docs/lab/hopper.md", table, ("trace-20261122-163955", "trace-20261122-164005"), 5),
     ],
 )
 def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str], records: tuple[str, ...], lines: int) -> None:
@@ -62,14 +62,14 @@ def test_page_has_the_tables_of_a_layer_on_one_gpu(files: tuple[str, ...]) -> No
     points = {one["point"]: one for records in reversed(loaded) for one in records}
     records = sorted(points.values(), key=lambda one: int(one["tokens"]))
     assert len(records) >= 2 and all(one["passed"] for one in records)
-    page = (ROOT / "docs" / "gather_gemm.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "gather_gemm.md").read_text()
     assert all(one in page for one in markdown(records).split("\n\n"))
 
 
 @pytest.mark.parametrize("record", DECODED_GEMMS)
 def test_page_has_the_table_of_gemms_whose_weights_are_decoded(record: str) -> None:
     rows = gemm_table(json.loads((RESULTS / f"gemm-{record}.json").read_text())["records"])
-    assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "gemm.md").read_text()
+    assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "explanation" / "gemm.md").read_text()
 
 
 @pytest.mark.parametrize("rows_of", [table, spread_table, short_table])
@@ -96,7 +96,7 @@ def test_a_shape_of_ones_own_is_named(
 
 def test_page_shows_what_the_compiler_made() -> None:
     command = "inspect --preset flash --tokens 128 --block-m 64"
-    page = (ROOT / "docs" / "compiled.md").read_text()
+    page = (ROOT / "docs" / "lab" / "compiled.md").read_text()
     assert f"megamoe {command}`" in page
     lines = [line.rstrip() for line in CliRunner().invoke(app, command.split()).output.splitlines()]
     edges = ("Instructions per unit", "A tile is counted")
@@ -111,7 +111,7 @@ def test_page_shows_what_the_demo_prints() -> None:
         rows = [" ".join(re.sub(r"\b\d+\.\d+( s;|\s*$)|\b\d+ lines", "TIME", line).split()) for line in text.splitlines()]
         return [row for row in rows if row and "─" not in row]
 
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     command = re.search(r"`megamoe (simulate [^`]*)`", page)
     assert command is not None
     shown = page[page.index("```\nArtifact\n") + 4 : page.index("no race found\n```")] + "no race found"

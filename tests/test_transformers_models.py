@@ -33,6 +33,6 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_page_has_the_tables_of_its_record() -> None:
     root = Path(__file__).parents[1]
-    page = (root / "docs" / "transformers.md").read_text()
+    page = (root / "docs" / "howto" / "transformers.md").read_text()
     record = next(iter((root / "bench" / "results").glob("transformers-*.json")))
     assert record.stem in page and tables(json.loads(record.read_text())["records"]) in page

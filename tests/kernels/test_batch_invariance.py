@@ -1,4 +1,4 @@
-"""A token's y depends on nothing but its inputs and the weights (docs/batch_invariance.md), in the simulator.
+"""A token's y depends on nothing but its inputs and the weights (docs/explanation/batch_invariance.md), in the simulator.
 
 Sums cancel (`fuzz.data`), so that y is made of roundings: additions in another order give other bits.
 """

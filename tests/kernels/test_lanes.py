@@ -65,7 +65,7 @@ def test_sm90_gives_stages_back_for_lanes_that_go_together() -> None:
 @pytest.mark.sweep
 def test_decoded_stages_are_given_back_for_such_lanes_too() -> None:
     """What other warps decode into comes with scales that they store: compute-sanitizer follows such stores and reports the same
-    (docs/proof.md)."""
+    (docs/explanation/proof.md)."""
     moe = sm90_runs.problem(9, num_ranks=1, num_experts=2, hidden=512, recipe="fp8xmxfp4")
     case = sm90_runs.hopper_case(moe, (9,), 0)
     layer = Layer.of(artifact(sm90_runs.config(moe, block_m=128, num_sms=2)), case)

@@ -59,8 +59,8 @@ def test_ways_that_are_off_take_no_memory() -> None:
 
 
 def test_gigabytes_of_the_docs() -> None:
-    """The table of docs/ep_moe.md, of eight ranks."""
-    text = (Path(__file__).parents[2] / "docs" / "ep_moe.md").read_text()
+    """The table of docs/explanation/ep_moe.md, of eight ranks."""
+    text = (Path(__file__).parents[2] / "docs" / "explanation" / "ep_moe.md").read_text()
     table = re.findall(
         r"^\| ([\w-]+), (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text.partition("### Memory")[2].partition("###")[0], re.M
     )

@@ -1,4 +1,4 @@
-"""What docs/hopper.md says of the symmetric memory with a ring is what the layouts give."""
+"""What docs/lab/hopper.md says of the symmetric memory with a ring is what the layouts give."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.sm90.config import with_pool_rows
 from megamoe_dsl.presets import PRESETS
 
-PAGE = Path(__file__).parents[2] / "docs" / "hopper.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab" / "hopper.md"
 ROW = re.compile(r"^\| (\d+), (\d+) \| (.*) \|$", re.M)
 TABLE = [(int(ranks), int(tokens), cells.replace("*", "").split(" | ")) for ranks, tokens, cells in ROW.findall(PAGE.read_text())]
 

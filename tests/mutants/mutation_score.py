@@ -1,7 +1,7 @@
 """The mutation score of every registered kernel and of parts of the host: what notices each mistake, and why the others escape.
 
     python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--arch NAME] [--only TEXT] [--fresh] [--after OLD]
-    python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
+    python tests/mutants/mutation_score.py table RECORD > docs/lab/mutants.md
 
 `run` adds to the record what it lacks, mutant by mutant, so that it may be stopped and called again; --fresh first drops what it is to try.
 With the record of an earlier run, each mutant first meets the check that noticed it then.
@@ -119,7 +119,7 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
 
 
 def page_of(record: Path) -> str:
-    """docs/mutants.md, of a record."""
+    """docs/lab/mutants.md, of a record."""
     reasons = {name: declared(name).why_unnoticed for name in FAMILIES if hasattr(declared(name), "why_unnoticed")}
     return page(record.stem, json.loads(record.read_text())["records"], {name: mutants_of(name) for name in FAMILIES}, reasons)
 

@@ -1,4 +1,4 @@
-"""Declared mutants fit the sources and the page, and a sample of them is noticed.  All of them: `mutation_score.py`, docs/mutants.md."""
+"""Declared mutants fit the sources and the page, and a sample of them is noticed.  All: `mutation_score.py`, docs/lab/mutants.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mutation_ladder import ROOT, climb, sound
 from mutation_score import FAMILIES, Selection, mutants_of, page_of
 from mutation_table import page
 
-PAGE = ROOT / "docs" / "mutants.md"
+PAGE = ROOT / "docs" / "lab" / "mutants.md"
 ALL = [(name, mutant) for name in FAMILIES for mutant in mutants_of(name)]
 SAMPLE = {
     "pre_dispatch": ("a masked slot names expert 2^32 - 1",),
@@ -60,7 +60,7 @@ def test_the_page_lists_every_mutant() -> None:
     record = re.search(r"^Record: `(\S+)`\.$", text, re.M)
     assert record, "the page says which record it shows"
     made = page_of(ROOT / "bench" / "results" / f"{record[1]}.json")
-    assert text == made, "python tests/mutants/mutation_score.py table bench/results/RECORD.json > docs/mutants.md"
+    assert text == made, "python tests/mutants/mutation_score.py table bench/results/RECORD.json > docs/lab/mutants.md"
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(kernel, name) for kernel, names in SAMPLE.items() for name in names])

@@ -1,4 +1,4 @@
-"""Loads that take their values late, and the bug of a stage that is given away before they have (docs/hopper.md)."""
+"""Loads that take their values late, and the bug of a stage that is given away before they have (docs/lab/hopper.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts from the safetensors files that models are published in (docs/checkpoints.md); needs the extra `checkpoints`."""
+"""Experts from the safetensors files that models are published in (docs/howto/checkpoints.md); needs the extra `checkpoints`."""
 
 from .experts import PublishedExperts, find_layers
 from .files import Checkpoint, CheckpointError

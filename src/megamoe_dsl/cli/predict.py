@@ -65,8 +65,8 @@ def predict(
 ) -> None:
     """Predict the time of a call from a model of performance, and say what limits it; no GPU is needed.
 
-    The model's constants were fitted to measured or published times; docs/predict.md says how far off it is. Times that differ by less than
-    5 % are not told apart: of those it has no preference.
+    The model's constants were fitted to measured or published times; docs/explanation/predict.md says how far off it is. It has no
+    preference among times that differ by less than 5 %.
     """
     with naming_options(PredictOptions):
         from ..bench.variant import variant_name

@@ -32,7 +32,7 @@ def release(barrier: Any, word: Any) -> None:
     negative.
 
     A plain arrival can overtake loads that are under way: neither the barrier unit nor the compiler waits for them.  On H200 the load of a
-    token's scale once returned, a microsecond late, what TMA had written after the arrival (docs/hopper.md).
+    token's scale once returned, a microsecond late, what TMA had written after the arrival (docs/lab/hopper.md).
     """
     _release("cta", barrier, word)
 

@@ -1,7 +1,7 @@
 """The SM100 kernels in the model: a worker is a pair of CTAs, with two accumulators and warpgroups that finish tiles meanwhile.
 
 What a role's loop takes is instructions of its compiled code, a clock or more each; `Instructions` of our kernel are the golden figures
-(tests/golden), those of DeepGEMM's are from its compiled code (docs/compiled.md).
+(tests/golden), those of DeepGEMM's are from its compiled code (docs/lab/compiled.md).
 """
 
 from __future__ import annotations

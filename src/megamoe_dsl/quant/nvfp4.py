@@ -2,7 +2,7 @@
 
 Source: PTX ISA, "tcgen05.mma" (`kind::mxf4nvf4`: UE4M3 scales of 16 values).  How scales and codes come from values and a factor is the
 rule of NVIDIA's Model Optimizer, whose checkpoints call the factor of weights weight_scale_2 and that of activations input_scale
-(docs/references.md): the largest scale of what a factor was made from is the largest that E4M3 has.
+(docs/lab/references.md): the largest scale of what a factor was made from is the largest that E4M3 has.
 """
 
 import torch

@@ -93,8 +93,8 @@ def gemm(
     out        where the result goes, [M, N]; a new tensor by default
     out_dtype  bfloat16 or float32, where there is no `out`
     accumulate add to `out`, float32
-    batch_invariant  a row of the result does not depend on M (docs/batch_invariance.md): on SM90, no tile is taken of which two CTAs add
-               up a half of K each
+    batch_invariant  a row of the result does not depend on M (docs/explanation/batch_invariance.md): on SM90, no tile is taken of
+               which two CTAs add up a half of K each
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """

@@ -55,10 +55,10 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
-    fused         False: every stage of the layer in a launch of its own (docs/moe_stages.md), with the same y to the bit, slower and with
-                  more memory; to compare with
-    shared_experts  of each rank, beside the routed ones (docs/shared_experts.md): the last of its `weights`; `problem` and the routing of a
-                  call are without them
+    fused         False: every stage of the layer in a launch of its own (docs/explanation/moe_stages.md), with the same y to the bit,
+                  slower and with more memory; to compare with
+    shared_experts  of each rank, beside the routed ones (docs/explanation/shared_experts.md): the last of its `weights`; `problem`
+                  and the routing of a call are without them
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 

@@ -1,7 +1,7 @@
 """Loads from shared memory that an arrival on a barrier, or a copy into shared memory, does not wait for.
 
 A reader arrives to say that its bytes may be overwritten.  The unit that counts arrivals is not the one that loads, so an arrival can pass
-a load under way; what then comes back may be what TMA wrote afterwards (docs/hopper.md).  Only an instruction that waits for the load's
+a load under way; what then comes back may be what TMA wrote afterwards (docs/lab/hopper.md).  Only an instruction that waits for the load's
 scoreboard puts an end to that, and where it stands is the assembler's choice: PTX and the simulator, which loads at once, show nothing.
 
 Bits 105 to 125 of an instruction's 128 are for the issuer: among them the scoreboard that is set until the result has come (110 to 112, 7

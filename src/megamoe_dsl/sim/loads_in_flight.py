@@ -1,7 +1,7 @@
 """Loads whose value nothing has used yet: what they read may still be read later.
 
 PTX orders a thread's own load before its release, but says of no other thread when it is over: only an instruction that uses the value
-waits for it (docs/hopper.md has a load that came back late). A copy from register to register is no use, for it may be left out.
+waits for it (docs/lab/hopper.md has a load that came back late). A copy from register to register is no use, for it may be left out.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def choose_block_m(problem: Problem, expected: float) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
-    5 % less than in tiles of 32, H100 and H200; docs/tuning.md)."""
+    5 % less than in tiles of 32, H100 and H200; docs/howto/tuning.md)."""
     tiles, deviations = tiles_of(problem), 1.0 if has_packed_weights(problem) else DEVIATIONS
     return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
 
@@ -74,7 +74,7 @@ def has_long_tiles(problem: Problem) -> bool:
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/lab/hopper.md).
 
     All experts while an expert has one block of tokens: then loading weights takes the time, and Linear1 tiles of other experts fill the
     gaps.  All experts with long tiles too: when both phases alternate, more of them is read from HBM.  Else as many experts as have at
@@ -98,9 +98,9 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
 def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
     the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
-    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  Of packed weights each
-    decodes a half for both, which gains with tiles of any length (docs/hopper.md).  When SMs are left to other streams, a CTA may find no
-    free partner in its part of the GPU: so pairs only with all SMs."""
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/howto/tuning.md).  Of packed weights
+    each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md).  When SMs are left to other streams, a CTA
+    may find no free partner in its part of the GPU: so pairs only with all SMs."""
     gains = (has_long_tiles(problem) or has_packed_weights(problem)) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
@@ -124,7 +124,7 @@ class Sm90Config(MegaMoeConfig):
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
     plan: ClassVar[type[Sm90SmemPlan]] = Sm90SmemPlan
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
-    # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
+    # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
     maps_per_linear: ClassVar[int] = 5
 
@@ -172,7 +172,7 @@ class Sm90Config(MegaMoeConfig):
     def swap_ab(self) -> bool:
         """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
         With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
-        partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
+        partial sums and token scales of a thread would not fit its registers (docs/lab/hopper.md)."""
         return self.block_m <= most_columns(self.packed)
 
     @property
@@ -272,7 +272,7 @@ class Sm90Config(MegaMoeConfig):
         return replace(plan, pull_slots=min(self.problem.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)
 
 
-LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
+LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/lab/hopper.md)
 
 
 def choose_pool_rows(problem: Problem) -> int:
