@@ -1,4 +1,4 @@
-"""How far a layer's y is from float64 in each recipe: the tables of docs/accuracy.md.  On a CPU, by the reference, whose bits are the kernels'.
+"""How far a layer's y is from float64 in each recipe: the tables of docs/lab/accuracy.md.  On a CPU, by the reference, whose bits are the kernels'.
 
     python bench/accuracy.py [--out FOLDER] [--presets flash,...] [--tokens 64]
 
@@ -22,7 +22,7 @@ from megamoe_dsl.activation import ACTIVATIONS, SILU
 from megamoe_dsl.presets import PRESETS, Preset, preset
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import dequantize, nvfp4_factor, quantize
-from megamoe_dsl.recipe import COMBINE, RECIPES, Format, Recipe
+from megamoe_dsl.recipe import BF16, COMBINE, RECIPES, Format, Recipe
 from megamoe_dsl.reference import Accumulate, activate, combine, requantize, scaled_matmul, travel
 from megamoe_dsl.reference.activation import gated, linear
 from records import save_each
@@ -192,7 +192,7 @@ def formulas(shape: Preset, activation: str) -> Problem:
 def accuracies(name: str, tokens: int, *, all_of_it: bool) -> Iterator[Accuracy]:
     """Of one preset: SiLU and BF16 results in every recipe; `all_of_it` adds activations, E4M3 results, and Hopper's sums."""
     shape = preset(name)
-    activations, elements = (list(ACTIVATIONS), list(COMBINE)) if all_of_it else ([SILU], list(COMBINE)[:1])
+    activations, elements = (list(ACTIVATIONS), list(COMBINE)) if all_of_it else ([SILU], [BF16])
     for inputs in (NORMAL, HEAVY, BALANCED):
         layer = drawn(shape, inputs, tokens)
         right = {one: exact(layer, layer.experts, formulas(shape, one)) for one in activations}
@@ -212,10 +212,8 @@ def hopper(name: str, shape: Preset, inputs: str, recipe: Recipe) -> Accuracy:
     """Sums formed as Hopper's tensor core forms them."""
     layer, problem = drawn(shape, inputs, HOPPER_TOKENS), formulas(shape, SILU)
     run = InRecipe(layer, recipe, HOPPER)
-    y = run.y(run.results(problem), list(COMBINE)[0])
-    return Accuracy(
-        name, inputs, recipe.name, SILU, list(COMBINE)[0], HOPPER, **compared(y, exact(layer, layer.experts, problem), run.own(problem))
-    )
+    y = run.y(run.results(problem), BF16)
+    return Accuracy(name, inputs, recipe.name, SILU, BF16, HOPPER, **compared(y, exact(layer, layer.experts, problem), run.own(problem)))
 
 
 def said(record: dict[str, Any]) -> str:
@@ -232,9 +230,7 @@ def main() -> None:
     parser.add_argument("--presets", default="flash,deepseek-v3,qwen3-30b-a3b,gpt-oss-120b", help="of " + ", ".join(PRESETS))
     parser.add_argument("--tokens", type=int, default=64)
     given = parser.parse_args()
-    every = (
-        asdict(one) for at, name in enumerate(given.presets.split(",")) for one in accuracies(name, given.tokens, all_of_it=at == 0)
-    )
+    every = (asdict(one) for at, name in enumerate(given.presets.split(",")) for one in accuracies(name, given.tokens, all_of_it=at == 0))
     save_each(given.out, "accuracy", every, said)
 
 
