@@ -5,7 +5,8 @@
 #   make lint      ruff and mypy
 #   make format    ruff, in place
 #   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
-#   make api       the API reference from docstrings, a static site (build/api)
+#   make docs      the site of all pages and of the API (build/site), to read without a network
+#   make docs-check  opens every page of it in headless Chromium (Debian: chromium, chromium-driver)
 #   make pictures  the drawings that docs use (docs/pictures/drawn.txt)
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
@@ -15,13 +16,14 @@ VENV ?= .venv
 JOBS ?= auto
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.megamoe-installed
+DOCS_VENV := build/docs-venv
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 
 # BLAS threads of several processes fight for the same cores.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test quick lint format golden pictures api
+.PHONY: install demo test quick lint format golden pictures docs docs-check
 
 install: $(INSTALLED)
 
@@ -65,5 +67,15 @@ golden: $(INSTALLED)
 	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
 	git diff --stat -- tests/golden
 
-api: $(INSTALLED)
-	$(BIN)/python docs/make_api.py build/api
+$(DOCS_VENV)/installed: pyproject.toml
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+		>$(DOCS_VENV)/requirements.txt
+	$(DOCS_VENV)/bin/pip install --quiet --requirement $(DOCS_VENV)/requirements.txt
+	touch $@
+
+docs: $(DOCS_VENV)/installed
+	PATH="$(abspath $(DOCS_VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+
+docs-check: docs
+	$(DOCS_VENV)/bin/python docs/site/check.py build/site

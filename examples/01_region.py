@@ -2,7 +2,7 @@
 
 import torch
 
-from megamoe_dsl.layouts.region import BF16, U8, U32, U64, Field, Region
+from megamoe_dsl.layouts import BF16, U8, U32, U64, Field, Region
 
 # Fields one after another, each at the next multiple of its alignment.
 header = Region.stack("header", Field("epoch", (1,), U32), Field("counts", (2, 4), U64))

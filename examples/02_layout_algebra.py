@@ -1,10 +1,7 @@
 """The layout algebra: derive an order instead of restating it, and ask it questions."""
 
-from megamoe_dsl.hardware.bank_conflicts import wavefronts
-from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
-from megamoe_dsl.hardware.scale_factors import utccp_row
-from megamoe_dsl.hardware.swizzle import SW128
-from megamoe_dsl.layouts.algebra import (
+from megamoe_dsl.hardware import SW128, stmatrix_b8, tmem_16x256b, utccp_row, wavefronts
+from megamoe_dsl.layouts import (
     Layout,
     complement,
     composition,

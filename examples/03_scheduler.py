@@ -2,9 +2,8 @@
 
 from collections import Counter
 
-from megamoe_dsl import Sm100Config
-from megamoe_dsl.presets import preset
-from megamoe_dsl.schedule.fused_moe import FC1, FusedMoeOrder
+from megamoe_dsl import Sm100Config, preset
+from megamoe_dsl.schedule import FC1, FusedMoeOrder
 
 problem = preset("flash").problem(max_tokens_per_rank=256)
 config = Sm100Config.choose(problem, num_tokens=256)

@@ -1,10 +1,7 @@
 """A configuration compiles without a GPU; the artifact says what every role became."""
 
-from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl import Problem, Sm90Config, Sm100Config, compile_kernel
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.problem import Problem
 
 shape = {"hidden": 1024, "intermediate": 512, "num_experts": 16, "topk": 4, "num_ranks": 2, "max_tokens_per_rank": 256}
 blackwell = Sm100Config.choose(Problem(**shape), num_tokens=64)

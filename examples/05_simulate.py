@@ -2,12 +2,7 @@
 
 import torch
 
-from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl import Inputs, Problem, SimulatedMoE, Sm100Config, compile_kernel, random_case
 
 problem = Problem(hidden=256, intermediate=128, num_experts=4, topk=2, num_ranks=2, max_tokens_per_rank=16)
 artifact = compile_kernel(Sm100Config.choose(problem, num_tokens=16, num_sms=2), line_info=True)

@@ -3,9 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.layouts.algebra import Layout, complement, composition, join, right_inverse, same_function
-from megamoe_dsl.layouts.region import U8, Field, Region
+from megamoe_dsl import MegaMoeConfig
+from megamoe_dsl.layouts import U8, Field, Layout, Region, complement, composition, join, right_inverse, same_function
 from megamoe_dsl.testing import configs, layouts
 
 

@@ -4,16 +4,14 @@ import subprocess
 import sys
 import tempfile
 
-from megamoe_dsl.artifact.export import export_kernel
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.problem import Problem
+from megamoe_dsl import Problem, Sm90Config, export_kernel
 
 LOAD = """
 import sys
 
 sys.modules["cutlass"] = None  # any import of the DSL now raises ImportError
 
-from megamoe_dsl.runtime.exported_kernel import ExportedKernel
+from megamoe_dsl import ExportedKernel
 
 kernel = ExportedKernel(sys.argv[1])
 manifest = kernel.manifest

@@ -8,9 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from megamoe_dsl import ExpertWeights, MegaMoE, Problem
-from megamoe_dsl.cases import random_weights
-from megamoe_dsl.runtime.symmetric_memory import disable_multicast
+from megamoe_dsl import ExpertWeights, MegaMoE, Problem, disable_multicast, random_weights
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
     print("no Hopper GPU here: examples/05_simulate.py runs the kernel without one")

@@ -29,31 +29,34 @@ import cutlass.cute as cute
 import torch
 from cutlass import Boolean, Int32, Int64
 
-from megamoe_dsl import sim
-from megamoe_dsl.arch import SM90, Arch
-from megamoe_dsl.blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile, load_tokens, load_weights
-from megamoe_dsl.blocks.sm90.main_loop import Share
-from megamoe_dsl.blocks.sm90.math_thread import MathThread
-from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_ROWS, RowShare
-from megamoe_dsl.blocks.sm90.tokens_as_n import ColumnShare
-from megamoe_dsl.blocks.sm90.weight_scales import ScaleMatrix, WeightScales
-from megamoe_dsl.blocks.walk import Walk, advance_to_valid, next_block
-from megamoe_dsl.blocks.warp_roles import WarpRole, run_roles, warp_group
-from megamoe_dsl.device.cluster import ClusterPlace
-from megamoe_dsl.device.launch import launcher
-from megamoe_dsl.device.location import attribute_lines
-from megamoe_dsl.device.mbarrier import fence_init, init
-from megamoe_dsl.device.memory import store_f32
-from megamoe_dsl.device.stage import Stage
-from megamoe_dsl.device.tma import acquire_tensor_map
-from megamoe_dsl.device.warp import smem_base
-from megamoe_dsl.hardware.operand_tile import BLOCK_K
-from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from megamoe_dsl.layouts.arith import select
-from megamoe_dsl.layouts.region import F32, U8, U64, Field, Region
+from megamoe_dsl import SM90, Arch, sim
+from megamoe_dsl.blocks import (
+    CHUNK_ROWS,
+    ColumnShare,
+    Fetch,
+    MathThread,
+    OperandMaps,
+    RowShare,
+    ScaleMatrix,
+    Share,
+    TokenTile,
+    Walk,
+    WarpRole,
+    WeightScales,
+    WeightTile,
+    advance_to_valid,
+    load_tokens,
+    load_weights,
+    next_block,
+    run_roles,
+    warp_group,
+)
+from megamoe_dsl.device import ClusterPlace, Stage, acquire_tensor_map, attribute_lines, launcher, mbarrier, smem_base, store_f32
+from megamoe_dsl.hardware import BLOCK_K, DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from megamoe_dsl.inspect import disassemble
+from megamoe_dsl.layouts import F32, U8, U64, Field, Region, select
 from megamoe_dsl.quant import tile_sm90
-from megamoe_dsl.sass.listing import disassemble
-from megamoe_dsl.schedule.dense import DenseBlock, DenseOrder
+from megamoe_dsl.schedule import DenseBlock, DenseOrder
 
 TILE_ROWS = 256
 MATH_WARPS, FIRST_MATH_WARP = 8, 4
@@ -293,9 +296,9 @@ def gemm_kernel(config: cutlass.Constexpr[GemmConfig], args: GemmArguments):
     gemm = Gemm(config, args, smem_base(buffer))
     if thread == 0:
         for i in cutlass.range_constexpr(config.num_stages):
-            init(config.region.address(gemm.smem, "full_barrier", i), 2)
-            init(config.region.address(gemm.smem, "empty_barrier", i), MATH_WARPS)
-        fence_init()
+            mbarrier.init(config.region.address(gemm.smem, "full_barrier", i), 2)
+            mbarrier.init(config.region.address(gemm.smem, "empty_barrier", i), MATH_WARPS)
+        mbarrier.fence_init()
         for which in cutlass.range_constexpr(len(MAPS)):
             acquire_tensor_map(gemm.map(which))
     cute.arch.sync_threads()
@@ -348,13 +351,12 @@ class Operands:
 
 def simulate(config: GemmConfig, ptx: str, operands: Operands, seed: int = 0) -> tuple[torch.Tensor, sim.Report]:
     """D and the simulator's report."""
-    b = tile_sm90(operands.b) if config.tiled else operands.b
-    addresses = (one.data_ptr() for one in (operands.a, operands.sfa, b))
+    inputs = [operands.a, operands.sfa, tile_sm90(operands.b) if config.tiled else operands.b]
+    addresses = (one.data_ptr() for one in inputs)
     maps = aligned(b"".join(one.encode() for one in config.tensor_maps(*addresses, len(operands.a))))
     d = torch.empty(operands.m, config.n)
     geometry = sim.Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1), dynamic_smem=config.region.size)
-    arguments = (maps, operands.sfb, d, operands.m)
-    report = sim.run(ptx, *arguments, geometry=geometry, buffers=[operands.a, operands.sfa, b], outputs=[d], seed=seed)
+    report = sim.run(ptx, maps, operands.sfb, d, operands.m, geometry=geometry, buffers=inputs, outputs=[d], seed=seed)
     return d, report
 
 
@@ -390,9 +392,8 @@ def main() -> None:
     listing = disassemble(cubin)
     kinds = Counter(one.kind for one in listing.instructions)
     print("machine code: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6)))
-    loads, stores = listing.spills
-    print(f"spills: {loads} loads, {stores} stores; registers up to R{max(one.highest for one in listing.instructions)}")
-    assert kinds["mma"] == 12 and loads == stores == 0
+    print(f"(loads, stores) of spills: {listing.spills}; registers up to R{max(one.highest for one in listing.instructions)}")
+    assert kinds["mma"] == 12 and listing.spills == (0, 0)
 
 
 if __name__ == "__main__":

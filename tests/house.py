@@ -24,7 +24,7 @@ BOUNDS = {
     "kernels: modules below kernels/moe/sm90/kernel.py": (92, 40),
     "package: lines": (56_300, 48_000),
     "package: modules": (583, None),
-    "package: modules under 40 lines": (108, None),
+    "package: modules under 40 lines": (110, None),
     "package: lines of bench": (2_450, 2_500),
     "bench/results: files": (60, 60),
 }

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "tests", "bench", "docs", "examples")
-FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile", "MANIFEST.in")
+FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile", "MANIFEST.in", "mkdocs.yml")
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -57,7 +57,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 
 def test_the_wheel_is_the_package_with_its_data(wheel: zipfile.ZipFile) -> None:
-    suffixes = (".py", ".c", ".json", "py.typed")
+    suffixes = (".py", ".pyi", ".c", ".json", "py.typed")
     want = {name.removeprefix("src/") for name in files_of(ROOT) if name.startswith("src/") and name.endswith(suffixes)}
     got = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert want <= got

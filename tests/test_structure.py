@@ -105,10 +105,10 @@ def test_the_words_of_the_field_are_used() -> None:
 
 def test_what_kernels_come_from_is_in_the_digest_of_their_sources() -> None:
     """A module that is not would change a kernel without making those that are stored stale.  The others choose a configuration, which is
-    part of a kernel's name itself, put weights in the order of kernels on the host, read machine code, or
-    keep signals from the compiler."""
+    part of a kernel's name itself, put weights in the order of kernels on the host, read machine code, load
+    names on first use, or keep signals from the compiler."""
     digested = [PACKAGE / name for name in SOURCES]
     inside = {name: any(place == path or place in path.parents for place in digested) for name, path in modules().items()}
     reached = {other for name, of_sources in inside.items() if of_sources for other in imports()[name]}
-    assert {home(name) for name in reached if not inside[name]} - {""} == {"artifact", "interrupts", "quant", "sass", "tuned"}
+    assert {home(name) for name in reached if not inside[name]} - {""} == {"artifact", "interrupts", "lazy", "quant", "sass", "tuned"}
     assert inside["kernels.gemm.kernel"] and inside["artifact.compile"] and not inside["cli"]

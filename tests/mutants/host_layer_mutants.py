@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from host_mutant import case, host
+from host_mutant import LAUNCHES, case, host
 from mutant import Mutant
 
 LAYER, EP = partial(case, "MegaMoE"), partial(case, "EpMoE")
@@ -65,13 +65,13 @@ FUSED = (
         "too much padding",
     ),
     layer("padding has no rows of y", "wrong number", "MegaMoE._plan", "tokens if padded < 0 else padded", "tokens", "padding"),
-    layer(
+    host(
         "the inputs' padding is left out",
         "wrong number",
         "InputsStage.__call__",
         MOVED,
         MOVED.replace("x.shape[0], rows)", "x.shape[0], x.shape[0])"),
-        "padding",
+        f"{LAUNCHES}padding_reaches_the_kernel_that_copies_tokens",
     ),
     layer(
         "the inputs have the first call's tokens",
@@ -105,7 +105,14 @@ FUSED = (
         MOVED.replace("idx, weights, x", "idx, values.topk_weights or weights, x"),
         "topk_weights, another",
     ),
-    layer("indices of 32 bits are taken for 64", "wrong launch", "InputsStage.__call__", "topk_idx.dtype is not INT64", "False", "int32"),
+    host(
+        "indices of 32 bits are taken for 64",
+        "wrong launch",
+        "InputsStage.__call__",
+        "topk_idx.dtype is not INT64",
+        "False",
+        f"{LAUNCHES}indices_of_32_bits_are_widened",
+    ),
     layer(
         "an x of any place", "too narrow", "InputsStage.__call__", "at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT", "False", "x, shifted"
     ),
@@ -171,7 +178,14 @@ EXPERT_PARALLEL = (
         "values.y if values.num_tokens else y.data_ptr(), len(y)",
         "out, another",
     ),
-    ep("y of no tokens has no address", "wrong base", "EpMoE.point_at", "y if len(y) else self._nowhere", "y", "no token"),
+    host(
+        "y of no tokens has no address",
+        "wrong base",
+        "EpMoE.point_at",
+        "y if len(y) else self._nowhere",
+        "y",
+        f"{LAUNCHES}a_layer_without_tokens_has_an_address_for_y",
+    ),
     host(
         "no rows have scales of 128",
         "too narrow",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from host_mutant import COUNTERS_TEST, GEMM, MOE, SCRATCH_TEST, STREAMS, TURNS, case, dense, fp8, grouped, host, nvfp4
+from host_mutant import COUNTERS_TEST, GEMM, LAUNCHES, MOE, SCRATCH_TEST, STREAMS, TURNS, case, dense, fp8, host, nvfp4
 
 KEPT = "kept = self._kept[stream] = torch.empty(size, dtype=torch.uint8, device=self._device)"
 MEMORY = (
@@ -211,7 +211,7 @@ GEMMS = (
         "gemm:_plan",
         "kind, out_dtype, accumulate, batch_invariant, _ = others",
         "kind, out_dtype, accumulate, batch_invariant, _ = (*others[:2], False, *others[3:])",
-        dense("added"),
+        f"{LAUNCHES}a_gemm_adds_if_asked[True]",
     ),
     host(
         "a GEMM's new D has the first one's memory",
@@ -219,7 +219,7 @@ GEMMS = (
         "GemmPlan.__call__",
         "torch.empty(self._shape, dtype=self._dtype, device=self._device)",
         "self.__dict__.setdefault('d', torch.empty(self._shape, dtype=self._dtype, device=self._device))",
-        grouped("a, another"),
+        f"{LAUNCHES}every_gemm_has_a_result_of_its_own",
     ),
     host(
         "a kernel for the first number of rows",

@@ -15,9 +15,8 @@ def test_a_launch_that_deals_early_has_another_counter_than_the_one_before(monke
     counters = TileCounters(torch.device("cpu"))
     first, second = counters.of(1, False), counters.of(2, False)
     assert second - first == 4 * EACH and first == counters.of(1, False) == counters.memory.data_ptr()
-    taken = [counters.early(first) for _ in range(4)]
-    assert taken == [first + 4, first + 8, first + 4, first + 8]
-    assert counters.early(second) == second + 4
+    assert [counters.early(first) for _ in range(3)] == [first + 4, first + 8, first + 4]
+    assert [counters.early(one) for one in (second, first, second)] == [second + 4, first + 8, second + 8]
     assert counters.memory.shape[1] == EACH and not counters.memory.any()
 
 

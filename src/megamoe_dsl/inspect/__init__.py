@@ -1,6 +1,6 @@
 """What an artifact says: registers, memory maps, barriers; instructions per role and unit of work, and loads overtaken, from its SASS."""
 
-from ..sass.listing import DisassemblyError
+from ..sass.listing import DisassemblyError, disassemble
 from ..sass.measurer import InspectionError, Measure
 from .baseline import StaticBaseline, find_baseline
 from .inspection import Change, Inspection, annotate, differences
@@ -14,5 +14,6 @@ __all__ = [
     "StaticBaseline",
     "annotate",
     "differences",
+    "disassemble",
     "find_baseline",
 ]

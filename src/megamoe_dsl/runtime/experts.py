@@ -25,6 +25,7 @@ from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_plan import ExpertPlan, GivenWeights, Routing
+from .tensor_arguments import takes_tensors
 from .top_experts import TopExpertsPlan, problem_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
@@ -35,6 +36,10 @@ FLOATS = ("x", "w1", "w1_sf", "w2", "w2_sf", "topk_weights", "router_logits", "s
 """Arguments that could have a gradient."""
 
 
+@takes_tensors(
+    *("x", "w1", "w2"),
+    optional=("w1_sf", "w2_sf", "topk_idx", "topk_weights", "router_logits", "score_bias", "preactivations", "factors"),
+)
 def moe(
     x: torch.Tensor,
     w1: torch.Tensor,

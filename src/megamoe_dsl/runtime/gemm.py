@@ -25,6 +25,7 @@ from .custom_op import is_plain_call
 from .device_gemm import check_current, device_gemm
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .tensor_arguments import takes_tensors
 
 
 class GemmPlan:
@@ -58,6 +59,7 @@ class GemmPlan:
         return d
 
 
+@takes_tensors("a", "b", optional=("a_sf", "b_sf", "out", "factors"))
 def gemm(
     a: torch.Tensor,
     a_sf: torch.Tensor | None,
@@ -101,6 +103,7 @@ def gemm(
     return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate, factors, batch_invariant)
 
 
+@takes_tensors("a", "b", "groups", optional=("a_sf", "b_sf", "out", "factors"))
 def grouped_gemm(
     a: torch.Tensor,
     a_sf: torch.Tensor | None,

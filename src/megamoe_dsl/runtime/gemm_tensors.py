@@ -58,7 +58,8 @@ class GemmTensors:
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:
-            assert self.groups is not None
+            if self.groups is None:
+                raise ProblemError("groups", None, f"a tensor beside {problem.kind} groups")
             entries = self.rows // ROW_BLOCK if problem.kind == CONTIGUOUS else problem.num_groups
             check_tensor("groups", self.groups, torch.int32, (entries,))
         if problem.has_factors:

@@ -18,12 +18,14 @@ from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
 from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current, gpu_target
+from .tensor_arguments import takes_tensors
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 Chosen = tuple[torch.Tensor, torch.Tensor]
 """Experts, int64 [tokens, topk], and their weights, float32."""
 
 
+@takes_tensors("logits", optional=("bias",))
 def top_experts(
     logits: torch.Tensor,
     topk: int,

@@ -1,0 +1,154 @@
+"""What mkdocs does not do by itself: the order of pages, the API's pages, and files of the repository that pages link to.
+
+The order of pages is the index's (`docs/README.md`). A link that leaves `docs/` leads to a page that shows the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "megamoe_dsl"
+INTERNAL = {"sim.ops"}
+"""Packages with public names that only this package uses."""
+LINK = re.compile(r"(\]\()([^)\s]+)([^)]*\))")
+FENCE = re.compile(r"(?m)^(```.*?^```[^\n]*$)", re.DOTALL)
+LANGUAGES = {".py": "python", ".json": "json", ".c": "c", ".toml": "toml"}
+SHOWN = 150_000
+"""Bytes of a file that a page shows at most."""
+SHOW_NOTHING = "---\nsearch:\n  exclude: true\n---\n"
+
+
+def sections() -> list[dict[str, Any]]:
+    """The navigation: sections of the index with the pages that they link to."""
+    nav: list[dict[str, Any]] = [{"Documentation": "README.md"}]
+    for title, body in re.findall(r"(?ms)^## (.+?)$(.*?)(?=^## |\Z)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")):
+        pages = [(text, page) for text, page in re.findall(r"\[([^\]]+)\]\((\w+/[\w/]+\.md)\)", body)]
+        pages += [(name, f"reference/api/{name}.md") for name in apis()] if title == "Reference" else []
+        if pages:
+            nav.append({title: [{text.replace("`", ""): page} for text, page in pages]})
+    return nav
+
+
+def exported(init: Path) -> list[str]:
+    """Names of a package's `__all__`, without those that begin with an underscore."""
+    for node in ast.parse(init.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
+    return []
+
+
+def apis() -> dict[str, list[str]]:
+    """Dotted package to its public names, for packages that have any."""
+    found = {}
+    for init in sorted(PACKAGE.rglob("__init__.py")):
+        dotted = ".".join(init.parent.relative_to(PACKAGE.parent).parts)
+        if (names := exported(init)) and dotted.removeprefix("megamoe_dsl.") not in INTERNAL:
+            found[dotted] = [name for name in names if not (init.parent / name).is_dir()]
+    return found
+
+
+def api_page(dotted: str, names: list[str]) -> str:
+    constants_last = sorted(names, key=lambda name: (name.isupper(), name.lower()))
+    return f"# {dotted}\n\n" + "\n\n".join(f"::: {dotted}.{name}" for name in constants_last) + "\n"
+
+
+def source_page(path: Path) -> str:
+    """A page that shows a file, or names what a folder has."""
+    title = f"{SHOW_NOTHING}# {path.relative_to(ROOT).as_posix()}\n\n"
+    if path.is_dir():
+        return title + "\n".join(f"- `{one.name}`" for one in sorted(path.iterdir()) if one.name != "__pycache__") + "\n"
+    if path.suffix not in LANGUAGES or path.stat().st_size > SHOWN:
+        return f"{title}A file of {path.stat().st_size:,} bytes, in the repository.\n"
+    return f"{title}````{LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}\n````\n"
+
+
+def page_of(path: Path) -> str:
+    """Where the site has a file outside `docs/`."""
+    name = path.relative_to(ROOT).as_posix()
+    return f"files/{name}" if path.suffix == ".md" else f"files/{name}.md"
+
+
+def outside(target: str, page: Path) -> Path | None:
+    """The file or folder outside `docs/` that a link of a page leads to; a folder's README in its place."""
+    name = target.partition("#")[0]
+    if not name or "://" in target:
+        return None
+    path = Path(posixpath.normpath((page.parent / name).as_posix()))
+    if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "docs") or not path.exists():
+        return None
+    return path / "README.md" if (path / "README.md").is_file() else path
+
+
+def repository_file(src_uri: str) -> Path:
+    """The file that a page of the site is made from."""
+    if src_uri.startswith("files/"):
+        return ROOT / src_uri.removeprefix("files/")
+    return ROOT / "docs" / src_uri
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.nav = sections()
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for dotted, names in apis().items():
+        files.append(File.generated(config, f"reference/api/{dotted}.md", content=api_page(dotted, names)))
+    pending = [ROOT / "docs" / file.src_uri for file in files.documentation_pages() if file.generated_by is None]
+    while pending:
+        page = pending.pop()
+        for _, target, _ in LINK.findall(page.read_text(encoding="utf-8")):
+            path = outside(target, page)
+            if path is None or page_of(path) in files.src_uris:
+                continue
+            markdown = path.suffix == ".md"
+            content = SHOW_NOTHING + path.read_text(encoding="utf-8") if markdown else source_page(path)
+            files.append(File.generated(config, page_of(path), content=content, inclusion=InclusionLevel.NOT_IN_NAV))
+            pending += [path] if markdown else []
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to the site's pages, and a blank line before lists, which Python-Markdown needs."""
+    here, source = page.file.src_uri, repository_file(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        if "://" in found[2] or found[2].startswith("#"):
+            return found[0]
+        name, mark, anchor = found[2].partition("#")
+        path = outside(found[2], source)
+        if path is None and here.startswith("files/"):
+            path = Path(posixpath.normpath((source.parent / name).as_posix()))
+            goal = path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else page_of(path)
+            goal = f"{goal}/README.md" if path.is_dir() else goal
+        elif path is None:
+            return found[0]
+        else:
+            goal = page_of(path)
+        return f"{found[1]}{posixpath.relpath(goal, posixpath.dirname(here))}{mark}{anchor}{found[3]}"
+
+    parts = FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else spaced(LINK.sub(link, part)) for part in parts)
+
+
+def spaced(text: str) -> str:
+    """With a blank line before every list that follows a line of text."""
+    return re.sub(r"(?m)^(?![-*] |\d+\. |\s|$|\||#)(.+)\n(?=(?:[-*]|\d+\.) )", r"\1\n\n", text)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The theme would fetch its stand-in for workers from the network."""
+    base = posixpath.relpath("site.js", posixpath.dirname(page.file.dest_uri))
+    return re.sub(r'<script src="https://unpkg\.com/iframe-worker/shim"></script>', f'<script src="{base}"></script>', output)
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    return re.sub(r'<script src="https://unpkg\.com/[^"]*"></script>', "", output_content)

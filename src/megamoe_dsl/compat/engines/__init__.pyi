@@ -1,0 +1,2 @@
+from . import sglang as sglang
+from . import vllm as vllm

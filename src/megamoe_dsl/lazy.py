@@ -1,0 +1,28 @@
+"""Public names of a package that load on first use.  They stand once, as imports in the `.pyi` beside the package's `__init__.py`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+
+def declared_names(stub: Path) -> dict[str, str]:
+    """Name to the module it comes from, relative to the package; an empty module means that the name is a module of the package."""
+    imports = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom) and node.level]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of the package with this `__name__` and `__file__`."""
+    homes = declared_names(Path(file).with_suffix(".pyi"))
+
+    def load(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if not homes[name]:
+            return import_module(f"{package}.{name}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return sorted(homes), load, lambda: sorted(homes)

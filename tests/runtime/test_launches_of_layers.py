@@ -1,0 +1,48 @@
+"""What launches of layers and GEMMs are given, where a call alone would go wrong as it does after another one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_calls_in_a_row import FAMILIES, changes
+
+from megamoe_dsl import gemm
+from recorded_gpu import Launched, recorded_gpu
+
+
+def launches(family: str, change: str) -> list[Launched]:
+    """Launches of the changed call on a GPU that has run nothing before."""
+    calls, _, _ = FAMILIES[family]
+    (found,) = calls.outcomes(changes(family)[change])
+    assert isinstance(found, list), found
+    return found
+
+
+def test_padding_reaches_the_kernel_that_copies_tokens() -> None:
+    copy, layer = (one.arguments for one in launches("MegaMoE", "padding"))
+    assert (copy["num_tokens"], copy["padded_tokens"], layer["num_tokens"]) == (2, 3, 3)
+
+
+def test_indices_of_32_bits_are_widened() -> None:
+    """The kernels read 64 bits an index."""
+    assert launches("MegaMoE", "topk_idx, another")[0].arguments["topk_idx"] == "topk_idx"
+    assert launches("MegaMoE", "int32")[0].arguments["topk_idx"] == "elsewhere"
+
+
+def test_a_layer_without_tokens_has_an_address_for_y() -> None:
+    *_, combine = (one.arguments for one in launches("EpMoE", "no token"))
+    assert (combine["y"], combine["num_tokens"]) == ("first nowhere", 0)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_gemm_adds_if_asked(accumulate: bool) -> None:
+    (launched,) = launches("gemm bf16xbf16", "added" if accumulate else "f32")
+    assert launched.config.problem.accumulate is accumulate
+
+
+def test_every_gemm_has_a_result_of_its_own() -> None:
+    given = {"a": torch.zeros(6, 64, dtype=torch.bfloat16), "a_sf": None, "b": torch.zeros(16, 64, dtype=torch.bfloat16), "b_sf": None}
+    with recorded_gpu() as gpu:
+        (_,), first = gpu.call(gemm, **given), gpu.tensors["y"]
+        (again,), second = gpu.call(gemm, **given), gpu.tensors["y"]
+        assert first.data_ptr() != second.data_ptr() and again.arguments["d"] == "y"

@@ -1,0 +1,40 @@
+"""Public functions given something other than a tensor: the error names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import ProblemError, gemm, grouped_gemm, moe
+from megamoe_dsl.runtime.top_experts import top_experts
+
+A, B = torch.zeros(6, 128, dtype=torch.bfloat16), torch.zeros(2, 256, 128, dtype=torch.bfloat16)
+GEMM = {"a": A, "a_sf": None, "b": B[0], "b_sf": None}
+CHOSEN = {"topk_idx": torch.zeros(6, 1, dtype=torch.int64), "topk_weights": torch.ones(6, 1)}
+CALLS: dict[Callable[..., Any], dict[str, Any]] = {
+    moe: {"x": A, "w1": B, "w1_sf": None, "w2": B[:, :128], "w2_sf": None, **CHOSEN},
+    gemm: GEMM,
+    grouped_gemm: {**GEMM, "b": B, "groups": torch.zeros(2, dtype=torch.int32)},
+    top_experts: {"logits": torch.zeros(6, 4), "topk": 2, "bias": None},
+}
+TENSORS = [(function, name) for function, given in CALLS.items() for name in given if name != "topk"]
+
+
+@pytest.mark.parametrize(("function", "name"), TENSORS, ids=[f"{function.__name__}-{name}" for function, name in TENSORS])
+def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str) -> None:
+    given = CALLS[function]
+    for value in (3, "a", [1.0]) if given[name] is None else (None, 3, "a", [1.0]):
+        with pytest.raises(ProblemError, match=rf"\b{name}\b[^=]* = "):
+            function(**{**given, name: value})
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    class Wrong(torch.Tensor):
+        def get_device(self) -> int:
+            raise AttributeError("no such place")
+
+    with pytest.raises(AttributeError, match="no such place"):
+        gemm(A.as_subclass(Wrong), None, B[0], None, out=torch.zeros(6, 256, dtype=torch.bfloat16).as_subclass(Wrong))
