@@ -1,4 +1,4 @@
-"""How far a layer's y is from float64 in each recipe: the tables of docs/lab/accuracy.md.  On a CPU, by the reference, whose bits are the kernels'.
+"""How far a layer's y is from float64 in each recipe: the tables of docs/lab/accuracy.md.  On a CPU, by the reference.
 
     python bench/accuracy.py [--out FOLDER] [--presets flash,...] [--tokens 64]
 
