@@ -24,6 +24,7 @@ from .cpu_experts import layer_on_cpu
 from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
+from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights, Routing
 from .tensor_arguments import takes_tensors
 from .top_experts import TopExpertsPlan, problem_of, top_experts
@@ -32,8 +33,10 @@ RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
-FLOATS = ("x", "w1", "w1_sf", "w2", "w2_sf", "topk_weights", "router_logits", "score_bias", "preactivations", "factors")
-"""Arguments that could have a gradient."""
+FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits")
+"""Arguments that have gradients where weights are bfloat16."""
+CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors")
+"""Arguments that never have one."""
 
 
 @takes_tensors(
@@ -60,6 +63,7 @@ def moe(
     activation: str = "silu",
     preactivations: torch.Tensor | None = None,
     factors: torch.Tensor | None = None,
+    main_grads: MainGrads | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
@@ -78,17 +82,24 @@ def moe(
     activation     of gate and up (activation.py)
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
+    main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.
 
     Any thread may call at any time: the launches of a call follow one another on its thread's current stream.  Calls on different streams
-    may run at once.  The tensors' device must be the current one.  There is no backward pass: a tensor that requires grad is refused unless
-    grad mode is off.
+    may run at once.  The tensors' device must be the current one.  With bfloat16
+    weights x, w1, w2, topk_weights and router_logits have gradients (expert_gradients.py); any other tensor that requires grad is refused
+    unless grad mode is off, and so is torch.func.
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    check_no_gradient(FLOATS, (x, w1, w1_sf, w2, w2_sf, topk_weights, router_logits, score_bias, preactivations, factors))
+    variables, constants = (x, w1, w2, topk_weights, router_logits), (w1_sf, w2_sf, score_bias, preactivations, factors)
+    refuse_transforms((*variables, *constants))
+    check_no_gradient(CONSTANTS, constants)
+    trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
+    if not trains:
+        check_no_gradient(FLOATS, variables)
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
@@ -104,6 +115,11 @@ def moe(
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf)
+    if trains:
+        for name, given_tensor in zip(CONSTANTS, constants, strict=True):
+            if name != "score_bias" and given_tensor is not None:
+                raise ProblemError(name, "a tensor", "None where bfloat16 weights have gradients")
+        return train((x, topk_idx, topk_weights, w1, w2), main_grads, gate_up, activation)
     if is_plain_call(x):
         return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation, factors)
     given = x, topk_idx, topk_weights, *weights
@@ -111,6 +127,14 @@ def moe(
         y: torch.Tensor = moe_op(*given, gate_up, activation, factors)
     else:
         y = moe_storing_op(*given, preactivations, gate_up, activation, factors)
+    return y
+
+
+def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, gate_up: str, activation: str) -> torch.Tensor:
+    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass."""
+    if main_grads is not None:
+        check_main_grads(main_grads, *tensors[3:])
+    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), gate_up, activation)
     return y
 
 
@@ -210,6 +234,14 @@ _TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w
 _OTHERS = "str gate_up, str activation, Tensor? factors=None"
 
 
+def _training(
+    x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *_, gate_up, activation = others
+    stored = x.new_empty(topk_idx.numel(), w1.shape[1])
+    return launch(x, topk_idx, topk_weights, w1, None, w2, None, stored, gate_up, activation), stored
+
+
 def _without_preactivations(*given: Any) -> torch.Tensor:
     return launch(*(*given[:7], None, *given[7:]))
 
@@ -219,6 +251,9 @@ moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", _without_preactivat
 
 moe_storing_op = define("moe_storing", f"({_TENSORS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts that stores gate and up, as an operator."""
+
+moe_training_op = define_training(_training)
+"""`moe` with gradients: y, and gate and up of every row."""
 
 
 __all__ = ["moe"]
