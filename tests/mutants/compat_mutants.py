@@ -338,7 +338,7 @@ CALLED = (
         "tokens of all ranks are taken for one rank's",
         "wrong number",
         "calls:_bound",
-        "ceil_div(tokens, problem.num_ranks)",
+        "-(-tokens // problem.num_ranks)",
         "most",
         (f"{OPTIONS}::test_tokens_of_all_ranks_choose_the_kernel",),
     ),

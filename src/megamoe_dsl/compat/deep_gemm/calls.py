@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ...arch import Arch
-from ...layouts.arith import ceil_div
 from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
 from ...recipe import E2M1
@@ -132,7 +131,7 @@ def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: i
         return most
     capacity = problem.num_ranks * most
     tokens = integer_between("global_num_tokens", of_all_ranks, 0, capacity, f"between 0 and the capacity of all ranks, {capacity}")
-    return max(1, ceil_div(tokens, problem.num_ranks))
+    return max(1, -(-tokens // problem.num_ranks))
 
 
 def _check_bound(bound: int, rows: int, most: int) -> int:
