@@ -1,7 +1,5 @@
-"""Stand-ins for SGLang and vLLM: what their expert-parallel layers call of DeepGEMM, in their order, from their public sources.
-
-SGLang: srt/layers/moe/mega_moe.py (`run_mega_routed_experts`) and mega_moe_sm90.py.  vLLM: models/deepseek_v4/nvidia/sm90_mega_moe.py.
-"""
+"""Layers of engines, and the order in which engines call them.  vLLM's makes the calls of DeepGEMM that an older release makes
+(models/deepseek_v4/nvidia/sm90_mega_moe.py); SGLang's is in sglang_experts.py."""
 
 from __future__ import annotations
 
@@ -14,10 +12,11 @@ from typing import Any, ClassVar, Protocol
 import pytest
 import torch
 
-from megamoe_dsl.compat.engines import sglang, vllm
+from megamoe_dsl.compat.engines import vllm
 from megamoe_dsl.compat.engines.fused_calls import Swap
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
+from sglang_experts import SglangLayer
 
 BATCHES = (8, 4)
 """Sizes that graphs are captured for, the largest first, as engines do."""
@@ -41,8 +40,6 @@ def fake_packages(patch: pytest.MonkeyPatch, ranks_tokens: Callable[[], list[int
 
     found = (
         deep_gemm,
-        make_module(sglang.DP_ATTENTION, get_dp_global_num_tokens=ranks_tokens),
-        make_module(sglang.WEIGHTS_SM90, build_sm90_mega_moe_experts_weights=others_call),
         make_module(vllm.DEEP_GEMM, _import_deep_gemm=lambda: deep_gemm, _fp8_fp4_mega_moe_impl=others_call),
         make_module(vllm.CONTEXT, is_forward_context_available=lambda: True, get_forward_context=context),
     )
@@ -66,51 +63,6 @@ class EngineLayer(Protocol):
 
     def reload(self, weights: ExpertWeights) -> None:
         """New weights, and the engine's hook after it."""
-
-
-class SglangLayer:
-    """`experts` of a DeepseekV2MoE, and what runs them."""
-
-    buffers: ClassVar[dict[object, Any]] = {}
-    install: ClassVar[Callable[[], Swap]] = staticmethod(sglang.install)
-
-    def __init__(self, problem: Problem, group: Any, weights: ExpertWeights) -> None:
-        self.problem, self.group = problem, group
-        names = ("w13_weight", "w13_weight_scale_inv", "w2_weight", "w2_weight_scale_inv")
-        tensors = (weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
-        parameters = {name: torch.nn.Parameter(t.clone(), requires_grad=False) for name, t in zip(names, tensors, strict=True)}
-        self.experts: Any = SimpleNamespace(**parameters, _mega_moe_weights_built=False)
-        self.process_weights_after_loading()
-
-    def process_weights_after_loading(self) -> None:
-        importlib.import_module(sglang.WEIGHTS_SM90).build_sm90_mega_moe_experts_weights(self.experts)
-
-    def reload(self, weights: ExpertWeights) -> None:
-        self.experts.w13_weight.data.copy_(weights.fc1)
-        self.experts.w13_weight_scale_inv.data.copy_(weights.fc1_sf)
-        self.experts.w2_weight.data.copy_(weights.fc2)
-        self.experts.w2_weight_scale_inv.data.copy_(weights.fc2_sf)
-        self.process_weights_after_loading()
-
-    def forward(self, hidden: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-        deep_gemm: Any = importlib.import_module("deep_gemm")
-        p, tokens = self.problem, hidden.shape[0]
-        shape = (p.num_experts, p.max_tokens_per_rank, p.topk, p.hidden, p.intermediate)
-        key = (id(self.group), *shape)
-        if key not in self.buffers:
-            self.buffers[key] = deep_gemm.get_symm_buffer_for_mega_moe(
-                self.group, *shape, num_shared_experts=0, mma_type="fp8xfp4", activation="swiglu"
-            )
-        buf = self.buffers[key]
-        buf_views = (buf.x, buf.x_sf, buf.topk_idx, buf.topk_weights)
-        deep_gemm.mega_moe_pre_dispatch_sm90(
-            hidden, topk_ids.to(torch.int32), topk_weights, *buf_views, num_tokens=tokens, group_size=128, routed_scaling_factor=1.0
-        )
-        y = torch.empty(max(tokens, 1), p.hidden, dtype=torch.bfloat16, device=hidden.device)
-        weights = self.experts.mega_l1_weights, self.experts.mega_l2_weights
-        options = {"recipe": (128, 128, 128), "activation": "swiglu", "activation_clamp": p.activation_clamp, "fast_math": True}
-        deep_gemm.fp8_mega_moe(y, *weights, buf, **options)
-        return y[:tokens]
 
 
 class VllmLayer:
@@ -164,7 +116,7 @@ def cast(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return per_token_cast_to_fp8(hidden, use_ue8m0=False, gran_k=128)
 
 
-ENGINES: dict[str, type[SglangLayer] | type[VllmLayer]] = {"sglang": SglangLayer, "vllm": VllmLayer}
+ENGINES: dict[str, Any] = {"sglang": SglangLayer, "vllm": VllmLayer}
 Inputs3 = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +14,10 @@ from simulated_deep_gemm import OneRank, simulated_hopper, visible
 from engines import ENGINES, Inputs3, call_sequence, fake_packages, others_call
 from megamoe_dsl.cases import Case, random_weights
 from megamoe_dsl.compat import deep_gemm
-from megamoe_dsl.compat.engines import fused_calls, sglang, vllm
+from megamoe_dsl.compat.engines import fused_calls, vllm
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from simulated_gpu import SimulatedKernel
-from sweep import sample
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8", activation_clamp=10.0)
 
@@ -42,8 +41,7 @@ def inputs(tokens: int, seed: int) -> Inputs3:
     return x, idx, torch.rand(tokens, PROBLEM.topk, generator=generator)
 
 
-@sample("vllm")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["vllm"])
 def test_the_engines_calls(engine: str, gpu: type[SimulatedKernel], monkeypatch: pytest.MonkeyPatch) -> None:
     kind = ENGINES[engine]
     for one in ENGINES.values():
@@ -115,29 +113,26 @@ def watch_tensors(gpu: type[SimulatedKernel], patch: pytest.MonkeyPatch) -> None
             patch.setattr(module, name, seen(name, getattr(module, name)))
 
 
-@pytest.mark.parametrize("adapter", [sglang, vllm])
-def test_what_is_replaced_and_put_back(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_replaced_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = fake_packages(monkeypatch, list)
     before = {name: dict(vars(module)) for name, module in modules.items()}
-    swap = adapter.install()
+    swap = vllm.install()
     ours = modules["deep_gemm"]
     assert ours.fp8_mega_moe is not others_call and ours.get_symm_buffer_for_mega_moe is not others_call
     assert ours.fp8_gemm_nt is others_call and not hasattr(ours, "set_num_sms")
-    assert (modules[vllm.DEEP_GEMM]._fp8_fp4_mega_moe_impl is others_call) == (adapter is sglang)
-    assert (modules[sglang.WEIGHTS_SM90].build_sm90_mega_moe_experts_weights is others_call) == (adapter is vllm)
+    assert modules[vllm.DEEP_GEMM]._fp8_fp4_mega_moe_impl is not others_call
     swap.undo()
     assert {name: dict(vars(module)) for name, module in modules.items()} == before
 
 
 def test_a_limit_of_waits_comes_from_who_installs(gpu: type[SimulatedKernel]) -> None:
     shape = (PROBLEM.num_experts, 16, PROBLEM.topk, PROBLEM.hidden, PROBLEM.intermediate)
-    for install in (sglang.install, vllm.install):
-        swap = install(watchdog_ns=7 * 10**9)
-        buffer = sys.modules["deep_gemm"].get_symm_buffer_for_mega_moe(OneRank(), *shape)
-        swap.undo()
-        assert buffer.watchdog_ns == 7 * 10**9
-        with pytest.raises(ProblemError, match=r"watchdog_ns = 0: must be a whole number of nanoseconds"):
-            install(watchdog_ns=0)
+    swap = vllm.install(watchdog_ns=7 * 10**9)
+    buffer = sys.modules["deep_gemm"].get_symm_buffer_for_mega_moe(OneRank(), *shape)
+    swap.undo()
+    assert buffer.watchdog_ns == 7 * 10**9
+    with pytest.raises(ProblemError, match=r"watchdog_ns = 0: must be a whole number of nanoseconds"):
+        vllm.install(watchdog_ns=0)
 
 
 def test_vllm_reads_its_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +153,7 @@ def test_vllm_reads_its_limit_from_the_environment(monkeypatch: pytest.MonkeyPat
 def test_bounds_come_from_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = [3, 12]
     modules = fake_packages(monkeypatch, lambda: counts)
-    assert (sglang.num_tokens_bound(5), vllm.num_tokens_bound(5)) == (12, 12)
-    assert (sglang.num_tokens_bound(20), vllm.num_tokens_bound(20)) == (20, 20)
-    counts.clear()
-    assert sglang.num_tokens_bound(5) == 5
+    assert (vllm.num_tokens_bound(5), vllm.num_tokens_bound(20)) == (12, 20)
     modules[vllm.CONTEXT].is_forward_context_available = lambda: False  # type: ignore[attr-defined]
     assert vllm.num_tokens_bound(5) == 5
 
@@ -196,15 +188,3 @@ def test_vllms_plugin_waits_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None
     modules[vllm.DEEP_GEMM]._import_deep_gemm = lambda: None  # type: ignore[attr-defined]
     with pytest.raises(ModuleNotFoundError, match="vLLM finds no deep_gemm"):
         vllm.install()
-
-
-def test_sglangs_weights_may_be_let_go() -> None:
-    weights = random_weights(PROBLEM, 0, 1)
-    names = ("w13_weight", "w13_weight_scale_inv", "w2_weight", "w2_weight_scale_inv")
-    given = (weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
-    experts = SimpleNamespace(**{n: torch.nn.Parameter(t.clone(), requires_grad=False) for n, t in zip(names, given, strict=True)})
-    sglang.build_sm90_weights(experts, keep_plain_weights=False)
-    assert experts.w13_weight.numel() == experts.w2_weight.numel() == 0
-    want = deep_gemm.transform_weights_for_mega_moe_sm90((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf))
-    for found, tensor in zip((*experts.mega_l1_weights, *experts.mega_l2_weights), (*want[0], *want[1]), strict=True):
-        assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))

@@ -74,7 +74,7 @@ def describe(node: ast.stmt, inner: list[str]) -> str | None:
             found = next((one for one in members if inner[0] in names_of(one)), None)
             if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 return describe(found, inner[1:])
-            return "attribute" if mentions(node, inner[0]) else None
+            return "attribute" if found or mentions(node, inner[0]) else None
         made = next((one for one in members if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
         fields = [one.target.id for one in members if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
         return ast.unparse(bare(made.args)) if made else ", ".join(fields)

@@ -75,7 +75,7 @@ class Layer(Protocol):
 def test_what_an_adapter_touches(tmp_path: Path) -> None:
     adapter = tmp_path / "adapter.py"
     adapter.write_text(ADAPTER)
-    assert touched(adapter, "engine") == {"engine.layer.run", "engine.layer.Layer.forward", "engine.layer.Layer.size"}
+    assert touched([adapter], "engine") == {"engine.layer.run", "engine.layer.Layer.forward", "engine.layer.Layer.size"}
     adapter.write_text(ADAPTER.replace("`", ""))
     with pytest.raises(AssertionError, match="Layer: the docstring of a protocol names"):
-        touched(adapter, "engine")
+        touched([adapter], "engine")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def touched(adapter: Path, engine: str) -> set[str]:
+def touched(adapter: Iterable[Path], engine: str) -> set[str]:
     """Dotted names: what the adapter imports, the strings that are such names, and the fields of its protocols.
 
     A protocol says in its docstring, between backticks, which class of the engine it describes.
     """
-    return set(_names(ast.parse(adapter.read_text(encoding="utf-8")), re.compile(rf"{engine}(\.\w+)+")))
+    dotted = re.compile(rf"{engine}(\.\w+)+")
+    return {name for path in adapter for name in _names(ast.parse(path.read_text(encoding="utf-8")), dotted)}
 
 
 def _names(tree: ast.AST, dotted: re.Pattern[str]) -> Iterator[str]:

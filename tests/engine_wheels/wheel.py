@@ -34,9 +34,9 @@ class Wheel:
     stubs: tuple[str, ...]
 
     @property
-    def adapter(self) -> Path:
-        """The module of this package that plugs into it."""
-        return ROOT / "src" / "megamoe_dsl" / "compat" / "engines" / f"{self.name}.py"
+    def adapter(self) -> list[Path]:
+        """The modules of this package that plug into it: those that begin with its name."""
+        return sorted((ROOT / "src" / "megamoe_dsl" / "compat" / "engines").glob(f"{self.name}*.py"))
 
     @property
     def sources(self) -> Path:

@@ -21,4 +21,4 @@ def problem_of(ranks: int) -> Problem:
 
 def configs(ranks: int) -> set[Any]:
     """Everything that the checks run."""
-    return set(layer_kernels(problem_of(ranks), Target(SM90, SMS, DEFAULT_GPU), [MOST]))
+    return set(layer_kernels(problem_of(ranks), Target(SM90, SMS, DEFAULT_GPU)))

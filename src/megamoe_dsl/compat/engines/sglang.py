@@ -1,77 +1,208 @@
-"""SGLang: `--moe-a2a-backend megamoe` on this project's kernels.
+"""SGLang: `--moe-a2a-backend megamoe` on this project's kernels (docs/howto/sglang.md).
 
-Set `MEGAMOE_SGLANG=1`: the package is a plugin of SGLang (entry point `sglang.srt.plugins`), whose processes then call `register`.
-
-SGLang's `run_mega_routed_experts` (srt/layers/moe/mega_moe.py) and `run_sm90_mega_routed` (mega_moe_sm90.py) look DeepGEMM's functions up
-when they call them; `install` puts this project's in their place.  On SM90 SGLang reorders weights by hand, in
-`build_sm90_mega_moe_experts_weights`: that function is replaced.  On SM100 it makes the bytes that this project's kernel takes.
+Set `MEGAMOE_SGLANG=1`: the package is a plug-in of SGLang (entry point `sglang.srt.plugins`), which calls `register` in each of its
+processes.  All of SGLang's models compute their experts through the functions in `HOOKS`; those of this module take their place.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ...runtime.rank_kernel import WATCHDOG_NS
-from ..deep_gemm import transform_weights_for_mega_moe_sm90
-from .fused_calls import Swap, fused_calls
+import torch
 
-VARIABLE = "MEGAMOE_SGLANG"
-DEEP_GEMM, DP_ATTENTION, WEIGHTS_SM90 = "deep_gemm", "sglang.srt.layers.dp_attention", "sglang.srt.layers.moe.mega_moe_sm90"
+from ...problem import ProblemError
+from .sglang_layer import ACTIVATION_NAMES, LAYERS, VARIABLE, Experts, build, num_tokens_bound
+
+FP8_NAMES = {"fc1": "w13_weight", "fc1_sf": "w13_weight_scale_inv", "fc2": "w2_weight", "fc2_sf": "w2_weight_scale_inv"}
+MXFP4_NAMES = {"fc1": "w13_weight", "fc1_sf": "w13_weight_scale", "fc2": "w2_weight", "fc2_sf": "w2_weight_scale"}
+"""Fields of `ExpertWeights`, and SGLang's parameters: of FP8 checkpoints, whose experts may be FP4, and of MXFP4 ones."""
+
+
+class Fp8Method(Protocol):
+    """What is read of `sglang.srt.layers.quantization.fp8.Fp8MoEMethod`, and of the parameters that it makes."""
+
+    is_fp4_expert: bool
+    dequant_fp4_to_fp8: bool
+    w13_weight_scale_inv: torch.nn.Parameter
+    w2_weight_scale_inv: torch.nn.Parameter
+
+
+class Mxfp4Method(Protocol):
+    """What is read of `sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod`, and of the parameters that it makes."""
+
+    use_mega_moe: bool
+    w13_weight_scale: torch.nn.Parameter
+    w2_weight_scale: torch.nn.Parameter
+
+
+class NvfpMethod(Protocol):
+    """What is read of `sglang.srt.layers.quantization.minimax_m3_nvfp4.MiniMaxM3Nvfp4MoE`."""
+
+    use_marlin: bool
+
+
+class KimiLayer(Protocol):
+    """What is read of `sglang.srt.models.kimi_k3.KimiK3MoE`."""
+
+    experts: Experts
+    moe_hidden_size: int
+    routed_scaling_factor: float | None
+    _mega_intermediate_size: int
+    _mega_top_k: int
 
 
 def register() -> None:
-    """What SGLang calls in each of its processes: `install`, if `MEGAMOE_SGLANG` asks for it."""
-    if os.environ.get(VARIABLE) == "1":
-        install()
+    """What SGLang calls in each of its processes: puts `HOOKS` in place if `MEGAMOE_SGLANG` asks for it."""
+    if os.environ.get(VARIABLE) != "1":
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in HOOKS.items():
+        HookRegistry.register(target, hook, HookType.REPLACE)
+    for target, around in AROUND.items():
+        HookRegistry.register(target, around, HookType.AROUND)
 
 
-def install(*, keep_plain_weights: bool = True, watchdog_ns: int = WATCHDOG_NS) -> Swap:
-    """Replaces DeepGEMM's fused-MoE functions and SGLang's SM90 weights hook in this process; `undo()` of the result puts them back.
+def load_fp8(original: Callable[..., None], self: Fp8Method, layer: Any) -> None:
+    """FP4 experts of an FP8 checkpoint (DeepSeek-V4), whatever runner they have otherwise; FP8 ones come to `build_sm90`."""
+    from sglang.srt.layers.moe.utils import get_moe_a2a_backend
 
-    keep_plain_weights   experts keep their own weights beside those in kernel order, twice the memory, for batches beyond the buffer's
-                         capacity, which SGLang gives to its other kernels; without them such batches must not come
-    watchdog_ns          how long a launch may wait for another rank before it is trapped
-
-    Raises `ProblemError` for a bad limit, and ModuleNotFoundError without SGLang or DeepGEMM, which its other layers need.
-    """
-    swap = Swap()
-    module = importlib.import_module(DEEP_GEMM)
-    for name, function in fused_calls(num_tokens_bound, watchdog_ns).items():
-        swap.put(module, name, function)
-
-    def build(experts: Any) -> None:
-        build_sm90_weights(experts, keep_plain_weights=keep_plain_weights)
-
-    swap.put(importlib.import_module(WEIGHTS_SM90), "build_sm90_mega_moe_experts_weights", build)
-    return swap
-
-
-def build_sm90_weights(experts: Any, *, keep_plain_weights: bool = True) -> None:
-    """Weights in kernel order, as `mega_l1_weights` and `mega_l2_weights` of an SGLang layer.
-
-    experts   has w13_weight e4m3 [E, 2I, H], rows [gate | up], w2_weight [E, H, I] and their `_scale_inv`, float32 per 128 x 128
-
-    A second call, after a reload, copies over the first one's tensors: captured graphs go on with the new weights.
-    """
-    plain = [getattr(experts, name) for name in ("w13_weight", "w13_weight_scale_inv", "w2_weight", "w2_weight_scale_inv")]
-    fc1, fc1_sf, fc2, fc2_sf = (one.data for one in plain)
-    l1, l2 = transform_weights_for_mega_moe_sm90((fc1, fc1_sf.clone()), (fc2, fc2_sf.clone()))
-    if getattr(experts, "_mega_moe_weights_built", False):
-        for old, new in zip((*experts.mega_l1_weights, *experts.mega_l2_weights), (*l1, *l2), strict=True):
-            old.copy_(new)
+    if get_moe_a2a_backend().is_megamoe() and self.is_fp4_expert and not self.dequant_fp4_to_fp8:
+        build_sm90_mega_moe_experts_weights(layer)
     else:
-        # What has one order only was passed through, and the layer's own weights may be loaded anew.
-        experts.mega_l1_weights, experts.mega_l2_weights = l1, (l2[0].clone() if l2[0].data_ptr() == fc2.data_ptr() else l2[0], l2[1])
-    if not keep_plain_weights:
-        for one in (experts.w13_weight, experts.w2_weight):
-            one.data = one.data.new_empty(0)
-    experts._mega_moe_sm90_fp8_weights = experts._mega_moe_weights_built = True
+        original(self, layer)
 
 
-def num_tokens_bound(rows: int) -> int:
-    """The most tokens that a data-parallel rank has in this step, as SGLang knows them; this rank's, where it knows none."""
-    module: ModuleType = importlib.import_module(DP_ATTENTION)
-    return max([rows, *(module.get_dp_global_num_tokens() or [])])
+def load_mxfp4(original: Callable[..., None], self: Mxfp4Method, layer: Any) -> None:
+    """Experts of an MXFP4 checkpoint (Kimi-K3)."""
+    if self.use_mega_moe:
+        build(layer, MXFP4_NAMES)
+    else:
+        original(self, layer)
+
+
+def refuse_nvfp4(self: Any, layer: Any) -> None:
+    """Experts of an NVFP4 checkpoint.  Raises `ProblemError`: no layer here has the format."""
+    raise ProblemError("quantization", "NVFP4", "block FP8 or MXFP4: this plug-in has no NVFP4 experts")
+
+
+def load_minimax_nvfp4(original: Callable[..., None], self: NvfpMethod, layer: Any) -> None:
+    """As `refuse_nvfp4`, of MiniMax-M3; what Marlin computes stays with it."""
+    if not self.use_marlin:
+        refuse_nvfp4(self, layer)
+    original(self, layer)
+
+
+def build_sm90_mega_moe_experts_weights(experts: Any) -> None:
+    """Experts of an FP8 checkpoint, FP8 or FP4: weights with a scale per block."""
+    build(experts, FP8_NAMES)
+
+
+def is_mega_moe_experts_ready(experts: Any) -> bool:
+    """Whether `build` has had them."""
+    return experts in LAYERS
+
+
+def should_use_mega_moe(moe: Any, hidden_states: torch.Tensor) -> bool:
+    """Whether experts run here: always, for no other kernel reads these weights."""
+    return moe.experts in LAYERS
+
+
+def should_fuse_mega_moe_shared_experts(moe: Any) -> bool:
+    """False: SGLang computes shared experts itself, on another stream."""
+    return False
+
+
+def should_use_mega_gate(moe: Any, hidden_states: torch.Tensor, forward_batch: Any) -> bool:
+    """False: DeepGEMM's router writes into DeepGEMM's buffer."""
+    return False
+
+
+def run_mega_routed_experts(
+    experts: Any,
+    hidden_states: torch.Tensor,
+    topk_ids: torch.Tensor | None,
+    topk_weights: torch.Tensor | None,
+    *,
+    hidden_size: int,
+    intermediate_size: int,
+    top_k: int,
+    num_tokens: int,
+    activation_clamp: float | None = None,
+    routed_scaling_factor: float = 1.0,
+    activation: str = "swiglu",
+    num_shared_experts: int = 0,
+    shared_l1_weights: Any = None,
+    shared_l2_weights: Any = None,
+    routing_in_buffer: bool = False,
+) -> torch.Tensor:
+    """y, bf16 [num_tokens, hidden]: of all ranks' experts for this rank's tokens, of which there may be none.
+
+    Raises `ProblemError` before anything is launched, for more tokens than the buffer takes, and for what the experts were not built for.
+    """
+    layer = LAYERS[experts]
+    problem = layer.problem
+    clamp = problem.activation_clamp if activation_clamp is None else activation_clamp
+    for name, value, built in (
+        ("hidden_size", hidden_size, problem.hidden),
+        ("intermediate_size", intermediate_size, problem.intermediate),
+        ("top_k", top_k, problem.topk),
+        ("activation", ACTIVATION_NAMES.get(activation, activation), problem.activation),
+        ("activation_clamp", clamp, problem.activation_clamp),
+        ("num_shared_experts", num_shared_experts, 0),
+        ("routing_in_buffer", routing_in_buffer, False),
+    ):
+        if value != built:
+            raise ProblemError(name, value, f"{built!r}, as when the weights were loaded")
+    most = problem.max_tokens_per_rank
+    if num_tokens > most:
+        variable = "SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK"
+        raise ProblemError("num_tokens", num_tokens, f"at most {variable} = {most}: no other kernel reads these weights")
+    if topk_ids is None or topk_weights is None:
+        topk_ids = hidden_states.new_empty((0, top_k), dtype=torch.int32)
+        topk_weights = hidden_states.new_empty((0, top_k), dtype=torch.float32)
+    y: torch.Tensor = layer(
+        hidden_states.contiguous(),
+        topk_ids.contiguous(),
+        (topk_weights.float() * routed_scaling_factor).contiguous(),
+        num_tokens_bound=min(num_tokens_bound(num_tokens), most),
+    )
+    return y
+
+
+def run_kimi(self: KimiLayer, routed_input: torch.Tensor, topk_output: Any) -> torch.Tensor:
+    """As `run_mega_routed_experts`, of a layer of Kimi-K3."""
+    fused = self.experts.should_fuse_routed_scaling_factor_in_topk
+    return run_mega_routed_experts(
+        self.experts,
+        routed_input,
+        topk_output.topk_ids,
+        topk_output.topk_weights,
+        hidden_size=self.moe_hidden_size,
+        intermediate_size=self._mega_intermediate_size,
+        top_k=self._mega_top_k,
+        num_tokens=routed_input.shape[0],
+        activation="situ",
+        routed_scaling_factor=1.0 if fused or self.routed_scaling_factor is None else self.routed_scaling_factor,
+    )
+
+
+HOOKS: dict[str, Callable[..., Any]] = {
+    "sglang.srt.layers.moe.mega_gate.should_use_mega_gate": should_use_mega_gate,
+    "sglang.srt.layers.moe.mega_moe.is_mega_moe_experts_ready": is_mega_moe_experts_ready,
+    "sglang.srt.layers.moe.mega_moe.run_mega_routed_experts": run_mega_routed_experts,
+    "sglang.srt.layers.moe.mega_moe.should_fuse_mega_moe_shared_experts": should_fuse_mega_moe_shared_experts,
+    "sglang.srt.layers.moe.mega_moe.should_use_mega_moe": should_use_mega_moe,
+    "sglang.srt.layers.moe.mega_moe_sm90.build_sm90_mega_moe_experts_weights": build_sm90_mega_moe_experts_weights,
+    "sglang.srt.layers.quantization.modelopt_quant.ModelOptNvFp4FusedMoEMethod._build_mega_moe_weights": refuse_nvfp4,
+    "sglang.srt.models.kimi_k3.KimiK3MoE._forward_mega_experts": run_kimi,
+}
+"""Functions of SGLang, and those in their place, with the same arguments."""
+AROUND: dict[str, Callable[..., Any]] = {
+    "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.process_weights_after_loading_block_quant": load_fp8,
+    "sglang.srt.layers.quantization.minimax_m3_nvfp4.MiniMaxM3Nvfp4MoE.process_weights_after_loading": load_minimax_nvfp4,
+    "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.process_weights_after_loading": load_mxfp4,
+}
+"""Functions of SGLang, and those that may call them: with the function, then its arguments."""

@@ -1,0 +1,248 @@
+"""SGLang's plug-in: its hooks, the weights that SGLang moves and loads, and its calls on a simulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_stand_in import arguments_of
+from record import Record
+
+import megamoe_dsl.compat.engines.sglang as sglang
+from megamoe_dsl.arch import SM90, SM100, Arch
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.compat.engines import sglang_layer
+from megamoe_dsl.compat.engines.adopted_weights import adopt, exact_ue8m0
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights, new_weights
+from megamoe_dsl.runtime import layer as layers
+from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.target import Target
+from sglang_experts import (
+    Field,
+    HookRegistry,
+    HookType,
+    SglangLayer,
+    as_loaded,
+    move_experts,
+    on_a_simulated_gpu,
+    random_routing,
+    sglang_experts,
+    sglang_modules,
+)
+from simulated_gpu import SimulatedKernel
+from sweep import rarely
+
+PROBLEM = Problem(256, 256, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8", activation_clamp=10.0)
+PACKED = replace(PROBLEM, recipe="fp8xmxfp4")
+
+
+@pytest.fixture
+def arch(monkeypatch: pytest.MonkeyPatch) -> Arch:
+    """SGLang's modules, with a Hopper GPU."""
+    sglang_modules(monkeypatch, PROBLEM.max_tokens_per_rank, [])
+    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    return SM90
+
+
+def test_hooks_take_the_engines_arguments() -> None:
+    names = Record.load("sglang").names
+    for target, hook in sglang.HOOKS.items():
+        assert arguments_of(hook) == names[target], target
+    for target, hook in sglang.AROUND.items():
+        assert arguments_of(hook) == f"original, {names[target]}", target
+
+
+def test_the_plug_in_waits_to_be_asked(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HookRegistry, "hooks", {})
+    monkeypatch.delenv(sglang.VARIABLE, raising=False)
+    sglang.register()
+    assert not HookRegistry.hooks
+    monkeypatch.setenv(sglang.VARIABLE, "1")
+    sglang.register()
+    found = {target: hook for target, (hook, kind) in HookRegistry.hooks.items() if kind is HookType.REPLACE}
+    assert found == sglang.HOOKS and HookRegistry.hooks.keys() == {*sglang.HOOKS, *sglang.AROUND}
+
+
+SM100_PROBLEM = Problem(256, 128, 2, 2, recipe="fp8xfp4")
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch"),
+    [(PROBLEM, SM90), (PACKED, SM90), (SM100_PROBLEM, SM100), rarely(replace(SM100_PROBLEM, recipe="mxf4xmxf4"), SM100)],
+    ids=lambda one: getattr(one, "recipe", getattr(one, "name", None)),
+)
+def test_parameters_are_what_the_kernel_reads(problem: Problem, arch: Arch) -> None:
+    """SGLang moves experts, and loads new ones, by the parameters that it knows."""
+    target = Target(arch, 4, "simulated")
+    buffers = RankBuffers(find_kernel("mega_moe").choose(problem, target, 8), new_weights(problem, arch, "cpu"))
+    layer: Any = SimpleNamespace(problem=problem, memory=buffers, load_expert=buffers.load_expert)
+    weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
+    experts = sglang_experts(problem, weights[0])
+    parameters = {field: getattr(experts, name) for field, name in sglang.FP8_NAMES.items()}
+    shapes = {field: one.shape for field, one in parameters.items()}
+    adopt(layer, parameters)
+    assert {field: one.shape for field, one in parameters.items()} == shapes
+    same(buffers.checkpoint_weights(), weights[0])
+    order = list(reversed(range(problem.num_experts)))
+    move_experts(experts, order)
+    same(buffers.checkpoint_weights(), weights[0].map(lambda tensor: tensor[order]))
+    for field, parameter in parameters.items():
+        parameter.data.copy_(as_loaded(problem, field, getattr(weights[1], field)))
+    adopt(layer, parameters)
+    same(buffers.checkpoint_weights(), weights[1])
+
+
+def same(found: ExpertWeights, want: ExpertWeights) -> None:
+    for name, tensor in vars(want).items():
+        assert tensor is None or torch.equal(getattr(found, name).view(torch.uint8), tensor.view(torch.uint8)), name
+
+
+def test_padded_weights_can_be_moved() -> None:
+    """Where the kernel has more bytes than the checkpoint, experts are outermost all the same."""
+    problem = replace(PROBLEM, hidden=288)
+    buffers = RankBuffers(find_kernel("mega_moe").choose(problem, Target(SM90, 4, "simulated"), 8), new_weights(problem, SM90, "cpu"))
+    weights, layer = random_weights(problem, 0, 1), SimpleNamespace(problem=problem, memory=buffers, load_expert=buffers.load_expert)
+    experts = sglang_experts(problem, weights)
+    adopt(layer, {field: getattr(experts, name) for field, name in sglang.FP8_NAMES.items()})  # type: ignore[arg-type]
+    move_experts(experts, [3, 2, 1, 0])
+    same(buffers.checkpoint_weights(), weights.map(lambda tensor: tensor.flip(0)))
+
+
+def test_scales_of_fp4_are_not_rounded() -> None:
+    assert exact_ue8m0("fc1_sf", torch.tensor([0.25, 2.0])).tolist() == [125, 128]
+    with pytest.raises(ProblemError, match=r"fc1_sf = 3.0: must be powers of two"):
+        exact_ue8m0("fc1_sf", torch.tensor([0.25, 3.0]))
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKernel]]:
+    """One Hopper GPU under SGLang, whose layers' kernels see the tensors of a call."""
+    with pytest.MonkeyPatch.context() as patch, on_a_simulated_gpu(patch, tmp_path_factory.mktemp("kernels")) as gpu:
+        sglang_modules(patch, PROBLEM.max_tokens_per_rank, [3, 8])
+        yield gpu
+
+
+@pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)
+def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedKernel], capfd: pytest.CaptureFixture[str]) -> None:
+    """After a load, in an idle step, after a move of experts and a weight update."""
+    weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
+    layer = SglangLayer(problem, None, weights[0])
+    assert sglang.is_mega_moe_experts_ready(layer.experts) and layer.experts._mega_moe_weights_built
+    assert capfd.readouterr().err.count("compiled ") >= 2
+    moe = sglang_layer.LAYERS[layer.experts]
+    other = MegaMoE(moe.problem, weights[0], symmetric=moe.symmetric, bounds=(8,))
+    assert moe.kernels[8].watchdog_ns == 300 * 10**9 and moe.problem.recipe == problem.recipe
+    given = random_routing(problem, 3)
+    want = other(*given, num_tokens_bound=8)
+    assert torch.equal(layer.forward(*given), want) and want.any()
+    assert layer.forward(*random_routing(problem, 0)).shape == (0, problem.hidden)
+    order = [2, 0, 3, 1]
+    move_experts(layer.experts, order)
+    places = torch.tensor(order).argsort()
+    assert torch.equal(layer.forward(given[0], places[given[1].long()].int(), given[2]), want)
+    layer.reload(weights[1])
+    other.load_weights(weights[1])
+    assert torch.equal(layer.forward(*given), other(*given, num_tokens_bound=8))
+
+
+def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = torch.nn.Module()
+    monkeypatch.setitem(sglang_layer.LAYERS, experts, SimpleNamespace(problem=PROBLEM))
+    options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3}
+    run = partial(sglang.run_mega_routed_experts, experts, *random_routing(PROBLEM, 3))
+    for name, value in {
+        "activation": "situ",
+        "activation_clamp": 7.0,
+        "top_k": 4,
+        "num_shared_experts": 1,
+        "routing_in_buffer": True,
+    }.items():
+        with pytest.raises(ProblemError, match=rf"{name} = .* as when the weights were loaded"):
+            run(**{**options, name: value})
+    with pytest.raises(ProblemError, match=r"num_tokens = 9: must be at most SGLANG_OPT_\w+ = 8"):
+        run(**{**options, "num_tokens": 9})
+
+
+ACCEPTED: dict[str, tuple[dict[str, object], tuple[str, float | None]]] = {
+    "swiglu": ({"swiglu_limit": 10.0}, ("silu", 10.0)),
+    "swigluoai": ({"gemm1_alpha": 1.702, "gemm1_beta": 1.0, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False}, ("swigluoai", 7.0)),
+    "situ": ({"activation": "situ", "gemm1_alpha": 4.0, "gemm1_clamp_limit": 25.0}, ("situ", None)),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_activations(name: str, arch: Arch) -> None:
+    config, want = ACCEPTED[name]
+    experts = sglang_experts(PACKED, random_weights(PACKED, 0, 1), **{"swiglu_limit": None, **config})
+    problem = sglang_layer.problem_of(experts, {field: getattr(experts, at) for field, at in sglang.FP8_NAMES.items()})
+    assert (problem.activation, problem.activation_clamp, problem.recipe) == (*want, "fp8xmxfp4")
+
+
+@pytest.mark.parametrize(
+    ("message", "attributes", "config"),
+    [
+        ("activation = 'gelu'", {}, {"activation": "gelu"}),
+        ("constants of situ", {}, {"activation": "situ", "gemm1_alpha": 5.0, "gemm1_clamp_limit": 25.0}),
+        ("constants of swigluoai", {}, {"gemm1_alpha": 1.5, "gemm1_beta": 1.0, "gate_up_interleaved": False}),
+        ("gate_up_interleaved", {}, {"gemm1_alpha": 1.702, "gemm1_beta": 1.0}),
+        ("is_gated", {}, {"is_gated": False}),
+        ("moe_tp_size = 2", {"moe_tp_size": 2}, {}),
+        ("with_bias", {"with_bias": True}, {}),
+        ("experts = 'mxf4xmxf4'.*on sm_90a", {"_mega_moe_w4a4": True}, {}),
+    ],
+)
+def test_what_no_kernel_computes_is_refused(message: str, attributes: dict[str, Any], config: dict[str, object], arch: Arch) -> None:
+    experts = sglang_experts(PACKED, random_weights(PACKED, 0, 1), **config)
+    vars(experts).update(attributes)
+    with pytest.raises(ProblemError, match=message):
+        sglang.build(experts, sglang.FP8_NAMES)
+    assert not experts._mega_moe_weights_built and experts not in sglang_layer.LAYERS
+
+
+def test_formats_of_blackwell() -> None:
+    found = [sglang_layer.recipe_of(SM100, True, w4a4) for w4a4 in (False, True)]
+    assert found == ["fp8xfp4", "mxf4xmxf4"]
+    with pytest.raises(ProblemError, match=r"experts = 'fp8xfp8'.*on sm_100a"):
+        sglang_layer.recipe_of(SM100, False, False)
+
+
+def test_who_loads_what(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(sglang, "build", lambda experts, names: calls.append(names))
+    original = lambda self, layer: calls.append("SGLang")  # noqa: E731
+    for fp4, dequantized in ((True, False), (False, False), (True, True)):
+        sglang.load_fp8(original, SimpleNamespace(is_fp4_expert=fp4, dequant_fp4_to_fp8=dequantized), None)  # type: ignore[arg-type]
+    for mega in (True, False):
+        sglang.load_mxfp4(original, SimpleNamespace(use_mega_moe=mega), None)  # type: ignore[arg-type]
+    sglang.load_minimax_nvfp4(original, SimpleNamespace(use_marlin=True), None)  # type: ignore[arg-type]
+    assert calls == [sglang.FP8_NAMES, "SGLang", "SGLang", sglang.MXFP4_NAMES, "SGLang", "SGLang"]
+    with pytest.raises(ProblemError, match="quantization = 'NVFP4'"):
+        sglang.load_minimax_nvfp4(original, SimpleNamespace(use_marlin=False), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "want"), [(Field(2), 0), (Field(4, given=True), 4), (Field(-1, given=True), 0)])
+def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+    sglang_modules(monkeypatch, 8, [], reserved=given)
+    monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
+    monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
+    monkeypatch.setattr(sglang_layer, "symmetric_of", lambda problem, group: None)
+    monkeypatch.setattr(sglang_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(sglang_layer, "MegaMoE", lambda problem, **options: made.update(options))
+    sglang_layer.new_layer(PROBLEM, torch.device("cpu"))
+    assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
+
+
+def test_bounds_come_from_sglang(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    sglang_modules(monkeypatch, 8, [3, 12])
+    assert (sglang_layer.num_tokens_bound(5), sglang_layer.num_tokens_bound(20)) == (12, 20)
+    sglang_modules(monkeypatch, 8, [])
+    assert sglang_layer.num_tokens_bound(0) == 1
