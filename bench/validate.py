@@ -10,7 +10,7 @@ racecheck, memcheck
             compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantizes BF16 tokens, of those GEMMs and
             of the expert-parallel kernels, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
-engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
+engines     SGLang's and vLLM's call sequences on the plug-ins, in CUDA graphs; on Hopper
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
 packed      the same points with weights of 4 bits, on a pool that is a ring; on Hopper

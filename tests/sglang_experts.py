@@ -112,8 +112,6 @@ def move_experts(experts: torch.nn.Module, order: list[int]) -> None:
 class SglangLayer:
     """A layer as SGLang's models call it."""
 
-    buffers: ClassVar[dict[object, Any]] = {}
-
     @staticmethod
     def install() -> pytest.MonkeyPatch:
         """The modules that the adapter imports, until `undo()`."""

@@ -81,6 +81,14 @@ def unpack_python(archive: Path, folder: Path) -> None:
 SGLANG_REQUIREMENTS = (
     "IPython aiohttp dill einops fastapi gguf msgspec openai orjson partial-json-parser pillow psutil pybase64 pyzmq requests sentencepiece"
 )
+VLLM_REQUIREMENTS = (
+    "aiohttp blake3 cachetools cbor2 cloudpickle einops fastapi gguf ijson msgspec openai openai-harmony orjson oss-harmony pillow protobuf"
+    " partial-json-parser prometheus_client psutil py-cpuinfo pybase64 pyzmq requests sentencepiece setproctitle tiktoken uvloop watchfiles"
+)
+VLLM_STUBS = (
+    "cv2 deep_gemm depyf flashinfer humming llguidance lmformatenforcer mistral_common numba outlines_core quack tilelang torchaudio"
+    " torchvision triton tvm_ffi xgrammar"
+)
 WHEELS = {
     one.name: one
     for one in (
@@ -92,6 +100,13 @@ WHEELS = {
             alone=("compressed-tensors", "loguru"),
             stubs=("sgl_kernel", "torchvision", "triton"),
         ),
-        Wheel("vllm", "0.33.0", "vllm.plugins.DEFAULT_PLUGINS_GROUP", requirements=(), alone=(), stubs=("torchvision", "triton")),
+        Wheel(
+            "vllm",
+            "0.33.0",
+            group="vllm.plugins.DEFAULT_PLUGINS_GROUP",
+            requirements=tuple(VLLM_REQUIREMENTS.split()),
+            alone=(),
+            stubs=tuple(VLLM_STUBS.split()),
+        ),
     )
 }

@@ -11,8 +11,6 @@ from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU
 
 SMS = 132
-MOST = 8
-"""The bound that the engine gives: the largest batch that it captures a graph for."""
 
 
 def problem_of(ranks: int) -> Problem:

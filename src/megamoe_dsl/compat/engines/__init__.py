@@ -1,4 +1,4 @@
-"""Serving engines whose expert-parallel layer calls DeepGEMM's MegaMoE, made to call this project's (docs/howto/engines.md)."""
+"""Plug-ins for serving engines: their experts on this project's kernels (docs/howto/sglang.md, docs/howto/vllm.md)."""
 
 from ...lazy import lazy_names
 

@@ -1,70 +1,82 @@
-"""vLLM: `moe_backend=deep_gemm_mega_moe` on this project's kernels.
+"""vLLM: experts of FP8 and MXFP4 checkpoints on this project's kernels (docs/howto/vllm.md).
 
-Set `MEGAMOE_VLLM=1`: the package is a plugin of vLLM (entry point `vllm.general_plugins`), whose processes then call `register`.  Or call
-`install()` in every process before a model is made.
-
-vLLM's experts (vllm/models/deepseek_v4/nvidia/model.py: `DeepseekV4MegaMoEExperts`; for SM90 sm90_mega_moe.py) call DeepGEMM through
-`vllm.utils.deep_gemm`, or look its functions up in the module that this one found; both get this project's.
+Set `MEGAMOE_VLLM=1`: the package is a plug-in of vLLM (entry point `vllm.general_plugins`), which calls `register` in each of its
+processes.  vLLM's layer of experts may be replaced by name (`PluggableLayer`); the one in its place asks `method_of` how to compute.
 """
 
 from __future__ import annotations
 
-import importlib
+import logging
 import os
+from functools import lru_cache
 from typing import Any
 
-from ...problem import ProblemError
-from ...runtime.rank_kernel import WATCHDOG_NS
-from ...runtime.watchdog import check_watchdog_ns
-from .fused_calls import Swap, fused_calls
+import torch
 
-VARIABLE, WATCHDOG_VARIABLE = "MEGAMOE_VLLM", "MEGAMOE_WATCHDOG_S"
-DEEP_GEMM, CONTEXT = "vllm.utils.deep_gemm", "vllm.forward_context"
-SM90_NAME = "fp8_mega_moe_sm90"
-"""What vLLM's SM90 experts call `fp8_mega_moe`."""
+from ...problem import ProblemError
+from .vllm_layer import LAYERS, VARIABLE, ExpertsMethod, RoutedExperts
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes: `install`, if `MEGAMOE_VLLM` asks for it, with the limit of `MEGAMOE_WATCHDOG_S`."""
-    if os.environ.get(VARIABLE) == "1":
-        install(watchdog_ns=given_watchdog_ns())
+    """What vLLM calls in each of its processes, perhaps twice: replaces its layer of experts if `MEGAMOE_VLLM` asks for it."""
+    if os.environ.get(VARIABLE) != "1":
+        return
+    from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
+
+    if NAME not in op_registry_oot:
+        PluggableLayer.register_oot(experts_type(), name=NAME)
 
 
-def given_watchdog_ns() -> int:
-    """How long a launch may wait: the seconds that `MEGAMOE_WATCHDOG_S` says, otherwise 60.  Raises `ProblemError`."""
-    text = os.environ.get(WATCHDOG_VARIABLE)
-    if text is None:
-        return WATCHDOG_NS
+@lru_cache
+def experts_type() -> type:
+    """vLLM's layer of experts, with the methods of this module."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts as Theirs
+
+    own: dict[str, Any] = {hook.rpartition(".")[2]: function for hook, function in HOOKS.items()}
+    return type(f"MegaMoe{NAME}", (Theirs,), {"__module__": __name__, **own})
+
+
+@lru_cache
+def method_type() -> type:
+    """What vLLM takes for the method of a layer of experts."""
+    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+
+    return type("MegaMoeMethod", (ExpertsMethod, FusedMoEMethodBase), {"__module__": __name__})
+
+
+def method_of(self: RoutedExperts, prefix: str, quant_config: Any, moe_config: Any) -> Any:
+    """The method of a layer: this project's, or vLLM's own for a layer that no kernel here takes, with one warning for each reason."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts as Theirs
+
+    theirs = Theirs._get_quant_method(self, prefix, quant_config, moe_config)
     try:
-        return check_watchdog_ns(round(float(text) * 1e9))
-    except (ValueError, OverflowError):
-        raise ProblemError(WATCHDOG_VARIABLE, text, "seconds, more than 0") from None
+        return method_type()(theirs, self, moe_config)
+    except ProblemError as error:
+        warn_once(f"{type(theirs).__name__} of vLLM computes its experts: {error}")
+        return theirs
 
 
-def install(*, watchdog_ns: int = WATCHDOG_NS) -> Swap:
-    """Replaces DeepGEMM's fused-MoE functions in this process; `undo()` of the result puts them back.  A launch that waits longer than
-    `watchdog_ns` for another rank is trapped.
+def get_expert_weights(self: RoutedExperts) -> list[torch.Tensor]:
+    """What vLLM's balancing moves: for every tensor that the kernel reads a row for each expert."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts as Theirs
 
-    Raises `ProblemError` for a bad limit, and ModuleNotFoundError without vLLM, or without the DeepGEMM that its other layers need.
-    """
-    wrappers: Any = importlib.import_module(DEEP_GEMM)
-    module = wrappers._import_deep_gemm()
-    if module is None:
-        raise ModuleNotFoundError("vLLM finds no deep_gemm, which its other layers need beside the fused MoE", name="deep_gemm")
-    swap = Swap()
-    calls = fused_calls(num_tokens_bound, watchdog_ns)
-    for name, function in {**calls, SM90_NAME: calls["fp8_mega_moe"]}.items():
-        swap.put(module, name, function)
-        # What vLLM has looked up already; before that, it looks in the module.
-        if getattr(wrappers, f"_{name}_impl", None) is not None:
-            swap.put(wrappers, f"_{name}_impl", function)
-    return swap
+    if self not in LAYERS:
+        return list(Theirs.get_expert_weights(self))
+    layer = LAYERS[self]
+    tensors = [one for one in vars(layer.memory.weights).values() if one is not None and one.numel()]
+    return [one.view(torch.uint8).view(layer.problem.experts_per_rank, -1) for one in tensors]
 
 
-def num_tokens_bound(rows: int) -> int:
-    """The most tokens that a data-parallel rank has in this step, as vLLM knows them; this rank's, where there is one such rank only."""
-    context: Any = importlib.import_module(CONTEXT)
-    if not context.is_forward_context_available():
-        return rows
-    metadata = context.get_forward_context().dp_metadata
-    return rows if metadata is None else max(rows, int(metadata.num_tokens_across_dp_cpu.max()))
+@lru_cache
+def warn_once(text: str) -> None:
+    """One line in the log for each text."""
+    logging.getLogger("megamoe_dsl").warning(text)
+
+
+HOOKS: dict[str, Any] = {
+    "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts._get_quant_method": method_of,
+    "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts.get_expert_weights": get_expert_weights,
+}
+"""Methods of vLLM's layer of experts that this module has in their place."""
+NAME = "RoutedExperts"
+"""Under which vLLM looks its layer of experts up."""

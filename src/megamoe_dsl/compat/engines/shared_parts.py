@@ -1,0 +1,44 @@
+"""What layers of all engines share: number formats, the symmetric buffer, and kernels that are compiled at load."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from filelock import FileLock
+
+from ...arch import Arch
+from ...artifact.cache import cache_folder, require_writable
+from ...kernels.registry import find_kernel
+from ...problem import Problem, ProblemError
+from ...runtime.layer import MegaMoE
+from ...runtime.selection import Selection
+from ...runtime.symmetric_memory import SymmetricBuffer
+from ...target import Target
+
+
+def recipe_of(arch: Arch, packed: bool, w4a4: bool) -> str:
+    """Number formats of FP8 or packed FP4 weights.  Raises `ProblemError` for those that a GPU has no kernel for."""
+    fp4 = "mxf4xmxf4" if w4a4 else "fp8xfp4" if arch.has_tensor_memory else "fp8xmxfp4"
+    recipe, known = fp4 if packed else "fp8xfp8", find_kernel("mega_moe").recipes[arch.name]
+    if recipe not in known:
+        raise ProblemError("experts", recipe, f"one of {', '.join(known)} on {arch.name}")
+    return recipe
+
+
+@lru_cache
+def symmetric_of(problem: Problem, group: Any) -> SymmetricBuffer:
+    """One buffer for all layers of a problem."""
+    return SymmetricBuffer.allocate(problem, group=group)
+
+
+@lru_cache
+def prepared_bounds(problem: Problem, target: Target) -> list[int]:
+    """Numbers of tokens at which another kernel is the fastest; all of these kernels are compiled here, in parallel, by the first process
+    of a machine that comes, while the others wait."""
+    folder = cache_folder()
+    require_writable("cache", folder)
+    with FileLock(folder / "engine-kernels.lock"):
+        MegaMoE.prepare(problem, target=target)
+    chosen = Selection(problem, range(1, problem.max_tokens_per_rank + 1)).configs(target)
+    return [tokens for tokens, config in chosen.items() if chosen.get(tokens + 1) != config]

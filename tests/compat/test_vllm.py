@@ -1,0 +1,215 @@
+"""vLLM's plug-in: the layer that it replaces, the weights that vLLM moves and loads, and its calls on a simulated GPU."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_stand_in import arguments_of
+from record import Record
+
+import megamoe_dsl.compat.engines.vllm as vllm
+from engines import Inputs3, call_sequence
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.compat.engines import vllm_layer
+from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.runtime import layer as layers
+from megamoe_dsl.runtime.layer import MegaMoE
+from sglang_experts import on_a_simulated_gpu, random_routing
+from simulated_gpu import SimulatedKernel
+from sweep import rarely
+from vllm_experts import PluggableLayer, VllmLayer, moe_config, routed_experts, vllm_method, vllm_modules
+
+PROBLEM = Problem(256, 256, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8", activation_clamp=10.0)
+PACKED = replace(PROBLEM, recipe="fp8xmxfp4")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
+    """vLLM's modules, with a Hopper GPU; the registry of replaced layers."""
+    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    vllm.experts_type.cache_clear()
+    vllm.method_type.cache_clear()
+    return vllm_modules(monkeypatch, None)
+
+
+def test_what_takes_vllms_place_has_its_arguments() -> None:
+    names = Record.load("vllm").names
+    for target, function in vllm.HOOKS.items():
+        assert arguments_of(function) == names[target], target
+    for target in METHODS:
+        own, theirs = inspect.getattr_static(ExpertsMethod, target.rpartition(".")[2]), names[target].split(", ")
+        given = (
+            [str(one) for one in inspect.signature(own).parameters.values() if one.kind == one.POSITIONAL_OR_KEYWORD]
+            if callable(own)
+            else ["self"]
+        )
+        assert [one.partition(":")[0] for one in given] == theirs[: len(given)], target
+
+
+def test_the_plug_in_waits_to_be_asked(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PluggableLayer, "registered", [])
+    monkeypatch.delenv(vllm.VARIABLE, raising=False)
+    vllm.register()
+    assert PluggableLayer.registered == []
+    monkeypatch.setenv(vllm.VARIABLE, "1")
+    vllm.register()
+    ((layer, name),) = PluggableLayer.registered
+    assert name == "RoutedExperts" == layer.__mro__[1].__name__
+    engine[name] = layer
+    vllm.register()
+    assert len(PluggableLayer.registered) == 1
+
+
+def test_vllm_computes_what_no_kernel_takes(engine: dict[str, type], caplog: pytest.LogCaptureFixture) -> None:
+    """With one warning for each reason."""
+    experts = vllm.experts_type()()
+    vars(experts).update(vars(routed_experts()), theirs=vllm_method(MXFP4))
+    vllm.warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "megamoe_dsl"):
+        for _ in range(2):
+            assert experts._get_quant_method("", None, moe_config(PROBLEM, has_bias=True)) is experts.theirs
+    assert [one.getMessage() for one in caplog.records] == [
+        "Mxfp4MoEMethod of vLLM computes its experts: has_bias = True: must be False with MEGAMOE_VLLM=1"
+    ]
+    assert experts.get_expert_weights() == []
+    method = experts._get_quant_method("", None, moe_config(PROBLEM))
+    assert isinstance(method, ExpertsMethod) and method.theirs is experts.theirs and method.moe_kernel.output_is_reduced()
+    assert method.supports_eplb and not method.is_monolithic and not method.moe_kernel.fused_experts.consumes_expert_mask
+    assert method.maybe_roundup_sizes(96, 32, torch.bfloat16, None) == (96, 32)
+
+
+ACCEPTED: dict[str, tuple[dict[str, object], tuple[str, float | None]]] = {
+    "silu": ({"swiglu_limit": 10.0}, ("silu", 10.0)),
+    "silu with the constants of silu": ({"swiglu_alpha": 1.0, "swiglu_beta": 0.0}, ("silu", None)),
+    "swigluoai_uninterleave": ({"swiglu_alpha": 1.702, "swiglu_beta": 1.0, "swiglu_limit": 7.0}, ("swigluoai", 7.0)),
+    "situ": ({"activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0}, ("situ", None)),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_activations(name: str, engine: dict[str, type]) -> None:
+    config, want = ACCEPTED[name]
+    moe = moe_config(PROBLEM, **{"swiglu_limit": None, **config}, name=name.split()[0])
+    problem = ExpertsMethod(vllm_method(MXFP4), routed_experts(), moe).problem
+    assert (problem.activation, problem.activation_clamp, problem.recipe) == (*want, "fp8xmxfp4")
+
+
+@pytest.mark.parametrize(
+    ("message", "config", "experts", "kind"),
+    [
+        ("activation = 'gelu'", {"name": "gelu"}, {}, MXFP4),
+        ("constants of silu", {"swiglu_alpha": 1.5}, {}, MXFP4),
+        ("constants of situ", {"name": "situ", "activation_situ_beta": 5.0}, {}, MXFP4),
+        ("tensor_parallel_size of experts = 2", {"tp_size": 2}, {}, MXFP4),
+        ("data_parallel_size without expert parallelism = 2", {"dp_size": 2}, {}, MXFP4),
+        ("prefill_context_parallel_size = 2", {"pcp_size": 2}, {}, MXFP4),
+        ("in_dtype", {"in_dtype": torch.float16}, {}, MXFP4),
+        ("is_lora_enabled", {"is_lora_enabled": True}, {}, MXFP4),
+        ("elastic_ep_max_dp_size", {"elastic_ep_max_dp_size": 4}, {}, MXFP4),
+        ("skip_final_all_reduce", {"skip_final_all_reduce": True}, {}, MXFP4),
+        ("num_experts = 4: must be a multiple of num_ranks = 3", {"ep_size": 3, "use_ep": True}, {}, MXFP4),
+        ("apply_router_weight_on_input", {}, {"apply_router_weight_on_input": True}, MXFP4),
+        ("expert_placement_strategy", {}, {"expert_map_manager": SimpleNamespace(placement_strategy="round_robin")}, MXFP4),
+        ("quantization = 'ModelOptNvFp4FusedMoE': must be block FP8 or MXFP4", {}, {}, "vllm.modelopt.ModelOptNvFp4FusedMoE"),
+    ],
+)
+def test_what_is_refused(message: str, config: dict[str, Any], experts: dict[str, Any], kind: str, engine: dict[str, type]) -> None:
+    with pytest.raises(ProblemError, match=message):
+        ExpertsMethod(vllm_method(kind), routed_experts(**experts), moe_config(PROBLEM, **{"swiglu_limit": None, **config}))
+
+
+def test_two_batches_at_once_are_refused(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_modules(monkeypatch, None, dbo=True)
+    with pytest.raises(ProblemError, match="enable_dbo = True"):
+        ExpertsMethod(vllm_method(MXFP4), routed_experts(), moe_config(PROBLEM))
+
+
+def test_scales_of_fp8(engine: dict[str, type]) -> None:
+    method = ExpertsMethod(vllm_method(FP8), routed_experts(), moe_config(PROBLEM))
+    assert method.problem == PROBLEM and method.names["fc2_sf"] == "w2_weight_scale_inv"
+    for block in (None, [1, 128]):
+        with pytest.raises(ProblemError, match=r"weight_block_size = .*: must be \(128, 128\)"):
+            ExpertsMethod(vllm_method(FP8, weight_block_size=block), routed_experts(), moe_config(PROBLEM))
+
+
+def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+    vllm_modules(monkeypatch, None, group="group")
+    monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
+    monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
+    monkeypatch.setattr(vllm_layer, "symmetric_of", lambda problem, group: group)
+    monkeypatch.setattr(vllm_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(vllm_layer, "MegaMoE", lambda problem, **options: made.update(options))
+    for ranks, text, reserved in ((1, None, 0), (2, "4", 4)):
+        monkeypatch.delenv(vllm_layer.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm_layer.RESERVED, text)
+        vllm_layer.new_layer(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
+        assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (reserved, 132 - reserved, 300 * 10**9)
+        assert made["symmetric"] == (None if ranks == 1 else "group")
+    monkeypatch.setenv(vllm_layer.RESERVED, "few")
+    with pytest.raises(ProblemError, match="MEGAMOE_RESERVED_SMS = 'few': must be a number of SMs"):
+        vllm_layer.reserved_sms()
+
+
+def test_bounds_come_from_vllm(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (vllm_layer.num_tokens_bound(5), vllm_layer.num_tokens_bound(0)) == (5, 1)
+    vllm_modules(monkeypatch, [3, 12])
+    assert (vllm_layer.num_tokens_bound(5), vllm_layer.num_tokens_bound(20)) == (12, 20)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKernel]]:
+    """One Hopper GPU under vLLM, whose layers' kernels see the tensors of a call."""
+    with pytest.MonkeyPatch.context() as patch, on_a_simulated_gpu(patch, tmp_path_factory.mktemp("kernels")) as gpu:
+        vllm_modules(patch, [3, 8])
+        yield gpu
+
+
+@pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)
+def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedKernel], capfd: pytest.CaptureFixture[str]) -> None:
+    """Warm-up, graphs, padding, a weight update, an idle step; then a move of experts."""
+    weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
+    engine_layers = [VllmLayer(problem, None, one) for one in weights]
+    assert capfd.readouterr().err.count("compiled ") >= 2
+    symmetric = engine_layers[0].moe.symmetric
+    assert engine_layers[1].moe.symmetric is symmetric and engine_layers[0].moe.kernels[8].watchdog_ns == 300 * 10**9
+    others = [MegaMoE(problem, one, symmetric=symmetric) for one in weights]
+
+    def check(index: int, given: Inputs3, y: torch.Tensor) -> None:
+        assert torch.equal(y, others[index](*given)) and len(y) == len(given[0])
+
+    def capture(step: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], Callable[[], None]]:
+        outputs = step()
+
+        def replay() -> None:
+            for target, source in zip(outputs, step(), strict=True):
+                target.copy_(source)
+
+        return outputs, replay
+
+    def reload() -> ExpertWeights:
+        new = random_weights(problem, 0, 3)
+        others[0].load_weights(new)
+        return new
+
+    def inputs(tokens: int, seed: int) -> Inputs3:
+        return random_routing(problem, tokens)
+
+    call_sequence(engine_layers[:1], lambda size: inputs(size, 0), inputs, check, capture, reload, idle=True)
+    order, given = [2, 0, 3, 1], random_routing(problem, 3)
+    moved = vllm.get_expert_weights(engine_layers[1].experts)
+    assert all(one.is_contiguous() and len(one) == problem.num_experts for one in moved)
+    for one in moved:
+        one.copy_(one[order].clone())
+    places = torch.tensor(order).argsort()
+    assert torch.equal(engine_layers[1].forward(given[0], places[given[1].long()].int(), given[2]), others[1](*given))
+    assert engine_layers[1].experts in LAYERS
