@@ -17,6 +17,7 @@ from engine_stand_in import stand_in
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.compat.engines import sglang, sglang_layer
+from megamoe_dsl.compat.engines.shared_parts import prepared_bounds, symmetric_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, decode_ue8m0
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -152,6 +153,8 @@ class SglangLayer:
 @contextmanager
 def on_a_simulated_gpu(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[type[SimulatedKernel]]:
     """One Hopper GPU whose kernels see the tensors of a call; compiled ones go to a folder."""
+    for kept in (prepared_bounds, symmetric_of):
+        kept.cache_clear()
     with simulated_gpu(patch) as gpu:
         patch.setenv(FOLDER_VARIABLE, str(kernels))
         patch.setattr(SymmetricBuffer, "allocate", partial(SymmetricBuffer.allocate, arch=SM90, device="cpu"))
