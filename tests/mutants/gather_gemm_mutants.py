@@ -18,6 +18,7 @@ NVFP4_GATE_UP = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activa
 NVFP4_SCALED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantized[nvfp4-scaled-gate_first]",)
 NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
 PLAIN = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[bf16xbf16-gathered-blocked]",)
+BIASES = ("tests/kernels/test_expert_layer_biases.py::test_the_launches_give_the_bits_of_the_reference",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 mutant = partial(Mutant, nearest=RUNS, archs=("sm_90a",))
 
@@ -115,6 +116,28 @@ MUTANTS = (
         "up != (problem.gate_up == GATE_FIRST)",
         nearest=ACTIVATED,
     ),
+    mutant("the last K block has chunks of the next row", "off by one", "there", "chunk < chunks", "chunk <= chunks", nearest=BIASES),
+    mutant(
+        "the last tile of gate is stored over up",
+        "off by one",
+        "has_columns",
+        "problem.n // 2 if first_half else problem.n",
+        "problem.n",
+        nearest=BIASES,
+    ),
+    mutant(
+        "biases of the second expert are those of the first",
+        "wrong base",
+        "bias_address",
+        "Int64(tile.group)",
+        "0 * Int64(tile.group)",
+        nearest=BIASES,
+    ),
+    mutant("both rows of a thread have the first column's bias", "wrong base", "rows_with_bias", "biases[e]", "biases[0]", nearest=BIASES),
+    mutant(
+        "columns eight further have the bias of these", "wrong base", "columns_with_bias", "biases[i // 2 % 2]", "biases[0]", nearest=BIASES
+    ),
+    mutant("the last biases are read past their end", "off by one", "bias_address", "problem.n - together", "problem.n", nearest=BIASES),
     mutant(
         "gate and up are staged while those before them leave",
         "missing order",

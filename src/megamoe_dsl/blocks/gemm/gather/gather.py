@@ -64,13 +64,20 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledSt
         column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
             if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
-                num_bytes = select(rows[i] < tile.valid_m, Int32(VECTOR), Int32(0))
+                num_bytes = select(there(ctx, tile, rows[i], k, chunk), Int32(VECTOR), Int32(0))
                 copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
         if stage.word_in_place == 0:
             copy_scales(ctx, tile, k, stage, scaled, scale_sources)
         arrive_when_copied(stage.full)
         stage = stage.next()
     return stage
+
+
+def there(ctx: GemmContext, tile: GemmTile, row: Any, k: Any, chunk: Any) -> Any:
+    """Whether a row of the tile has this 16-byte chunk of K block `k`: the last block may be partial."""
+    problem = ctx.config.problem
+    last, chunks = problem.k_blocks - 1, problem.k % problem.k_block * problem.formats.activations.element_bits // (8 * VECTOR)
+    return (row < tile.valid_m) & ((k < last) | (chunk < chunks)) if chunks else row < tile.valid_m
 
 
 @cute.jit
