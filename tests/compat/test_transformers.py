@@ -111,10 +111,48 @@ def test_other_layers_fall_back_and_say_so(
     assert reason in caplog.text
 
 
-def test_training_falls_back(calls: list[torch.Tensor]) -> None:
-    model = tiny("Qwen3Moe").requires_grad_(True)
-    logits(model, "megamoe").sum().backward()
-    assert not calls and all(layer.mlp.experts.gate_up_proj.grad.any() for layer in model.model.layers)
+def losses(implementation: str, steps: int, **trained: bool) -> tuple[Any, list[float]]:
+    """A model after some steps of SGD on a few sequences, and its loss before each."""
+    model = tiny("Qwen3Moe", num_hidden_layers=1).float().requires_grad_(True).to(torch.bfloat16)
+    model.set_experts_implementation(implementation)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    tokens, found = torch.arange(28).view(2, 14) * 5 % 64, []
+    for _ in range(steps):
+        loss = model(tokens, labels=tokens, use_cache=False, **trained).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return model, found
+
+
+def test_a_model_trains_as_it_does_with_other_experts(calls: list[torch.Tensor]) -> None:
+    """Loss falls, and stays within what BF16 makes of it beside the experts of transformers."""
+    steps = 4
+    ours, grouped, eager = (losses(name, steps)[1] for name in ("megamoe", "grouped_mm", "eager"))
+    assert len(calls) == steps and ours[-1] < ours[0] - 0.2
+    for one, other, plain in zip(ours, grouped, eager, strict=True):
+        assert abs(one - plain) < max(0.01, 2 * abs(other - plain)) and one > 0
+
+
+def test_frozen_experts_give_gradients_of_hidden_states(calls: list[torch.Tensor]) -> None:
+    """As beneath LoRA: the router and all below it learn, and the experts have no gradient."""
+    found = {}
+    for implementation in ("megamoe", "grouped_mm"):
+        model = tiny("Qwen3Moe", num_hidden_layers=1).requires_grad_(True)
+        layer = model.model.layers[0]
+        layer.mlp.experts.requires_grad_(False)
+        logits(model, implementation).square().sum().backward()
+        assert layer.mlp.experts.gate_up_proj.grad is None
+        found[implementation] = [layer.mlp.gate.weight.grad.float(), layer.self_attn.o_proj.weight.grad.float()]
+    for ours, other in zip(found["megamoe"], found["grouped_mm"], strict=True):
+        assert len(calls) == 1 and (ours - other).norm() < 0.05 * other.norm()
+
+
+def test_training_fp8_experts_falls_back() -> None:
+    experts = fp8_experts()[0]
+    assert "gradients are asked for" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16, requires_grad=True))
+    assert not adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16))
 
 
 def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:

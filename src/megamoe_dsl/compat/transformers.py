@@ -75,17 +75,17 @@ def fp8_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
         return f"its weights are {experts.gate_up_proj.dtype} with scales of {experts.gate_up_proj_scale_inv.dtype}"
     if experts.block_size is None or tuple(experts.block_size) != SCALE_BLOCK or experts.activation_scheme != "dynamic":
         return f"its scales are of {experts.block_size}, {experts.activation_scheme}"
+    if torch.is_grad_enabled() and (hidden_states.requires_grad or experts.gate_up_proj.requires_grad or experts.down_proj.requires_grad):
+        return "gradients are asked for; use torch.no_grad() or model.requires_grad_(False)"
     return common_refusal(experts, hidden_states, "fp8xfp8")
 
 
 def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -> str:
-    """Why weights in either format are refused: an activation, a dtype, gradients or a shape."""
+    """Why weights in either format are refused: an activation, a dtype or a shape."""
     if not isinstance(experts.act_fn, (SILU, torch.nn.SiLU)):
         return "its activation is not silu(gate) * up"
     if hidden_states.dtype != torch.bfloat16:
         return f"hidden states are {hidden_states.dtype}, not torch.bfloat16"
-    if torch.is_grad_enabled() and (hidden_states.requires_grad or experts.gate_up_proj.requires_grad or experts.down_proj.requires_grad):
-        return "gradients are asked for; use torch.no_grad() or model.requires_grad_(False)"
     return shape_refusal(experts.down_proj.shape[1], experts.down_proj.shape[2], experts.down_proj.shape[0], recipe)
 
 

@@ -76,14 +76,30 @@ def top_experts(
     return order.int(), (shares * scale).float()
 
 
+def top_experts_gradient(chosen: torch.Tensor, gradient: torch.Tensor, scores: str = "softmax", scale: float = 1.0) -> torch.Tensor:
+    """The gradient of the chosen experts' logits, float32 [tokens, topk], from that of their weights.
+
+    chosen    logits of the chosen experts, [tokens, topk]; the other logits have no gradient
+    gradient  float32 [tokens, topk]
+    scores, scale  those of `top_experts`.  All is computed in float64 and rounded once.
+    """
+    values, given = chosen.double(), gradient.double() * scale
+    parts = values.softmax(dim=1) if scores == "softmax" else values.sigmoid()
+    shares = parts / parts.sum(dim=1, keepdim=True)
+    through = shares * (given - (shares * given).sum(dim=1, keepdim=True))
+    return (through if scores == "softmax" else through * (1.0 - parts)).float()
+
+
 def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Each token's rows times their weights, added in the order of its slots in FP32 with one rounding each: BF16 [tokens, channels].
 
-    `rows` are bfloat16 [rows, channels], `positions` those of `RouterMetadata`, and `weights` float32 [tokens, topk].
+    `rows` are bfloat16 [rows, channels], `positions` those of `RouterMetadata`, and `weights` float32 [tokens, topk].  Of float64 rows the
+    sum is float64, and nothing is rounded.
     """
-    total = torch.zeros(len(positions), rows.shape[1], dtype=torch.float32, device=rows.device)
+    sums = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    total = torch.zeros(len(positions), rows.shape[1], dtype=sums, device=rows.device)
     for slot in range(positions.shape[1] if len(rows) else 0):
         at, there = positions[:, slot].long(), positions[:, slot] >= 0
         term = rows[at.clamp(min=0)].double() * weights[:, slot, None].double()
-        total = torch.where(there[:, None], (term + total.double()).float(), total)
-    return total.bfloat16()
+        total = torch.where(there[:, None], (term + total.double()).to(sums), total)
+    return total.to(rows.dtype)

@@ -51,3 +51,10 @@ def gate_then_up(columns: torch.Tensor, gate_up: str) -> torch.Tensor:
     if gate_up == INTERLEAVED:
         return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
     return columns.roll(columns.shape[1] // 2, dims=1) if gate_up == UP_FIRST else columns
+
+
+def rows_of_w1(halves: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """Columns [gate | up] in the order in which W1 has its rows."""
+    if gate_up == INTERLEAVED:
+        return torch.stack(halves.chunk(2, dim=1), dim=2).flatten(1)
+    return halves.roll(halves.shape[1] // 2, dims=1) if gate_up == UP_FIRST else halves

@@ -127,6 +127,12 @@ def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[
     return operator
 
 
+def differentiate(operator: Callable[..., Any], backward: Callable[..., Any], keep: Callable[..., None]) -> Callable[..., Any]:
+    """The operator with a backward pass; `keep` keeps what that needs in its context."""
+    torch.library.register_autograd(operator, backward, setup_context=keep, lib=_LIBRARY)  # type: ignore[arg-type]
+    return operator
+
+
 mega_moe = define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
 """y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantized first.  A negative number stands for None."""
 

@@ -26,6 +26,7 @@ from .cpu_experts import layer_on_cpu
 from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
+from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights, Routing
 from .gemm_tensors import OUTPUT_DTYPES
 from .tensor_arguments import takes_tensors
@@ -37,14 +38,15 @@ NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
 Layouts = tuple[str, str, float | None]
 """gate_up, activation and activation_clamp."""
-OPTIONAL = ("topk_weights", "router_logits", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
-FLOATS = ("x", "w1", "w1_sf", "w2", "w2_sf", *OPTIONAL)
-"""Arguments that could have a gradient."""
+FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits")
+"""Arguments that have gradients where weights are bfloat16."""
+CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
+"""Arguments that never have one."""
 
 
 @takes_tensors(
     *("x", "w1", "w2"),
-    optional=("w1_sf", "w2_sf", "topk_idx", *OPTIONAL),
+    optional=("topk_idx", "topk_weights", "router_logits", *CONSTANTS),
 )
 def moe(
     x: torch.Tensor,
@@ -69,6 +71,7 @@ def moe(
     w1_bias: torch.Tensor | None = None,
     w2_bias: torch.Tensor | None = None,
     activation_clamp: float | None = None,
+    main_grads: MainGrads | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
@@ -89,20 +92,26 @@ def moe(
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
+    main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.
 
     Any thread may call at any time: the launches of a call follow one another on its thread's current stream.  Calls on different streams
-    may run at once.  The tensors' device must be the current one.  There is no backward pass: a tensor that requires grad is refused unless
-    grad mode is off.
+    may run at once.  The tensors' device must be the current one.  With bfloat16
+    weights x, w1, w2, topk_weights and router_logits have gradients (expert_gradients.py); any other tensor that requires grad is refused
+    unless grad mode is off, and so is torch.func.
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    optional = topk_weights, router_logits, score_bias, preactivations, factors, w1_bias, w2_bias
-    check_no_gradient(FLOATS, (x, w1, w1_sf, w2, w2_sf, *optional))
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
     layouts = gate_up, activation, activation_clamp
+    variables, constants = (x, w1, w2, topk_weights, router_logits), (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias)
+    refuse_transforms((*variables, *constants))
+    check_no_gradient(CONSTANTS, constants)
+    trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
+    if not trains:
+        check_no_gradient(FLOATS, variables)
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
@@ -117,10 +126,26 @@ def moe(
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
+    if trains:
+        for name, given_value in zip((*CONSTANTS, "activation_clamp"), (*constants, activation_clamp), strict=True):
+            if name != "score_bias" and given_value is not None:
+                raise ProblemError(
+                    name, given_value if name == "activation_clamp" else "a tensor", "None where bfloat16 weights have gradients"
+                )
+        own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
+        return train((x, topk_idx, own, w1, w2), main_grads, gate_up, activation)
     given, more = (x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf), (gate_up, activation, factors, w1_bias, w2_bias, activation_clamp)
     if is_plain_call(x):
         return launch(*given, preactivations, *more)
     y: torch.Tensor = moe_op(*given, *more) if preactivations is None else moe_storing_op(*given, preactivations, *more)
+    return y
+
+
+def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, gate_up: str, activation: str) -> torch.Tensor:
+    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass."""
+    if main_grads is not None:
+        check_main_grads(main_grads, *tensors[3:])
+    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), gate_up, activation)
     return y
 
 
@@ -238,6 +263,14 @@ _TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w
 _OTHERS = "str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=None, Tensor? w2_bias=None, float? activation_clamp=None"
 
 
+def _training(
+    x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *_, gate_up, activation = others
+    stored = x.new_empty(topk_idx.numel(), w1.shape[1])
+    return launch(x, topk_idx, topk_weights, w1, None, w2, None, stored, gate_up, activation), stored
+
+
 def _without_preactivations(*given: Any) -> torch.Tensor:
     return launch(*(*given[:7], None, *given[7:]))
 
@@ -247,6 +280,9 @@ moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", _without_preactivat
 
 moe_storing_op = define("moe_storing", f"({_TENSORS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts that stores gate and up, as an operator."""
+
+moe_training_op = define_training(_training)
+"""`moe` with gradients: y, and gate and up of every row."""
 
 
 __all__ = ["moe"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -13,10 +14,11 @@ from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import BF16, F32, SOFTMAX, TopExpertsProblem
 from ..problem import ProblemError
 from ..reference.router import top_experts as chosen_experts
+from ..reference.router import top_experts_gradient
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
-from .custom_op import check_no_gradient, define, is_plain_call
+from .custom_op import check_no_gradient, define, differentiate, is_plain_call
 from .device_gemm import check_current, gpu_target
 from .tensor_arguments import takes_tensors
 
@@ -45,9 +47,9 @@ def top_experts(
     scale        that weights are multiplied with
 
     Of equal scores the expert with the lower number comes first; -0.0 equals 0.0, and a NaN is the highest.  Threads may call at once, as
-    they may `moe`.  Raises `ProblemError` before anything is launched, also for a tensor that requires grad: there is no backward pass.
+    they may `moe`.  Logits have a gradient.  Raises `ProblemError` before anything is launched, also for a bias that requires grad.
     """
-    check_no_gradient(("router_logits", "bias"), (logits, bias))
+    check_no_gradient(("bias",), (bias,))
     call = launch if is_plain_call(logits) else top_experts_op
     found: Chosen = call(logits, bias, topk, scores, groups, topk_groups, scale)
     return found
@@ -133,11 +135,29 @@ def _fake(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | 
     return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape, dtype=torch.float32)
 
 
-top_experts_op = define(
-    "top_experts",
-    "(Tensor logits, Tensor? bias, int topk, str scores, int groups, int topk_groups, float scale) -> (Tensor, Tensor)",
-    launch,
-    _fake,
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Chosen) -> None:
+    logits, _, _, ctx.scores, *_, ctx.scale = inputs
+    ctx.save_for_backward(logits, output[0])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, _: object, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 7
+    logits, idx = ctx.saved_tensors
+    of_chosen = top_experts_gradient(logits.gather(1, idx), gradient, ctx.scores, ctx.scale)
+    return torch.zeros_like(logits).scatter(1, idx, of_chosen.to(logits.dtype)), *(None,) * 6
+
+
+top_experts_op = differentiate(
+    define(
+        "top_experts",
+        "(Tensor logits, Tensor? bias, int topk, str scores, int groups, int topk_groups, float scale) -> (Tensor, Tensor)",
+        launch,
+        _fake,
+    ),
+    _backward,
+    _keep,
 )
 """`top_experts`, as an operator."""
 

@@ -1,0 +1,70 @@
+"""Gradients of the layer on one GPU: in float64 those of autograd, in BF16 near them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from megamoe_dsl.activation import ACTIVATIONS, Activation
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.reference.activation import activate, activation_gradient, gated, linear
+from megamoe_dsl.reference.expert_gradients import row_gradients, token_gradients, weight_gradients
+from megamoe_dsl.reference.router import router_metadata, top_experts, top_experts_gradient
+
+TOKENS, HIDDEN, INTERMEDIATE, EXPERTS = 9, 32, 16, 5
+
+
+def plain_layer(
+    form: Activation, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    gate, up = torch.einsum("th,tkih->tki", x, w1[idx.clamp(min=0)]).chunk(2, dim=2)
+    if form.clamp is not None:
+        gate, up = gate.clamp(max=form.clamp), up.clamp(-form.clamp, form.clamp)
+    rows = torch.einsum("tki,tkhi->tkh", gated(form, gate) * linear(form, up), w2[idx.clamp(min=0)])
+    return (rows * weights.where(idx >= 0, 0.0)[:, :, None]).sum(dim=1)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_in_float64_they_are_autograd_s(activation: str) -> None:
+    """With masked slots, an expert without rows, and clamped values."""
+    problem, generator = Problem(256, 128, 1, 1, activation=activation), torch.Generator().manual_seed(3)
+    x, dy = (torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64) for _ in range(2))
+    w1, w2 = (torch.randn(EXPERTS, *s, generator=generator).double() for s in ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)))
+    weights = torch.rand(TOKENS, 3, generator=generator, dtype=torch.float64)
+    idx = torch.rand(TOKENS, EXPERTS - 1, generator=generator).topk(3).indices
+    idx[0, 1], idx[4] = -1, -1
+    leaves = [one.clone().requires_grad_() for one in (x, w1, w2, weights)]
+    plain_layer(problem.activates, *leaves[:3], idx, leaves[3]).backward(dy)
+    metadata = router_metadata(idx, EXPERTS)
+    sources = metadata.sources.long()
+    stored = torch.cat([x[of] @ w.T for w, of in zip(w1, sources.split(metadata.counts.tolist()), strict=True)])
+    rows = row_gradients(problem, dy, metadata, weights, w2, stored, (torch.clone, torch.clone))
+    found = (
+        token_gradients(rows.rows, metadata, w1),
+        weight_gradients(rows.rows, x[sources], metadata),
+        weight_gradients(dy[sources], rows.weighted, metadata),
+        rows.topk_weights,
+    )
+    for one, leaf in zip(found, leaves, strict=True):
+        assert leaf.grad is not None and leaf.grad.any()
+        torch.testing.assert_close(one, leaf.grad, rtol=1e-11, atol=1e-11)
+    assert not found[1][-1].any() and not found[3][4].any()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_product_is_the_forward_pass_s(activation: str) -> None:
+    problem = Problem(256, 128, 1, 1, activation=activation)
+    halves = (torch.randn(50, 64) * 8).bfloat16().float()
+    product, gradient = activation_gradient(problem.activates, problem.activation_clamp, halves, torch.ones(50, 32), fast_math=True)
+    assert torch.equal(product, activate(problem, halves, None)) and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_logits_have_the_gradient_of_their_shares(scores: str) -> None:
+    logits = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)
+    idx, given = top_experts(logits.detach(), 3, scores, scale=2.5)[0].long(), torch.randn(6, 3)
+    chosen = logits.gather(1, idx)
+    parts = chosen.softmax(1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(1, keepdim=True)
+    (2.5 * parts).backward(given.double())
+    assert logits.grad is not None
+    torch.testing.assert_close(top_experts_gradient(chosen.detach(), given, scores, 2.5), logits.grad.gather(1, idx).float())

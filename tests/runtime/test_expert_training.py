@@ -1,0 +1,197 @@
+"""`moe` with gradients: as an operator of torch, on CPU tensors; what is refused; and the stages by torch's grouped GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from megamoe_dsl import ProblemError, moe
+from megamoe_dsl.runtime import expert_gradients, grouped_mm_gradients
+from megamoe_dsl.runtime.cpu_experts import gate_then_up, rows_of_w1
+from megamoe_dsl.runtime.top_experts import top_experts
+
+NAMES = ("x", "w1", "w2", "topk_weights")
+
+
+def layer(*trained: str, seed: int = 0) -> dict[str, Any]:
+    """Arguments of `moe`, those named with gradients: 7 tokens, 4 experts, the last without rows, top 2, a masked slot."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {
+        "x": torch.randn(7, 256, generator=generator).bfloat16(),
+        "w1": (torch.randn(4, 256, 256, generator=generator) / 16).bfloat16(),
+        "w1_sf": None,
+        "w2": (torch.randn(4, 256, 128, generator=generator) / 12).bfloat16(),
+        "w2_sf": None,
+        "topk_weights": torch.rand(7, 2, generator=generator),
+    }
+    idx = torch.rand(7, 3, generator=generator).topk(2).indices
+    idx[2, 1] = -1
+    return {**{name: one.requires_grad_() if name in trained else one for name, one in made.items()}, "topk_idx": idx}  # type: ignore[union-attr]
+
+
+DY = torch.randn(7, 256, generator=torch.Generator().manual_seed(9)).bfloat16()
+
+
+def gradients(call: Callable[..., torch.Tensor], given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
+    call(**given, **more).backward(DY)
+    return {name: given[name].grad for name in NAMES if given[name].requires_grad}
+
+
+def in_float64(given: dict[str, Any], gate_up: str = "gate_first") -> dict[str, torch.Tensor]:
+    leaves = {name: given[name].detach().double().requires_grad_() for name in NAMES}
+    idx = given["topk_idx"]
+    sums = torch.einsum("th,tkih->tki", leaves["x"], leaves["w1"][idx.clamp(min=0)])
+    gate, up = gate_then_up(sums.flatten(0, 1), gate_up).view(sums.shape).chunk(2, dim=2)
+    rows = torch.einsum("tki,tkhi->tkh", torch.nn.functional.silu(gate) * up, leaves["w2"][idx.clamp(min=0)])
+    (rows * leaves["topk_weights"].where(idx >= 0, 0.0)[:, :, None]).sum(dim=1).backward(DY.double())
+    return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+def assert_near(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], bound: float = 0.006) -> None:
+    for name, one in found.items():
+        assert one is not None and (one.double() - expected[name]).norm() < bound * expected[name].norm(), name
+
+
+@pytest.mark.parametrize("gate_up", ["gate_first", "up_first", "interleaved"])
+def test_gradients_are_those_of_the_plain_layer(gate_up: str) -> None:
+    given = layer(*NAMES)
+    found = gradients(moe, given, gate_up=gate_up)
+    assert_near(found, in_float64(given, gate_up))
+    assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
+    again = gradients(moe, layer(*NAMES), gate_up=gate_up)
+    assert all(torch.equal(again[name], found[name]) for name in NAMES)
+
+
+def test_the_result_is_that_of_no_gradient() -> None:
+    with torch.no_grad():
+        expected = moe(**layer(*NAMES))
+    assert torch.equal(moe(**layer(*NAMES)), expected)
+
+
+@pytest.mark.parametrize("trained", [*NAMES, "none of them"])
+def test_a_stage_runs_only_where_its_result_is_asked_for(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen experts take no gradient of weights: of x alone dH and dX are made."""
+    made: list[str] = []
+    for stage in ("_tokens_op", "_weights_op"):
+        original = getattr(expert_gradients, stage)
+        monkeypatch.setattr(
+            expert_gradients, stage, lambda *given, stage=stage, original=original: (made.append(stage), original(*given))[1]
+        )
+    given = layer(trained)
+    y = moe(**given)
+    assert y.requires_grad == (trained in NAMES)
+    if y.requires_grad:
+        y.backward(DY)
+    assert made == {"x": ["_tokens_op"], "w1": ["_weights_op"], "w2": ["_weights_op"]}.get(trained, [])
+    if y.requires_grad:
+        assert torch.equal(given[trained].grad, gradients(moe, layer(*NAMES))[trained])
+
+
+def test_weights_gradients_go_to_main_grads() -> None:
+    """In FP32, added to what is there: of two calls before two backward passes, and none to the weights themselves."""
+    expected, given = in_float64(layer()), layer(*NAMES)
+    totals = torch.ones(4, 256, 256), torch.ones(4, 256, 128)
+    results = [moe(**given, main_grads=totals) for _ in range(2)]
+    for y in results:
+        y.backward(DY)
+    assert given["w1"].grad is None and given["w2"].grad is None and given["x"].grad is not None
+    found = {name: (total - 1) / 2 for name, total in zip(("w1", "w2"), totals, strict=True)}
+    assert_near(found, expected)
+    rounded = gradients(moe, layer(*NAMES))
+    assert all(torch.allclose(found[name].bfloat16(), rounded[name], rtol=2**-7, atol=1e-5) for name in ("w1", "w2"))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiled_layer_has_the_same_gradients(dynamic: bool) -> None:
+    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    expected, found = gradients(moe, layer(*NAMES)), gradients(compiled, layer(*NAMES))
+    assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+
+
+def test_main_grads_of_a_compiled_layer() -> None:
+    compiled = torch.compile(lambda totals, **given: moe(**given, main_grads=totals) * 1, fullgraph=True, backend="aot_eager")
+    found, expected = ((torch.zeros(4, 256, 256), torch.zeros(4, 256, 128)) for _ in range(2))
+    compiled(found, **layer(*NAMES)).backward(DY)
+    moe(**layer(*NAMES), main_grads=expected).backward(DY)
+    assert all(torch.equal(one, other) and one.any() for one, other in zip(found, expected, strict=True))
+
+
+def test_a_checkpointed_layer_has_the_same_gradients() -> None:
+    given = layer(*NAMES)
+    found = gradients(lambda **given: checkpoint(lambda x: moe(**{**given, "x": x}), given["x"], use_reentrant=False), given)
+    expected = gradients(moe, layer(*NAMES))
+    assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_logits_have_gradients(scores: str) -> None:
+    """Those of the weights, through the shares of the chosen experts."""
+    given, logits = layer(*NAMES), torch.randn(7, 4, requires_grad=True)
+    routed = {**given, "topk_idx": None, "topk_weights": None, "router_logits": logits, "topk": 2, "scores": scores}
+    moe(**routed).backward(DY)
+    idx, weights = top_experts(logits.detach(), 2, scores=scores)
+    found = gradients(moe, {**layer(*NAMES), "topk_idx": idx, "topk_weights": weights.requires_grad_()})
+    chosen = logits.detach().gather(1, idx).requires_grad_()
+    parts = chosen.softmax(1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(1, keepdim=True)
+    parts.backward(found["topk_weights"])
+    assert logits.grad is not None and chosen.grad is not None and torch.equal(given["w1"].grad, found["w1"])
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits).scatter(1, idx, chosen.grad))
+
+
+def test_no_token_has_gradients_of_zero() -> None:
+    given = layer("w1", "w2")
+    empty = {"x": torch.zeros(0, 256).bfloat16().requires_grad_(), "topk_idx": torch.zeros(0, 2).long(), "topk_weights": torch.zeros(0, 2)}
+    moe(**{**given, **empty}).sum().backward()
+    assert all(not given[name].grad.any() for name in ("w1", "w2")) and empty["x"].grad.shape == (0, 256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"preactivations": torch.zeros(14, 256).bfloat16()},
+            "preactivations = 'a tensor': must be None where bfloat16 weights have gradients",
+        ),
+        ({"w1_sf": torch.ones(1)}, "w1_sf = 'a tensor': must be None"),
+        ({"main_grads": (torch.zeros(4, 256, 256), torch.zeros(4, 128, 256))}, r"main_grads\[1\].shape = \(4, 128, 256\): must be"),
+        ({"main_grads": (torch.zeros(4, 256, 256).bfloat16(), torch.zeros(4, 256, 128))}, r"main_grads\[0\].dtype = torch.bfloat16"),
+        ({"topk_weights": torch.ones(7, 2).double()}, "topk_weights.dtype = torch.float64"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        moe(**{**layer("x"), **changes})
+
+
+def test_gradients_of_gradients_and_transforms_are_refused() -> None:
+    given = layer("x")
+    with pytest.raises(ProblemError, match="create_graph = True: must be False: moe has no gradient of its gradients"):
+        torch.autograd.grad(moe(**given).sum(), given["x"], create_graph=True)
+    for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
+        with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
+            transform(lambda x: moe(**{**given, "x": x}).float().sum())(given["x"].detach())
+
+
+@pytest.mark.parametrize("gate_up", ["gate_first", "interleaved"])
+def test_stages_by_grouped_gemms_are_near_the_reference(gate_up: str) -> None:
+    """They serve CUDA tensors; here with CPU tensors, an expert without rows, and rows of no slot, of which NaNs must not spread."""
+    given, expected = layer(), in_float64(layer(), gate_up)
+    stored = torch.full((14, 256), torch.nan).bfloat16()
+    moe(**given, preactivations=stored, gate_up=gate_up)
+    columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
+    problem = expert_gradients.problem_of("silu")
+    idx = given["topk_idx"]
+    rows, weighted, dw = grouped_mm_gradients.row_gradients(problem, DY, idx, given["topk_weights"], given["w2"], stored, columns)
+    rows[-1], weighted[-1] = torch.nan, torch.nan
+    found = {
+        "x": grouped_mm_gradients.token_gradients(rows, idx, given["w1"]),
+        "w1": grouped_mm_gradients.weight_gradients(rows, given["x"], idx, 4, tokens_first=False),
+        "w2": grouped_mm_gradients.weight_gradients(weighted, DY, idx, 4, tokens_first=True),
+        "topk_weights": dw,
+    }
+    assert_near(found, expected, 0.01)
+    assert not found["w1"][3].any() and dw[2, 1] == 0
