@@ -66,7 +66,7 @@ def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
     install(arch, SMS)
     given_factors = factors(recipe)
     moe = partial(moe_of_any, factors=None if given_factors is None else given_factors.cuda())
-    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values()]
+    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values() if tensor is not None]
     calls = [[tensor.cuda() for tensor in tokens(number)] for number in range(CALLS)]
     found = []
     anew = (recipe, arch) == ("bf16xbf16", SM100)  # its Linear1 has a tensor map of x

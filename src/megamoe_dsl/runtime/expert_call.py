@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -203,7 +203,7 @@ class ExpertCall:
             h_sf = h_sf[:, : self.rows].T
         factors = () if self.each_factor is None else (self.each_factor.gate, self.each_factor.up, self.each_factor.hidden)
         operands = self.x_q, self.x_sf, w.w1, w.w1_sf
-        return GatherTensors(*operands, self.ends, h, self.sources, h_sf, self.preactivations, *factors, bias=w.w1_bias)
+        return replace(GatherTensors(*operands, self.ends, h, self.sources, h_sf, self.preactivations, *factors), bias=w.w1_bias)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:

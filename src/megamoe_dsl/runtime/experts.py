@@ -129,9 +129,8 @@ def moe(
     if trains:
         for name, given_value in zip((*CONSTANTS, "activation_clamp"), (*constants, activation_clamp), strict=True):
             if name != "score_bias" and given_value is not None:
-                raise ProblemError(
-                    name, given_value if name == "activation_clamp" else "a tensor", "None where bfloat16 weights have gradients"
-                )
+                value = given_value if name == "activation_clamp" else "a tensor"
+                raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
         return train((x, topk_idx, own, w1, w2), main_grads, gate_up, activation)
     given, more = (x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf), (gate_up, activation, factors, w1_bias, w2_bias, activation_clamp)
