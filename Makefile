@@ -5,6 +5,7 @@
 #   make lint      ruff and mypy
 #   make format    ruff, in place
 #   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
+#   make engines   the adapters against the Python files of the engines' newest wheels, which it downloads (tests/engine_wheels)
 #   make docs      the site of all pages and of the API (build/site), to read without a network
 #   make docs-check  opens every page of it in headless Chromium (Debian: chromium, chromium-driver)
 #   make pictures  the drawings that docs use (docs/pictures/drawn.txt)
@@ -23,7 +24,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test quick lint format golden pictures docs docs-check
+.PHONY: install demo test quick lint format golden engines pictures docs docs-check
 
 install: $(INSTALLED)
 
@@ -66,6 +67,11 @@ golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -m 'sweep or not sweep' -k figures
 	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
 	git diff --stat -- tests/golden
+
+engines: $(INSTALLED)
+	$(BIN)/python tests/engine_wheels/record.py sglang vllm
+	for file in tests/engine_wheels/test_*_wheel.py; do $(BIN)/pytest -m engines $$file || exit 1; done  # an engine a process
+	git diff --stat -- tests/engine_wheels
 
 $(DOCS_VENV)/installed: pyproject.toml
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)

@@ -1,7 +1,6 @@
 """SGLang: `--moe-a2a-backend megamoe` on this project's kernels.
 
-    from megamoe_dsl.compat.engines.sglang import install
-    install()                              in every process that runs the model, before its weights are loaded
+Set `MEGAMOE_SGLANG=1`: the package is a plugin of SGLang (entry point `sglang.srt.plugins`), whose processes then call `register`.
 
 SGLang's `run_mega_routed_experts` (srt/layers/moe/mega_moe.py) and `run_sm90_mega_routed` (mega_moe_sm90.py) look DeepGEMM's functions up
 when they call them; `install` puts this project's in their place.  On SM90 SGLang reorders weights by hand, in
@@ -11,6 +10,7 @@ when they call them; `install` puts this project's in their place.  On SM90 SGLa
 from __future__ import annotations
 
 import importlib
+import os
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +18,14 @@ from ...runtime.rank_kernel import WATCHDOG_NS
 from ..deep_gemm import transform_weights_for_mega_moe_sm90
 from .fused_calls import Swap, fused_calls
 
+VARIABLE = "MEGAMOE_SGLANG"
 DEEP_GEMM, DP_ATTENTION, WEIGHTS_SM90 = "deep_gemm", "sglang.srt.layers.dp_attention", "sglang.srt.layers.moe.mega_moe_sm90"
+
+
+def register() -> None:
+    """What SGLang calls in each of its processes: `install`, if `MEGAMOE_SGLANG` asks for it."""
+    if os.environ.get(VARIABLE) == "1":
+        install()
 
 
 def install(*, keep_plain_weights: bool = True, watchdog_ns: int = WATCHDOG_NS) -> Swap:
