@@ -17,7 +17,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import find_nvdisasm, highest_named, kind_of, parse
-from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads
+from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads, unconverged_loads
 
 NESTED = """
 .text.kernel:
@@ -122,6 +122,34 @@ def test_a_load_is_overtaken_unless_every_way_to_the_arrival_waits(waiting: tupl
     words = [(1 if one.operation == "LDS" else NO_SCOREBOARD) << 110 | (one.address in waiting) << 116 + 1 for one in listing.instructions]
     found = overtaken_loads(listing, b"".join(word.to_bytes(16, "little") for word in words))
     assert [(one.load.address, one.by.address) for one in found] == [(0x0, 0x30)] * overtaken
+
+
+MULTIPLIED_AND_GIVEN_BACK = """
+.L_x_1:
+        /*0000*/                   QGMMA.64x8x32.F32.E4M3.E4M3 R8, gdesc[UR8], R8 ;
+        /*0010*/                   LDS.64 R4, [R2] ;
+        /*0020*/               @P0 BRA `(.L_x_2) ;
+        /*0030*/                   {} ;
+.L_x_2:
+        /*0040*/                   {} ;
+        /*0050*/              @!P1 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR5], RZ ;
+        /*0060*/               @P2 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_one_way", "on_both", "parted"),
+    [
+        ("NOP", "NOP", True),
+        ("WARPGROUP.DEPBAR.LE gsb0, 0x0", "FMUL R6, R4, R5", True),
+        ("NOP", "WARPGROUP.DEPBAR.LE gsb0, 0x0", False),
+        ("NOP", "QGMMA.64x8x32.F32.E4M3.E4M3 R8, gdesc[UR8], R8", False),
+    ],
+)
+def test_lanes_may_have_parted_unless_every_way_to_the_arrival_has_an_mma(on_one_way: str, on_both: str, parted: bool) -> None:
+    found = unconverged_loads(parse(MULTIPLIED_AND_GIVEN_BACK.format(on_one_way, on_both)))
+    assert [(one.load.address, one.by.address) for one in found] == [(0x10, 0x50)] * parted
 
 
 def test_register_table_counts_what_is_touched() -> None:

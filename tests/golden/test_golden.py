@@ -46,6 +46,7 @@ def test_figures_are_those_committed(case: Case, artifact: Artifact) -> None:
 
 def test_instructions_are_those_committed(case: Case, artifact: Artifact) -> None:
     ptx_digests.check(figures.path_of(*case).stem, artifact)
+    assert artifact.unconverged_loads == []
 
 
 def test_it_fits_the_chip(case: Case, artifact: Artifact) -> None:

@@ -59,7 +59,7 @@ class HostTable:
 
 
 FC1, FC2 = 0, 1
-INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no difference (docs/lab/hopper.md)
+INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no difference (docs/lab/studies.md)
 MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
 
 
