@@ -116,28 +116,17 @@ MUTANTS = (
         "up != (problem.gate_up == GATE_FIRST)",
         nearest=ACTIVATED,
     ),
-    mutant("the last K block has chunks of the next row", "off by one", "there", "chunk < chunks", "chunk <= chunks", nearest=BIASES),
-    mutant(
-        "the last tile of gate is stored over up",
-        "off by one",
-        "has_columns",
-        "problem.n // 2 if first_half else problem.n",
-        "problem.n",
-        nearest=BIASES,
+    *(
+        mutant(*change, nearest=BIASES)
+        for change in (
+            ("the last K block has chunks of the next row", "off by one", "there", "chunk < chunks", "chunk <= chunks"),
+            ("gate's last tile is stored over up", "off by one", "has_columns", "problem.n // 2 if first_half else problem.n", "problem.n"),
+            ("all experts have the first one's biases", "wrong base", "bias_address", "Int64(tile.group)", "0 * Int64(tile.group)"),
+            ("both columns of a thread have the first one's bias", "wrong base", "rows_with_bias", "biases[e]", "biases[0]"),
+            ("columns eight further have the bias of these", "wrong base", "columns_with_bias", "biases[i // 2 % 2]", "biases[0]"),
+            ("biases are read past the last", "off by one", "bias_address", "problem.n - together", "problem.n"),
+        )
     ),
-    mutant(
-        "biases of the second expert are those of the first",
-        "wrong base",
-        "bias_address",
-        "Int64(tile.group)",
-        "0 * Int64(tile.group)",
-        nearest=BIASES,
-    ),
-    mutant("both rows of a thread have the first column's bias", "wrong base", "rows_with_bias", "biases[e]", "biases[0]", nearest=BIASES),
-    mutant(
-        "columns eight further have the bias of these", "wrong base", "columns_with_bias", "biases[i // 2 % 2]", "biases[0]", nearest=BIASES
-    ),
-    mutant("the last biases are read past their end", "off by one", "bias_address", "problem.n - together", "problem.n", nearest=BIASES),
     mutant(
         "gate and up are staged while those before them leave",
         "missing order",
