@@ -194,6 +194,7 @@ class ExpertCall:
 
     @cached_property
     def fc1(self) -> GatherTensors:
+        """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
         h, w = self._view("h"), self.weights
         if not self.layer.formats.scaled:
             operands = self.x, no_scales(self.x), w.w1, w.w1_sf

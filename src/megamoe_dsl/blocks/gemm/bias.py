@@ -35,7 +35,7 @@ def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, toge
 
 
 def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:
-    """Of a share whose rows of A are the wgmma's rows: a thread has two of them, and two columns of every eight."""
+    """Adds biases to a share whose rows of A are the wgmma's rows: a thread has two of them, and two columns of every eight."""
     bf16, own, out = ctx.config.problem.biases == BF16, me.first_chunk * (me.chunks * me.chunk_rows) + me.pair, []
     for c, part in enumerate(sums):
         values = []
@@ -47,7 +47,7 @@ def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tupl
 
 
 def columns_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:
-    """Of a share whose rows of A are the wgmma's columns: a thread has two of every eight, and two columns of D of every block."""
+    """Adds biases to a share whose rows of A are the wgmma's columns: a thread has two of every eight, and two columns of D a block."""
     bf16, own = ctx.config.problem.biases == BF16, me.group * (me.blocks * BLOCK_ROWS) + me.warp * 16 + me.row
     out = []
     for b, part in enumerate(sums):
