@@ -22,9 +22,9 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (92, 40),
-    "package: lines": (57_200, 48_000),
-    "package: modules": (591, None),
-    "package: modules under 40 lines": (112, None),
+    "package: lines": (57_400, 48_000),
+    "package: modules": (592, None),
+    "package: modules under 40 lines": (111, None),
     "package: lines of bench": (2_450, 2_500),
     "bench/results: files": (60, 60),
 }

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"cuda_device", "hardware", "json_file", "layouts", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "cuda_device", "integer", "blocks", "json_file", "kernels", "quant", "reference", "sim"},
     "compat": {
+        "activation",
         "cuda_device",
         "arch",
         "artifact",

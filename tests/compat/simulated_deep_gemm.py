@@ -1,4 +1,4 @@
-"""DeepGEMM's API on one simulated Hopper GPU: kernels run in the simulator, on CPU tensors."""
+"""DeepGEMM's API on one simulated GPU: kernels run in the simulator, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
+from megamoe_dsl.quant import weight_names
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu
 
 
@@ -29,11 +30,11 @@ class OneRank:
 
 
 @contextmanager
-def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[type[SimulatedKernel]]:
-    """Buffers made inside are of SM90, on the CPU, and find compiled kernels in a folder."""
+def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path, arch: Arch = SM90) -> Iterator[type[SimulatedKernel]]:
+    """Buffers made inside are of SM90, or of another architecture, on the CPU, and find compiled kernels in a folder."""
     patch.setenv(cache.FOLDER_VARIABLE, str(kernels))
     patch.setattr(buffers, "current_device", lambda: torch.device("cpu"))
-    patch.setattr(buffers, "device_arch", lambda device: SM90)
+    patch.setattr(buffers, "device_arch", lambda device: arch)
     patch.setattr(buffers, "gpu_name", lambda device: "simulated")
     patch.setattr(buffers, "_asked", NUM_SMS)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -49,5 +50,5 @@ def visible(buffer: deep_gemm.SymmBuffer, **tensors: torch.Tensor) -> dict[str, 
             own = kernel.buffers
             found |= {f"maps{i}.{j}": own.maps, f"nowhere{i}.{j}": kernel._nowhere}
         found[f"stats{i}"] = own.stats
-        found |= {f"{name}{i}": getattr(own.weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+        found |= {f"{name}{i}": getattr(own.weights, name) for name in weight_names(own.problem)}
     return found | tensors

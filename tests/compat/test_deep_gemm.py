@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import torch
 from simulated_deep_gemm import OneRank, simulated_hopper, visible
 
+from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
-from megamoe_dsl.compat.deep_gemm.utils import per_token_cast_to_fp8
+from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
+from megamoe_dsl.compat.deep_gemm.utils import per_token_cast_to_fp4, per_token_cast_to_fp8
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights, quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.quant import ExpertWeights, quantize_e4m3, quantize_e4m3_f32, unpack_e2m1
 from simulated_gpu import SimulatedKernel
+from sweep import rarely
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8", activation_clamp=10.0)
 SHAPE = (4, 16, 2, 256, 128)
@@ -118,7 +122,7 @@ def test_kernels_can_be_had_ahead(buffer: deep_gemm.SymmBuffer, monkeypatch: pyt
     asked: list[object] = []
     monkeypatch.setattr(buffers, "load_or_compile_all", lambda configs: asked.extend(configs) or configs)
     assert buffer.prepare(10.0) == len(asked) == len(set(asked))
-    assert {buffer._config(10.0, True, bound) for bound in (1, TOKENS, 16)} < set(asked)
+    assert {buffer._config(CallOptions(10.0), bound) for bound in (1, TOKENS, 16)} < set(asked)
 
 
 def test_a_bound_chooses_the_kernel(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmBuffer, case: Case) -> None:
@@ -244,22 +248,120 @@ def test_casts() -> None:
         per_token_cast_to_fp8(x, use_ue8m0=True)
 
 
-CALL = "y l1_weights l2_weights sym_buffer cumulative_local_expert_recv_stats recipe activation activation_clamp fast_math"
+TIES = ((0.25, 0), (0.75, 2), (1.25, 2), (1.75, 4), (2.5, 4), (3.5, 6), (5.0, 6), (-0.25, 0), (-0.75, 10), (-5.0, 14))
+
+
+def test_casts_to_e2m1() -> None:
+    """Scale 1 of a block with 6.  By hand from DeepGEMM's `per_token_cast_to_fp4`: ties to the even code, no minus zero, amax 1e-4."""
+    x = torch.zeros(2, 128)
+    x[0, : len(TIES)] = torch.tensor([value for value, _ in TIES])
+    x[0, 31] = 6.0
+    codes, words = per_token_cast_to_fp4(x, use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
+    assert (codes.dtype, codes.shape, words.dtype, words.shape) == (torch.int8, (2, 64), torch.int32, (2, 1))
+    found = unpack_e2m1(codes.view(torch.uint8))
+    assert found[0, : len(TIES)].tolist() == [code for _, code in TIES] and found[0, 31] == 7 and not found[1].any()
+    least = 127 - 15  # 2^-15 is the power of two above 1e-4 / 6
+    assert words.view(torch.uint8).tolist() == [[127, least, least, least], [least] * 4]
+    for options in ({"gran_k": 128}, {"gran_k": 32, "use_packed_ue8m0": False}):
+        with pytest.raises(ProblemError, match=r"must be (32|True): a buffer"):
+            per_token_cast_to_fp4(x, **{"use_ue8m0": True, "use_packed_ue8m0": True, **options})
+
+
+def for_deep_gemm(arch: Arch, w: ExpertWeights, mma_type: str) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Transformed, with biases."""
+    l1, l2 = (w.fc1, w.fc1_sf, w.fc1_bias), (w.fc2, w.fc2_sf, w.fc2_bias)
+    if not arch.has_tensor_memory:
+        return deep_gemm.transform_weights_for_mega_moe_sm90(l1, l2)
+    l1, l2 = ((codes, sf.view(torch.int32), bias) for codes, sf, bias in (l1, l2))
+    return deep_gemm.transform_weights_for_mega_moe(l1, l2, "swigluoai", mma_type)
+
+
+@pytest.mark.parametrize(
+    ("arch", "mma_type", "recipe"),
+    [
+        (SM90, "fp8xmxfp4", "fp8xmxfp4"),
+        (SM100, "mxf4xmxf4", "mxf4xmxf4"),
+        rarely(SM100, "fp8xfp8", "mxfp8xmxfp8"),
+        rarely(SM100, "fp8xfp4", "fp8xfp4"),
+    ],
+)
+def test_what_kernels_here_have_beside_deep_gemm(
+    arch: Arch, mma_type: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MXFP4 weights on Hopper, W4A4 and MXFP8, with results in E4M3, biases and gpt-oss's activation in one call: the reference's bits."""
+    problem = replace(PROBLEM, recipe=recipe, activation="swigluoai", activation_clamp=7.0, biases=True, combine="e4m3")
+    given = random_case(problem, [TOKENS], 0, mask=0.2)
+    l1, l2 = for_deep_gemm(arch, given.weights[0], mma_type)
+    with simulated_hopper(monkeypatch, tmp_path, arch) as gpu:
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type=mma_type, activation="swigluoai", combine="e4m3")
+        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
+            mine, theirs = getattr(buffer, name), getattr(given, name)[0]
+            mine[:TOKENS].copy_(theirs if theirs.dtype.is_floating_point else theirs.view(mine.dtype))
+        y, prepare = new_y(), buffer.kernel
+        monkeypatch.setattr(buffer, "kernel", lambda *options: [prepare(*options), setattr(gpu, "tensors", visible(buffer, y=y))][0])
+        deep_gemm.fp8_fp4_mega_moe(y, l1, l2, buffer, activation="swigluoai", activation_clamp=7.0)
+    assert torch.equal(y, given.reference().y[0])
+
+
+def test_tokens_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel makes of BF16 tokens is what DeepGEMM's cast makes, but for the sign of zero; experts have factors."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TOKENS, PROBLEM.hidden, generator=generator).bfloat16()
+    idx = torch.tensor([[0, 1], [2, 3], [-1, 3], [1, -1], [3, 0]])
+    factors = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    with simulated_hopper(monkeypatch, tmp_path, SM100) as gpu:
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type="mxf4xmxf4")
+        views = (buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
+        weights, multiply = torch.ones(TOKENS, 2), torch.where
+        kept: list[torch.Tensor] = []
+
+        def where(*given: torch.Tensor) -> torch.Tensor:
+            kept.append(multiply(*given))
+            gpu.tensors = visible(buffer, x=x, topk_idx=idx, topk_weights=kept[-1])
+            return kept[-1]
+
+        monkeypatch.setattr(torch, "where", where)
+        deep_gemm.mega_moe_pre_dispatch(x, idx, weights, *views, TOKENS, 32, "mxf4xmxf4", None, factors, use_fp4_acts=True)
+        codes, words = per_token_cast_to_fp4(x, use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
+        found = unpack_e2m1(buffer.x[:TOKENS].view(torch.uint8))
+        assert torch.equal(found.masked_fill(found == 8, 0), unpack_e2m1(codes.view(torch.uint8)))
+        assert torch.equal(buffer.x_sf[:TOKENS], words)
+        assert buffer.topk_weights[:TOKENS].tolist() == [[1, 2], [3, 4], [1, 4], [2, 1], [4, 1]]
+        for options, message in (
+            ({"mma_type": "fp8xfp4"}, "mma_type = 'fp8xfp4': must be mxf4xmxf4, as the buffer's"),
+            ({"mma_type": "mxf4xmxf4", "use_fp4_acts": False}, "use_fp4_acts = False: must be None or True"),
+            ({"mma_type": "mxf4xmxf4", "buf_x_scales": factors}, "buf_x_scales = 'given'"),
+        ):
+            with pytest.raises(ProblemError, match=message):
+                deep_gemm.mega_moe_pre_dispatch(x, idx, weights, *views, TOKENS, **options)
+
+
+HEAD, TAIL = "y l1_weights l2_weights sym_buffer", "activation activation_clamp fast_math"
+STATS = "cumulative_local_expert_recv_stats recipe"
+NORM = "post_expert_norm post_expert_norm_weight post_expert_norm_eps post_expert_norm_weight_first"
+SCALES = "use_x_scales l1_alphas l2_alphas l2_act_scales weight_layout global_num_tokens"
 STAGE = "x topk_idx topk_weights buf_x buf_x_sf buf_topk_idx buf_topk_weights num_tokens group_size"
 MAKE = "group num_experts num_max_tokens_per_rank num_topk hidden intermediate_hidden"
 WHEEL = {
+    "SymmBuffer": f"{MAKE} num_shared_experts mma_type activation base",
+    "SM90SymmBuffer": f"{MAKE} use_fp8_dispatch activation",
+    "get_symm_buffer_for_mega_moe": f"{MAKE} num_shared_experts use_fp8_dispatch mma_type activation",
     "get_symm_buffer_for_sm90_mega_moe": f"{MAKE} use_fp8_dispatch activation",
     "transform_weights_for_mega_moe_sm90": "l1_weights l2_weights",
-    "transform_weights_for_mega_moe": "l1_weights l2_weights activation",
-    "fp8_mega_moe": CALL,
-    "fp8_fp4_mega_moe": CALL,
-    "mega_moe_pre_dispatch": f"{STAGE} use_fp4_acts",
+    "transform_weights_for_mega_moe": "l1_weights l2_weights activation mma_type",
+    "transform_sf_into_required_layout": "sf mn k recipe num_groups is_sfa disable_ue8m0_cast psum_layout",
+    "fp8_mega_moe": f"{HEAD} {STATS} {TAIL} num_tokens_bound",
+    "fp8_fp4_mega_moe": f"{HEAD} shared_l1_weights shared_l2_weights {STATS} {TAIL} {SCALES} {NORM}",
+    "mega_moe_pre_dispatch": f"{STAGE} mma_type buf_x_scales expert_scales",
     "mega_moe_pre_dispatch_sm90": f"{STAGE} routed_scaling_factor",
+    "utils.per_token_cast_to_fp8": "x use_ue8m0 gran_k use_packed_ue8m0",
+    "utils.per_token_cast_to_fp4": "x use_ue8m0 gran_k use_packed_ue8m0",
 }
-"""Parameters of the wheel's functions, 0.1.5, in order."""
+"""Parameters of the wheel's functions, 0.2.5, in order."""
 
 
 @pytest.mark.parametrize("name", WHEEL)
 def test_signatures_are_the_wheels(name: str) -> None:
-    found = list(inspect.signature(getattr(deep_gemm, name)).parameters)
-    assert found[: len(WHEEL[name].split())] == WHEEL[name].split()
+    """Others than the wheel's are given by name alone."""
+    parameters = inspect.signature(attrgetter(name)(deep_gemm)).parameters.values()
+    assert [one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD] == WHEEL[name].split()

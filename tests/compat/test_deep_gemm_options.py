@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from simulated_deep_gemm import OneRank, simulated_hopper
 
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
+from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
 from megamoe_dsl.compat.deep_gemm.calls import _in_kernel_order
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.problem import MAX_CLAMP, Problem, ProblemError
 from megamoe_dsl.quant import TransformedWeights
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
@@ -32,7 +35,6 @@ def gpu(tmp_path: Path) -> Iterator[None]:
         patch.setattr(buffers, "RankBuffers", lambda config, weights, *others: SimpleNamespace(weights=weights, stats=others[-1]))
         patch.setattr(buffers, "RankKernel", lambda config, symmetric, shared, *others: SimpleNamespace(config=config, buffers=shared))
         patch.setattr(buffers, "find_kernel", lambda name: SimpleNamespace(choose=lambda *chosen: chosen))
-        patch.setattr(buffers, "default_recipe", lambda kernel, arch: PROBLEM.recipe)
         yield
 
 
@@ -65,30 +67,46 @@ def test_a_kernel_is_of_its_weights_scales_and_counters(buffer: deep_gemm.SymmBu
         (l1, l2, stats),
         (l1, l2, stats.clone()),
     ]
-    found = [buffer.kernel(ordered(one, two), three, None, True, 16) for one, two, three in calls]
+    found = [buffer.kernel(ordered(one, two), three, CallOptions(), 16) for one, two, three in calls]
     for (one, two, three), kernel in zip(calls, found, strict=True):
         weights: Any = kernel.buffers.weights
         mine = [tensor.data_ptr() for tensor in (*one, *two)]
         assert [getattr(weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")] == mine
         assert kernel.buffers.stats is three
-        assert buffer.kernel(ordered(one, two), three, None, True, 16) is kernel
+        assert buffer.kernel(ordered(one, two), three, CallOptions(), 16) is kernel
     assert len({id(kernel) for kernel in found}) == len(calls)
 
 
 def test_a_configuration_is_of_its_options(buffer: deep_gemm.SymmBuffer) -> None:
     weights = ordered(*given())
-    options = [(clamp, fast, bound) for clamp in (None, 7.0, 10.0) for fast in (True, False) for bound in (1, 16)]
-    for clamp, fast, bound in (*options, *reversed(options)):
-        config: Any = buffer.kernel(weights, None, clamp, fast, bound).config
-        assert (config[0].activation_clamp, config[0].fast_math, config[2]) == (clamp, fast, bound)
+    options = [
+        (CallOptions(clamp, fast, activation), bound)
+        for clamp in (7.0, 10.0)
+        for fast in (True, False)
+        for activation in ("silu", "swigluoai")
+        for bound in (1, 16)
+    ]
+    for option, bound in (*options, *reversed(options)):
+        problem, _, tokens = cast(Any, buffer.kernel(weights, None, option, bound).config)
+        assert (CallOptions(problem.activation_clamp, problem.fast_math, problem.activation), tokens) == (option, bound)
+
+
+@pytest.mark.parametrize(
+    ("activation", "clamp", "want"),
+    [("swiglu", None, None), ("swiglu", 7.0, 7.0), ("swiglu", math.inf, None), ("swigluoai", None, MAX_CLAMP), ("swigluoai", 7.0, 7.0)],
+)
+def test_no_clamp_is_no_clamp(activation: str, clamp: float | None, want: float | None) -> None:
+    """Also of the activation that has a clamp of its own here, which DeepGEMM's has not."""
+    found = CallOptions.named(activation, clamp, True)
+    assert replace(PROBLEM, **vars(found)).activation_clamp == want
 
 
 def test_only_the_weights_named_are_forgotten(buffer: deep_gemm.SymmBuffer) -> None:
     first, second = given(0), given(1)
-    kernels = [buffer.kernel(ordered(*one), None, None, True, 16) for one in (first, second)]
+    kernels = [buffer.kernel(ordered(*one), None, CallOptions(), 16) for one in (first, second)]
     buffer.forget_weights(first[0])
-    assert buffer.kernel(ordered(*second), None, None, True, 16) is kernels[1]
-    assert buffer.kernel(ordered(*first), None, None, True, 16) is not kernels[0]
+    assert buffer.kernel(ordered(*second), None, CallOptions(), 16) is kernels[1]
+    assert buffer.kernel(ordered(*first), None, CallOptions(), 16) is not kernels[0]
 
 
 def test_weights_that_no_transform_returns() -> None:
@@ -173,3 +191,97 @@ def test_the_bound_is_the_callers(buffer: deep_gemm.SymmBuffer, monkeypatch: pyt
 def test_weights_are_given_in_whole_tiles(gpu: None, hidden: int, intermediate: int, field: str) -> None:
     with pytest.raises(ProblemError, match=f"{field}: must be a multiple of .*whole tiles"):
         deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), 4, 16, 2, hidden, intermediate)
+
+
+def test_tokens_of_all_ranks_choose_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By their number on each rank, unless a bound is given."""
+    bounds: list[int] = []
+    with simulated_hopper(monkeypatch, tmp_path, SM100):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
+        monkeypatch.setattr(buffer, "kernel", lambda *given: bounds.append(given[-1]) or (lambda y: None))
+        weights = weights_sm100("fp8xfp4")
+        for options in ({"global_num_tokens": 3}, {"global_num_tokens": 0}, {"global_num_tokens": 3, "num_tokens_bound": 9}, {}):
+            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights, buffer, **options)
+        with pytest.raises(ProblemError, match="global_num_tokens = 17: must be between 0 and the capacity of all ranks, 16"):
+            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights, buffer, global_num_tokens=17)
+    assert bounds == [3, 1, 9, 16]
+
+
+def weights_sm100(mma_type: str) -> tuple[Weights, Weights]:
+    w = random_weights(replace(PROBLEM, recipe="fp8xfp4"), 0, 0)
+    pairs = [
+        (codes, sf.view(torch.int32).transpose(1, 2).contiguous().transpose(1, 2)) for codes, sf in ((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
+    ]
+    return deep_gemm.transform_weights_for_mega_moe(pairs[0], pairs[1], mma_type=mma_type)
+
+
+FACTORS = torch.ones(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shared_l1_weights": (FACTORS, FACTORS)}, "shared_l1_weights = 'given': must be None: shared experts"),
+        ({"shared_l2_weights": (FACTORS, FACTORS)}, "shared_l2_weights = 'given'"),
+        ({"use_x_scales": True}, "use_x_scales = True: must be False: it belongs to NVFP4"),
+        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: it belongs to NVFP4"),
+        ({"l2_alphas": FACTORS}, "l2_alphas = 'given'"),
+        ({"l2_act_scales": FACTORS}, "l2_act_scales = 'given'"),
+        ({"weight_layout": "trtllm"}, "weight_layout = 'trtllm': must be 'megamoe'"),
+        ({"post_expert_norm": True}, "post_expert_norm = True: must be False: no kernel here has a norm"),
+        ({"post_expert_norm_weight": FACTORS}, "post_expert_norm_weight = 'given'"),
+        ({"recipe": (1, 1, 16)}, r"recipe = \(1, 1, 16\): must be \(1, 1, 32\)"),
+    ],
+)
+def test_what_the_wheel_has_and_no_kernel_here(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with simulated_hopper(monkeypatch, tmp_path, SM100):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
+        monkeypatch.setattr(buffer, "kernel", lambda *given: pytest.fail("launched"))
+        with pytest.raises(ProblemError, match=message):
+            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights_sm100("fp8xfp4"), buffer, **options)
+
+
+@pytest.mark.parametrize(
+    ("arch", "mma_type", "recipe", "x"),
+    [
+        (SM90, "fp8xfp4", "fp8xfp8", torch.float8_e4m3fn),
+        (SM90, "fp8xfp8", "fp8xfp8", torch.float8_e4m3fn),
+        (SM90, "fp8xmxfp4", "fp8xmxfp4", torch.float8_e4m3fn),
+        (SM100, "fp8xfp4", "fp8xfp4", torch.float8_e4m3fn),
+        (SM100, "mxf4xmxf4", "mxf4xmxf4", torch.int8),
+        (SM100, "fp8xfp8", "mxfp8xmxfp8", torch.float8_e4m3fn),
+    ],
+)
+def test_formats_of_a_buffer(
+    arch: Arch, mma_type: str, recipe: str, x: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packed = x == torch.int8
+    with simulated_hopper(monkeypatch, tmp_path, arch):
+        made = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, 0, not packed, mma_type, "situ", combine="e4m3")
+        assert (made.problem.recipe, made.problem.combine, made.x.dtype) == (recipe, "e4m3", x)
+        assert made.x.shape == (16, 128 if packed else 256)
+        for wrong in ("nvfp4xnvfp4", "bf16xbf16", "fp8xfp3"):
+            with pytest.raises(ProblemError, match=f"mma_type = '{wrong}': must be one of fp8xfp4, .* on {arch.name}"):
+                deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type=wrong)
+        with pytest.raises(ProblemError, match="use_fp8_dispatch"):
+            deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, use_fp8_dispatch=packed, mma_type=mma_type)
+
+
+def test_a_buffer_is_of_one_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    y = torch.zeros(5, 256, dtype=torch.bfloat16)
+    with simulated_hopper(monkeypatch, tmp_path):
+        four, eight = (deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type=one) for one in ("fp8xmxfp4", "fp8xfp8"))
+        with pytest.raises(ProblemError, match="sym_buffer = 'one of fp8xmxfp4': must be one that fp8_mega_moe runs"):
+            deep_gemm.fp8_mega_moe(y, *given(), four)
+        with pytest.raises(ProblemError, match="sym_buffer = 'one of fp8xfp8': must be one that fp8_fp4_mega_moe runs"):
+            deep_gemm.fp8_fp4_mega_moe(y, *given(), eight)
+
+
+def test_weights_of_4_bits_of_another_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """DeepGEMM orders rows of W4A4 in another way than of W4A8: what is not in this project's shape is refused."""
+    with simulated_hopper(monkeypatch, tmp_path, SM100):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type="mxf4xmxf4")
+        with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"):
+            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights_sm100("fp8xfp4"), buffer)

@@ -1,7 +1,6 @@
 """The fused-MoE entry points of DeepGEMM's Python API on this project's kernels: `import megamoe_dsl.compat.deep_gemm as deep_gemm`.
 
-Signatures are those of the wheel sgl-deep-gemm, 0.1.5 with what 0.2.5 added; docs/howto/drop_in.md says what differs on purpose.
-What runs: FP8 x FP8 on SM90 (`fp8_mega_moe`), FP8 x FP4 on SM100 (`fp8_fp4_mega_moe`).
+Signatures are those of the wheel sgl-deep-gemm 0.2.5; docs/howto/drop_in.md says what runs and what differs on purpose.
 """
 
 from . import utils

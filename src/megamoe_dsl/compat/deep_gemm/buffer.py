@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
+from ...activation import SILU
 from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
@@ -16,11 +17,11 @@ from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
 from ...kernels.moe.layouts.tile import TILE_ROWS
 from ...kernels.moe.pre_dispatch.config import PreDispatchConfig
-from ...kernels.registry import default_recipe, find_kernel
+from ...kernels.registry import find_kernel
 from ...presets.compiled import configs_up_to
 from ...problem import Problem, ProblemError, integer_between
-from ...quant import WEIGHT_NAMES, TransformedWeights
-from ...recipe import UE8M0
+from ...quant import TransformedWeights, weight_names
+from ...recipe import BF16, UE8M0
 from ...runtime import rank_kernel
 from ...runtime.buffers import RankBuffers
 from ...runtime.layer import gpu_name
@@ -28,6 +29,7 @@ from ...runtime.rank_kernel import WATCHDOG_NS, RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
 from ...runtime.watchdog import check_watchdog_ns
 from ...target import Target
+from .names import activation_of, clamp_of, mma_type_of, refuse
 
 _asked: int | None = None
 
@@ -55,16 +57,38 @@ def current_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+@dataclass(frozen=True)
+class CallOptions:
+    """What a call decides of its layer, by the names of `Problem`."""
+
+    activation_clamp: float | None = None
+    fast_math: bool = True
+    activation: str = SILU
+    biases: bool = False
+
+    @staticmethod
+    def named(activation: str, activation_clamp: float | None, fast_math: bool, biases: bool = False) -> CallOptions:
+        """From DeepGEMM's arguments.  Raises `ProblemError` for an activation that nothing here computes."""
+        own = activation_of(activation)
+        return CallOptions(clamp_of(own, activation_clamp), fast_math, own, biases)
+
+
 class SymmBuffer:
     """One rank's symmetric buffer; all ranks of `group` make it together.
 
-    x             e4m3 [T, hidden], T = num_max_tokens_per_rank
+    x             e4m3 [T, hidden], T = num_max_tokens_per_rank; of mxf4xmxf4 int8 [T, hidden / 2], two E2M1 a byte
     x_sf          SM90: float32 [T, hidden / 128]; SM100: int32 [T, hidden / 128], four UE8M0 bytes each
     topk_idx      int64 [T, topk], -1 masks a slot
     topk_weights  float32 [T, topk]
     buffer        int8, all of it
 
-    A launch that waits longer than `watchdog_ns` for another rank is trapped.
+    num_shared_experts  0: shared experts of a launch are routed ones here, the last of a rank's
+    mma_type      number formats, as `MMA_TYPES` has them
+    activation    that a call may have: it says itself which it has
+    base          None: memory of another buffer is not used again
+    combine       element in which results travel back, bf16 or e4m3
+    watchdog_ns   a launch that waits longer for another rank is trapped
+
     Kernels are prepared at the first call with their weights, options and bound, which must not be while a CUDA graph is captured, and are
     kept, with these weights, until `forget_weights` or `destroy`.
 
@@ -79,25 +103,35 @@ class SymmBuffer:
         num_topk: int,
         hidden: int,
         intermediate_hidden: int,
+        num_shared_experts: int = 0,
+        mma_type: str = "fp8xfp4",
+        activation: str = "swiglu",
+        base: None = None,
+        *,
+        combine: str = BF16,
         watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
+        activation_of(activation)
+        refuse("num_shared_experts", num_shared_experts or None, "0: shared experts are the last of a rank's routed ones")
+        refuse("base", base, "None: a buffer has memory of its own")
         for field, value, step in (("hidden", hidden, TILE_ROWS), ("intermediate_hidden", intermediate_hidden, TILE_ROWS // 2)):
             if value % step:
                 raise ProblemError(field, value, f"a multiple of {step}: weights are given in whole tiles")
-        self.group, self.watchdog_ns = group, check_watchdog_ns(watchdog_ns)
-        self.num_experts, self.num_topk = num_experts, num_topk
-        self.num_max_tokens_per_rank = num_max_tokens_per_rank
-        self.hidden, self.intermediate_hidden = hidden, intermediate_hidden
         device = current_device()
         arch = device_arch(device)
-        ranks = group.size()
-        recipe = default_recipe(find_kernel("mega_moe"), arch)
-        self.problem = Problem(hidden, intermediate_hidden, num_experts, num_topk, ranks, num_max_tokens_per_rank, recipe=recipe)
+        self.mma, self.mma_type = mma_type_of(mma_type, arch), mma_type
+        self.group, self.watchdog_ns = group, check_watchdog_ns(watchdog_ns)
+        self.num_experts, self.num_topk, self.num_shared_experts = num_experts, num_topk, num_shared_experts
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.hidden, self.intermediate_hidden, self.activation = hidden, intermediate_hidden, activation
+        ranks, tokens = group.size(), num_max_tokens_per_rank
+        shape = (hidden, intermediate_hidden, num_experts, num_topk, ranks, tokens)
+        self.problem = Problem(*shape, recipe=self.mma.recipe, combine=combine)
         self.target = Target(arch, max(2, get_num_sms() // 2 * 2), gpu_name(device))
         self.symmetric = SymmetricBuffer.allocate(self.problem, arch, group=None if ranks == 1 else group, device=device)
         self.store = ArtifactStore(cache_folder())
         self.buffer = self.symmetric.sym.view(torch.int8)
-        self._configs: dict[tuple[float | None, bool, int], MegaMoeConfig] = {}
+        self._configs: dict[tuple[CallOptions, int], MegaMoeConfig] = {}
         self._kernels: dict[tuple[int, ...], dict[MegaMoeConfig, RankKernel]] = {}
         self._pre_dispatch: rank_kernel.CudaKernel | None = None
         region = symmetric_buffer(self.problem, arch)
@@ -105,6 +139,8 @@ class SymmBuffer:
         self.x, self.x_sf, self.topk_idx, self.topk_weights = inputs
         if self.problem.formats.activations.scale == UE8M0:
             self.x_sf = self.x_sf.view(torch.int32)
+        if self.problem.formats.packs_activations:
+            self.x = self.x.view(torch.int8)
         _BY_INPUTS[self.x.data_ptr()] = self
 
     def destroy(self) -> None:
@@ -121,19 +157,12 @@ class SymmBuffer:
         address = l1_weights[0].data_ptr()
         self._kernels = {key: kernels for key, kernels in self._kernels.items() if key[0] != address}
 
-    def kernel(
-        self,
-        weights: TransformedWeights,
-        stats: torch.Tensor | None,
-        activation_clamp: float | None,
-        fast_math: bool,
-        num_tokens_bound: int,
-    ) -> RankKernel:
+    def kernel(self, weights: TransformedWeights, stats: torch.Tensor | None, options: CallOptions, num_tokens_bound: int) -> RankKernel:
         """The kernel for these weights and options, prepared now if need be.  Raises `ProblemError`, and `ArtifactError` for want of a
         compiler."""
-        config = self._config(activation_clamp, fast_math, num_tokens_bound)
+        config = self._config(options, num_tokens_bound)
         key = (
-            *(getattr(weights, name).data_ptr() for name in WEIGHT_NAMES),
+            *(getattr(weights, name).data_ptr() for name in weight_names(replace(self.problem, biases=options.biases))),
             0 if stats is None else stats.data_ptr(),
         )
         kernels = self._kernels.setdefault(key, {})
@@ -154,25 +183,45 @@ class SymmBuffer:
             self._pre_dispatch = rank_kernel.CudaKernel(self.store.get(PreDispatchConfig.choose(self.problem, self.target)))
         return self._pre_dispatch
 
-    def prepare(self, activation_clamp: float | None = None, fast_math: bool = True) -> int:
+    def prepare(
+        self, activation_clamp: float | None = None, fast_math: bool = True, activation: str = "swiglu", biases: bool = False
+    ) -> int:
         """Has the kernels of every bound compiled in the cache, in parallel, and returns how many there are: no later call compiles.
 
         Raises as `artifact.cache.load_or_compile_all`.
         """
-        problem = replace(self.problem, activation_clamp=activation_clamp, fast_math=fast_math)
+        problem = replace(self.problem, **vars(CallOptions.named(activation, activation_clamp, fast_math, biases)))
         configs = configs_up_to(problem, problem.max_tokens_per_rank, self.target)
         return len(load_or_compile_all([*configs, PreDispatchConfig.choose(self.problem, self.target)]))
 
-    def _config(self, activation_clamp: float | None, fast_math: bool, bound: int) -> MegaMoeConfig:
-        key = (activation_clamp, fast_math, bound)
+    def _config(self, options: CallOptions, bound: int) -> MegaMoeConfig:
+        key = options, bound
         if key not in self._configs:
-            problem = replace(self.problem, activation_clamp=activation_clamp, fast_math=fast_math)
-            self._configs[key] = find_kernel("mega_moe").choose(problem, self.target, bound)
+            self._configs[key] = find_kernel("mega_moe").choose(replace(self.problem, **vars(options)), self.target, bound)
         return self._configs[key]
 
 
 class SM90SymmBuffer(SymmBuffer):
-    """The same, on SM90: the name that DeepGEMM's callers know."""
+    """The same with the arguments that it has on SM90."""
+
+    def __init__(
+        self,
+        group: Any,
+        num_experts: int,
+        num_max_tokens_per_rank: int,
+        num_topk: int,
+        hidden: int,
+        intermediate_hidden: int,
+        use_fp8_dispatch: bool = True,
+        activation: str = "swiglu",
+        *,
+        mma_type: str = "fp8xfp8",
+        **options: Any,
+    ) -> None:
+        shape = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+        if not use_fp8_dispatch:
+            raise ProblemError("use_fp8_dispatch", use_fp8_dispatch, "True: tokens travel in E4M3")
+        super().__init__(group, *shape, mma_type=mma_type, activation=activation, **options)
 
 
 def get_symm_buffer_for_mega_moe(
@@ -186,19 +235,29 @@ def get_symm_buffer_for_mega_moe(
     use_fp8_dispatch: bool | None = None,
     mma_type: str = "fp8xfp4",
     activation: str = "swiglu",
+    *,
+    combine: str = BF16,
     watchdog_ns: int = WATCHDOG_NS,
 ) -> SymmBuffer:
     """A buffer for the current device's architecture; all ranks of `group` together.
 
     group     a torch.distributed process group, or for one rank anything with `size()` and `rank()`
-    mma_type  begins with fp8; the formats are the architecture's, as in the wheel
+    mma_type  SM90: fp8xfp8 or fp8xfp4, both FP8 x FP8, or fp8xmxfp4, whose weights are MXFP4.  SM100: fp8xfp4; mxf4xmxf4, W4A4; fp8xfp8,
+              MXFP8
+    use_fp8_dispatch  None, or whether tokens of `mma_type` are E4M3
+    combine   element in which results travel back to their token's rank: bf16, or e4m3, which DeepGEMM does not have
     watchdog_ns  how long a launch may wait for another rank before it is trapped; DeepGEMM has no such limit
 
     Raises `ProblemError` for what no kernel here computes, and as `SymmetricBuffer.allocate`.
     """
-    _check_options(num_shared_experts, use_fp8_dispatch, mma_type, activation)
-    kind = SymmBuffer if device_arch(current_device()).has_tensor_memory else SM90SymmBuffer
-    return kind(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, watchdog_ns)
+    arch = device_arch(current_device())
+    mma_type_of(mma_type, arch)
+    if use_fp8_dispatch is not None and bool(use_fp8_dispatch) != mma_type.startswith("fp8x"):
+        raise ProblemError("use_fp8_dispatch", use_fp8_dispatch, f"None or {mma_type.startswith('fp8x')} with mma_type = {mma_type!r}")
+    shape = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+    kind = SymmBuffer if arch.has_tensor_memory else SM90SymmBuffer
+    options: dict[str, Any] = {"num_shared_experts": num_shared_experts, "mma_type": mma_type, "activation": activation}
+    return kind(group, *shape, **options, combine=combine, watchdog_ns=watchdog_ns)
 
 
 def get_symm_buffer_for_sm90_mega_moe(
@@ -210,12 +269,11 @@ def get_symm_buffer_for_sm90_mega_moe(
     intermediate_hidden: int,
     use_fp8_dispatch: bool = True,
     activation: str = "swiglu",
-    num_shared_experts: int = 0,
-    watchdog_ns: int = WATCHDOG_NS,
+    **options: Any,
 ) -> SM90SymmBuffer:
-    """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments."""
-    _check_options(num_shared_experts, use_fp8_dispatch, "fp8xfp8", activation)
-    return SM90SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, watchdog_ns)
+    """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments; `options` are others of that function."""
+    shape = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+    return SM90SymmBuffer(group, *shape, use_fp8_dispatch, activation, **options)
 
 
 def buffer_of(x: torch.Tensor) -> SymmBuffer:
@@ -226,22 +284,6 @@ def buffer_of(x: torch.Tensor) -> SymmBuffer:
             "buf_x", f"a tensor at {x.data_ptr():#x}", "the x of a buffer of get_symm_buffer_for_mega_moe, from its first row on"
         )
     return found
-
-
-def check_swiglu(activation: str) -> None:
-    """Raises `ProblemError` for another activation."""
-    if activation != "swiglu":
-        raise ProblemError("activation", activation, "'swiglu'")
-
-
-def _check_options(num_shared_experts: int, use_fp8_dispatch: bool | None, mma_type: str, activation: str) -> None:
-    check_swiglu(activation)
-    if num_shared_experts:
-        raise ProblemError("num_shared_experts", num_shared_experts, "0: shared experts are not fused")
-    if use_fp8_dispatch is False:
-        raise ProblemError("use_fp8_dispatch", use_fp8_dispatch, "True or None")
-    if not mma_type.startswith("fp8x"):
-        raise ProblemError("mma_type", mma_type, "'fp8xfp4' or 'fp8xfp8'")
 
 
 def _require_no_capture() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,13 +10,18 @@ import torch
 
 from ...arch import Arch
 from ...problem import Problem, ProblemError, integer_between
-from ...quant import WEIGHT_NAMES, TransformedWeights, new_weights
+from ...quant import TransformedWeights, new_weights, weight_names
+from ...recipe import E2M1
 from ...runtime.buffers import check_device, check_output, check_tensor
-from .buffer import SymmBuffer, check_swiglu
+from .buffer import CallOptions, SymmBuffer
+from .names import MmaType, refuse
 from .scale_layout import scale_words
 
-Weights = tuple[torch.Tensor, torch.Tensor]
-_GIVEN_AS = dict(zip(WEIGHT_NAMES, ("l1_weights[0]", "l1_weights[1]", "l2_weights[0]", "l2_weights[1]"), strict=True))
+Weights = tuple[torch.Tensor, ...]
+"""Codes and scales of one linear, and with biases its bias."""
+_PLACES = {"fc1": "l1_weights[0]", "fc1_sf": "l1_weights[1]", "fc1_bias": "l1_weights[2]"}
+_GIVEN_AS = _PLACES | {name.replace("fc1", "fc2"): place.replace("l1", "l2") for name, place in _PLACES.items()}
+_NVFP4_ONLY = "None: it belongs to NVFP4, which no fused kernel here has"
 
 
 def fp8_mega_moe(
@@ -33,15 +39,18 @@ def fp8_mega_moe(
     """FP8 x FP8 on SM90, on torch's current stream.
 
     y                 bf16 [num_tokens, hidden]: its rows say how many tokens of the buffer count
-    l1_weights, l2_weights   what `transform_weights_for_mega_moe_sm90` returns
+    l1_weights, l2_weights   what `transform_weights_for_mega_moe_sm90` returns, with biases where it was given biases
     cumulative_local_expert_recv_stats   int32 [experts of this rank], to which the tokens received are added
+    activation        swiglu, swigluoai or situ
+    activation_clamp  None or infinity for none, also with swigluoai
     num_tokens_bound  at least the tokens of every rank: chooses the kernel; None is the buffer's capacity
 
     Raises `ProblemError` before anything is launched.
     """
-    _check_recipe(recipe, (128, 128, 128))
-    check_swiglu(activation)
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, activation_clamp, fast_math, num_tokens_bound)
+    _check_call("fp8_mega_moe", sym_buffer.mma, recipe)
+    options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
+    bound = _bound(sym_buffer.problem, y, num_tokens_bound, None)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, bound)
 
 
 def fp8_fp4_mega_moe(
@@ -49,21 +58,49 @@ def fp8_fp4_mega_moe(
     l1_weights: Weights,
     l2_weights: Weights,
     sym_buffer: SymmBuffer,
+    shared_l1_weights: Weights | None = None,
+    shared_l2_weights: Weights | None = None,
     cumulative_local_expert_recv_stats: torch.Tensor | None = None,
     recipe: tuple[int, int, int] = (1, 1, 32),
     activation: str = "swiglu",
     activation_clamp: float | None = None,
     fast_math: bool = True,
+    use_x_scales: bool = False,
+    l1_alphas: torch.Tensor | None = None,
+    l2_alphas: torch.Tensor | None = None,
+    l2_act_scales: torch.Tensor | None = None,
+    weight_layout: str = "megamoe",
+    global_num_tokens: int | None = None,
+    post_expert_norm: bool = False,
+    post_expert_norm_weight: torch.Tensor | None = None,
+    post_expert_norm_eps: float = 1e-6,
+    post_expert_norm_weight_first: bool = False,
+    *,
     num_tokens_bound: int | None = None,
-    shared_l1_weights: Weights | None = None,
-    shared_l2_weights: Weights | None = None,
 ) -> None:
-    """FP8 x FP4 on SM100; weights as `transform_weights_for_mega_moe` returns them, the rest as `fp8_mega_moe`."""
-    _check_recipe(recipe, (1, 1, 32))
-    check_swiglu(activation)
-    if shared_l1_weights is not None or shared_l2_weights is not None:
-        raise ProblemError("shared_l1_weights", "given", "None: shared experts are not fused")
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, activation_clamp, fast_math, num_tokens_bound)
+    """Formats of 4 bits, and MXFP8 on SM100; on SM90 MXFP4 weights.  What is not said here is as with `fp8_mega_moe`.
+
+    l1_weights, l2_weights   what the architecture's transform of weights returns
+    global_num_tokens  tokens of all ranks, which choose the kernel where no `num_tokens_bound` does
+
+    Shared experts, factors of NVFP4, TRT-LLM's order of weights and a norm after each expert are refused.  Raises `ProblemError` before
+    anything is launched.
+    """
+    shared = "None: shared experts are the last of a rank's routed ones"
+    refuse("shared_l1_weights", shared_l1_weights, shared)
+    refuse("shared_l2_weights", shared_l2_weights, shared)
+    refuse("use_x_scales", use_x_scales, _NVFP4_ONLY.replace("None", "False"))
+    for name, factors in (("l1_alphas", l1_alphas), ("l2_alphas", l2_alphas), ("l2_act_scales", l2_act_scales)):
+        refuse(name, factors, _NVFP4_ONLY)
+    if weight_layout != "megamoe":
+        raise ProblemError("weight_layout", weight_layout, "'megamoe'")
+    norm = "no kernel here has a norm after each expert"
+    refuse("post_expert_norm", post_expert_norm, f"False: {norm}")
+    refuse("post_expert_norm_weight", post_expert_norm_weight, f"None: {norm}")
+    _check_call("fp8_fp4_mega_moe", sym_buffer.mma, recipe)
+    options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
+    bound = _bound(sym_buffer.problem, y, num_tokens_bound, global_num_tokens)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, bound)
 
 
 def _run(
@@ -72,31 +109,41 @@ def _run(
     l2_weights: Weights,
     buffer: SymmBuffer,
     stats: torch.Tensor | None,
-    activation_clamp: float | None,
-    fast_math: bool,
-    num_tokens_bound: int | None,
+    options: CallOptions,
+    bound: int,
 ) -> None:
-    problem = buffer.problem
-    rows = problem.check_num_tokens(y.shape[0], "y.shape[0]")
-    check_output("y", y, (rows, problem.hidden))
-    device = buffer.symmetric.sym.device
+    problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
+    check_output("y", y, (y.shape[0], problem.hidden))
     check_device("y", y, device)
     if stats is not None:
         check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,))
         check_device("cumulative_local_expert_recv_stats", stats, device)
-    most = problem.max_tokens_per_rank
-    bound = most if num_tokens_bound is None else max(1, _check_bound(num_tokens_bound, rows, most))
     weights = _in_kernel_order(problem, buffer.target.arch, l1_weights, l2_weights)
-    buffer.kernel(weights, stats, activation_clamp, fast_math, bound)(y)
+    buffer.kernel(weights, stats, options, bound)(y)
+
+
+def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: int | None) -> int:
+    """The number of tokens of a rank that a kernel is chosen for, 1 at least.  Raises `ProblemError`."""
+    rows, most = problem.check_num_tokens(y.shape[0], "y.shape[0]"), problem.max_tokens_per_rank
+    if bound is not None:
+        return max(1, _check_bound(bound, rows, most))
+    if of_all_ranks is None:
+        return most
+    capacity = problem.num_ranks * most
+    tokens = integer_between("global_num_tokens", of_all_ranks, 0, capacity, f"between 0 and the capacity of all ranks, {capacity}")
+    return max(1, -(-tokens // problem.num_ranks))
 
 
 def _check_bound(bound: int, rows: int, most: int) -> int:
     return integer_between("num_tokens_bound", bound, rows, most, f"between y.shape[0] = {rows} and the buffer's capacity {most}")
 
 
-def _check_recipe(recipe: Any, allowed: tuple[int, int, int]) -> None:
-    if tuple(recipe) != allowed:
-        raise ProblemError("recipe", recipe, str(allowed))
+def _check_call(name: str, mma: MmaType, recipe: Any) -> None:
+    """Raises `ProblemError` for a buffer that another function runs, and for scales other than the buffer's."""
+    if name != mma.call:
+        raise ProblemError("sym_buffer", f"one of {mma.recipe}", f"one that {name} runs; this is for {mma.call}")
+    if tuple(recipe) != mma.numbers:
+        raise ProblemError("recipe", recipe, str(mma.numbers))
 
 
 @lru_cache
@@ -106,13 +153,26 @@ def _expected(problem: Problem, arch: Arch) -> TransformedWeights:
 
 def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> TransformedWeights:
     """The same memory, as `TransformedWeights` has it.  Raises `ProblemError` for what no transform returns."""
+    how = "transform_weights_for_mega_moe" + ("" if arch.has_tensor_memory else "_sm90")
+    if len(l1) != len(l2) or len(l1) not in (2, 3):
+        raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")
     if arch.has_tensor_memory:
-        l1, l2 = ((codes.view(torch.uint8), scale_words(scales)) for codes, scales in (l1, l2))
-    found = TransformedWeights(*l1, *l2)
-    for name in WEIGHT_NAMES:
+        l1, l2 = ((_bytes_of_e2m1(problem, codes), scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
+        if problem.formats.packs_activations:
+            if l1[0].dim() != 5:
+                groups = "[experts, 2I/16, 2, 8, H/2], as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"
+                raise ProblemError(_GIVEN_AS["fc1"], f"{l1[0].dtype} {tuple(l1[0].shape)}", groups)
+            l1 = l1[0].flatten(1, 3), *l1[1:]
+    (fc1, fc1_sf, *biases1), (fc2, fc2_sf, *biases2) = l1, l2
+    found = TransformedWeights(fc1, fc1_sf, fc2, fc2_sf, *biases1, *biases2)
+    for name in weight_names(problem):
         tensor, want = getattr(found, name), getattr(_expected(problem, arch), name)
         if tensor.dtype != want.dtype or tensor.shape != want.shape or not tensor.is_contiguous():
-            how = "transform_weights_for_mega_moe" + ("" if arch.has_tensor_memory else "_sm90")
             shape = f"{want.dtype} {tuple(want.shape)}, contiguous, as {how} returns it"
             raise ProblemError(_GIVEN_AS[name], f"{tensor.dtype} {tuple(tensor.shape)}", shape)
     return found
+
+
+def _bytes_of_e2m1(problem: Problem, codes: torch.Tensor) -> torch.Tensor:
+    """DeepGEMM has packed E2M1 in int8, this project in uint8; other codes as they are."""
+    return codes.view(torch.uint8) if problem.formats.weights.element == E2M1 else codes

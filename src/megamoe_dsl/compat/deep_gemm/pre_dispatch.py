@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from ...problem import ProblemError, integer_between
-from ...runtime.buffers import Bf16Inputs, check_device
+from ...recipe import RECIPES
+from ...runtime.buffers import Bf16Inputs, check_device, check_tensor
 from .buffer import SymmBuffer, buffer_of
+from .names import mma_type_of, refuse
 
 
 def mega_moe_pre_dispatch_sm90(
@@ -49,12 +51,30 @@ def mega_moe_pre_dispatch(
     buf_topk_weights: torch.Tensor,
     num_tokens: int,
     group_size: int = 32,
-    use_fp4_acts: bool = False,
+    mma_type: str = "fp8xfp4",
+    buf_x_scales: torch.Tensor | None = None,
+    expert_scales: torch.Tensor | None = None,
+    *,
+    use_fp4_acts: bool | None = None,
 ) -> None:
-    """Tokens for `fp8_fp4_mega_moe`; arguments and errors as `mega_moe_pre_dispatch_sm90`."""
-    if use_fp4_acts:
-        raise ProblemError("use_fp4_acts", use_fp4_acts, "False")
-    _run(buffer_of(buf_x), (x, topk_idx, topk_weights), (buf_x_sf, buf_topk_idx, buf_topk_weights), num_tokens, group_size, 1.0)
+    """Tokens for `fp8_fp4_mega_moe`; arguments and errors as `mega_moe_pre_dispatch_sm90`.
+
+    mma_type       one with the buffer's format of tokens
+    expert_scales  float32 [experts of all ranks], with which the top-k weights of each expert are multiplied
+    use_fp4_acts   None, or whether the buffer's tokens are E2M1: the argument in whose place older wheels have `mma_type`
+    """
+    buffer = buffer_of(buf_x)
+    refuse("buf_x_scales", buf_x_scales, "None: it belongs to NVFP4, which no fused kernel here has")
+    packed = buffer.problem.formats.packs_activations
+    if RECIPES[mma_type_of(mma_type, buffer.target.arch).recipe].packs_activations != packed:
+        raise ProblemError("mma_type", mma_type, f"{buffer.mma_type}, as the buffer's")
+    if use_fp4_acts is not None and use_fp4_acts != packed:
+        raise ProblemError("use_fp4_acts", use_fp4_acts, f"None or {packed}, as the buffer's")
+    if expert_scales is not None:
+        check_tensor("expert_scales", expert_scales, torch.float32, (buffer.problem.num_experts,))
+        chosen = expert_scales[topk_idx.clamp(min=0).long()]
+        topk_weights = torch.where(topk_idx < 0, topk_weights, topk_weights * chosen)
+    _run(buffer, (x, topk_idx, topk_weights), (buf_x_sf, buf_topk_idx, buf_topk_weights), num_tokens, group_size, 1.0)
 
 
 def _run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...problem import ProblemError
+from .names import refuse
 
 _MANTISSA = 23  # bits of FP32
 _LOWEST = 1 << (_MANTISSA - 1)  # 2^-127, the only subnormal that UE8M0 has
@@ -18,8 +19,11 @@ def transform_sf_into_required_layout(
     num_groups: int | None = None,
     is_sfa: bool | None = None,
     disable_ue8m0_cast: bool = False,
+    psum_layout: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Scales of weights as the transforms of weights take them.
+
+    recipe  rows and channels of a scale; of three numbers the first with `is_sfa` and otherwise the second, and the third
 
     sf      float32 [E, mn, k / 32] with recipe (1, 32), powers of two, or [E, mn / 128, k / 128] with recipe (128, 128) and
             `disable_ue8m0_cast`; without E where num_groups is None
@@ -28,7 +32,8 @@ def transform_sf_into_required_layout(
     Raises `ProblemError` for another recipe or shape, and for scales that are no powers of two from 2^-127 to 2^127, or FP32 scales that
     are negative, infinite or NaN: nothing is rounded.
     """
-    recipe = tuple(recipe)
+    refuse("psum_layout", psum_layout, "None: it is for rows of tokens")
+    recipe = (recipe[0 if is_sfa else 1], recipe[2]) if len(recipe) == 3 else tuple(recipe)
     lead = () if num_groups is None else (num_groups,)
     if recipe == (128, 128) and disable_ue8m0_cast:
         _check_scales(sf, (*lead, -(-mn // 128), -(-k // 128)))

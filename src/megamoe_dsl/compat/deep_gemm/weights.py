@@ -6,41 +6,71 @@ import torch
 
 from ...arch import SM100
 from ...problem import ProblemError
-from ...quant import interleave_gate_up, order_rows_sm90, tile_sm90, utccp_scale_order
-from .buffer import check_swiglu
+from ...quant import interleave_gate_up, order_rows_sm90, pack_tiles, tile_sm90, ue8m0_bytes, utccp_scale_order
+from ...recipe import E2M1, RECIPES
+from .names import activation_of, mma_type_of
 from .scale_layout import scale_bytes
 
-Weights = tuple[torch.Tensor, torch.Tensor]
+Weights = tuple[torch.Tensor, ...]
+"""Codes and scales of one linear, and its bias, float32 [E, rows], where both linears have one."""
+_CODES = {True: (torch.int8, torch.uint8), False: (torch.float8_e4m3fn,)}
+"""Of weights, by whether they are E2M1."""
 
 
 def transform_weights_for_mega_moe_sm90(l1_weights: Weights, l2_weights: Weights) -> tuple[Weights, Weights]:
-    """For `fp8_mega_moe`.
+    """For SM90: `fp8_mega_moe`, or with weights of 4 bits `fp8_fp4_mega_moe` on a buffer of mma_type fp8xmxfp4.
 
-    l1_weights  e4m3 [E, 2I, H], rows [gate | up], and float32 [E, 2I/128, H/128]
-    l2_weights  e4m3 [E, H, I] and float32 [E, H/128, I/128]
+    l1_weights  e4m3 [E, 2I, H], rows [gate | up], and float32 [E, 2I/128, H/128]; or int8 or uint8 [E, 2I, H/2], two E2M1 a byte, and
+                UE8M0, int32 [E, 2I, H/128], or uint8 or float8_e8m0fnu [E, 2I, H/32]
+    l2_weights  e4m3 [E, H, I] and float32 [E, H/128, I/128]; or the same of 4 bits
 
     Returns weights as tiles, e4m3 [E, 2I/256, H/128, 256, 128] and [E, H/256, I/128, 256, 128], and the same scales: another order than
-    DeepGEMM's, in another shape, so that neither is taken for the other.  Raises ValueError for shapes that are no multiples.
+    DeepGEMM's, in another shape, so that neither is taken for the other.  Of 4 bits tiles uint8 [E, N/256, K/128, 17408], which have the
+    scales, and none beside them.  Raises ValueError for shapes that are no multiples, and for scales that tiles of 4 bits cannot have.
     """
-    (fc1, fc1_sf), (fc2, fc2_sf) = l1_weights, l2_weights
-    return (tile_sm90(order_rows_sm90(fc1)), fc1_sf.contiguous()), (tile_sm90(fc2), fc2_sf.contiguous())
+    (fc1, fc1_sf, *bias), (fc2, fc2_sf, *bias2) = l1_weights, l2_weights
+    ordered = (order_rows_sm90(one.unsqueeze(-1)).squeeze(-1) for one in bias)
+    if fc1.dtype not in _CODES[True]:
+        return (tile_sm90(order_rows_sm90(fc1)), fc1_sf.contiguous(), *ordered), (tile_sm90(fc2), fc2_sf.contiguous(), *bias2)
+    rows = order_rows_sm90(torch.arange(fc1.shape[1], device="cpu").view(-1, 1)).flatten()
+    tiles = [
+        pack_tiles(codes.view(torch.uint8), _ue8m0(scales), name, order)
+        for codes, scales, name, order in ((fc1, fc1_sf, "l1_weights", rows), (fc2, fc2_sf, "l2_weights", None))
+    ]
+    return (tiles[0], tiles[0].new_empty(0), *ordered), (tiles[1], tiles[1].new_empty(0), *bias2)
 
 
-def transform_weights_for_mega_moe(l1_weights: Weights, l2_weights: Weights, activation: str = "swiglu") -> tuple[Weights, Weights]:
-    """For `fp8_fp4_mega_moe`, byte for byte what DeepGEMM makes.
+def transform_weights_for_mega_moe(
+    l1_weights: Weights, l2_weights: Weights, activation: str = "swiglu", mma_type: str = "fp8xfp4"
+) -> tuple[Weights, Weights]:
+    """For `fp8_fp4_mega_moe` on SM100, of fp8xfp4 and fp8xfp8 byte for byte what DeepGEMM makes.
 
-    l1_weights  int8 or uint8 [E, 2I, H/2], two E2M1 a byte, rows [gate | up], and int32 [E, 2I, H/128], M-major, four UE8M0 each, as
-                `transform_sf_into_required_layout` returns them
+    l1_weights  int8 or uint8 [E, 2I, H/2], two E2M1 a byte, of fp8xfp8 e4m3 [E, 2I, H], rows [gate | up], and int32 [E, 2I, H/128],
+                M-major, four UE8M0 each, as `transform_sf_into_required_layout` returns them
     l2_weights  the same of [E, H, I]
 
-    Raises `ProblemError` and ValueError.
+    Rows of mxf4xmxf4 have the order of fp8xfp4, which is not DeepGEMM's: l1_weights[0] is [E, 2I/16, 2, 8, H/2], so that neither is taken
+    for the other.  Raises `ProblemError` and ValueError.
     """
-    check_swiglu(activation)
-    (fc1, fc1_sf), (fc2, fc2_sf) = l1_weights, l2_weights
+    activation_of(activation)
+    recipe = RECIPES[mma_type_of(mma_type, SM100).recipe]
+    (fc1, fc1_sf, *bias), (fc2, fc2_sf, *bias2) = l1_weights, l2_weights
+    allowed = _CODES[recipe.weights.element == E2M1]
     for name, codes in (("l1_weights", fc1), ("l2_weights", fc2)):
-        if codes.dtype not in (torch.int8, torch.uint8):
-            raise ProblemError(f"{name}[0].dtype", codes.dtype, f"torch.int8 or torch.uint8: {SM100} takes weights in E2M1")
-    return (interleave_gate_up(fc1), _utccp(interleave_gate_up(scale_bytes(fc1_sf)))), (fc2, _utccp(scale_bytes(fc2_sf)))
+        if codes.dtype not in allowed:
+            words = recipe.weights.element.upper()
+            raise ProblemError(
+                f"{name}[0].dtype", codes.dtype, f"{' or '.join(map(str, allowed))}: {SM100} takes weights in {words} with {mma_type}"
+            )
+    rows = interleave_gate_up(fc1)
+    ordered = (interleave_gate_up(one.unsqueeze(-1)).squeeze(-1) for one in bias)
+    grouped = rows.unflatten(1, (-1, 2, 8)) if recipe.packs_activations else rows
+    return (grouped, _utccp(interleave_gate_up(scale_bytes(fc1_sf))), *ordered), (fc2, _utccp(scale_bytes(fc2_sf)), *bias2)
+
+
+def _ue8m0(scales: torch.Tensor) -> torch.Tensor:
+    """Scales of checkpoints and of `transform_sf_into_required_layout`, as bytes [E, rows, K/32]."""
+    return scale_bytes(scales) if scales.dtype == torch.int32 else ue8m0_bytes(scales)
 
 
 def _utccp(scales: torch.Tensor) -> torch.Tensor:
