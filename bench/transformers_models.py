@@ -18,13 +18,14 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 from moe_layers.compile import compile_missing
@@ -105,6 +106,22 @@ MIXTRAL = Model(
     },
     ExpertLayer(4096, 14336, 8, 2, recipe="bf16xbf16"),
 )
+GPT_OSS_20B = Model(
+    "GptOss",
+    {
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "vocab_size": 201088,
+    },
+    ExpertLayer(2880, 2880, 32, 4, "interleaved", "swigluoai", "bf16xbf16", biases="bf16"),
+)
 TINY = Model(
     "Qwen3Moe",
     {
@@ -117,14 +134,34 @@ TINY = Model(
     (1, 2),
     "cpu",
 )
-MODELS = {"qwen3-30b-a3b": QWEN3_30B, "mixtral-8x7b": MIXTRAL, "tiny": TINY}
-"""By their public `config.json`; `tiny` is for trying this script without a GPU."""
+TINY_GPT_OSS = Model(
+    "GptOss",
+    {
+        **GPT_OSS_20B.config,
+        **{"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "vocab_size": 64, "sliding_window": 16},
+        **{"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
+    },
+    ExpertLayer(96, 160, 4, 2, "interleaved", "swigluoai", "bf16xbf16", biases="bf16"),
+    (3, 5),
+    (1, 2),
+    "cpu",
+)
+MODELS = {
+    "qwen3-30b-a3b": QWEN3_30B,
+    "mixtral-8x7b": MIXTRAL,
+    "gpt-oss-20b": GPT_OSS_20B,
+    "tiny": TINY,
+    "tiny-gpt-oss": TINY_GPT_OSS,
+}
+"""By their public `config.json`; the tiny ones are for trying this script without a GPU."""
 
 
 def compile_models(models: list[Model], folder: Path, target: Target) -> int:
     """Compiles what the folder lacks; how many kernels."""
-    configs = {config: None for model in models for tokens in sorted(model.token_counts) for config in model.layer.configs(target, tokens)}
-    return compile_missing(list(configs), folder)
+    layers = [replace(model.layer, weights=weights) for model in models for weights in (F32, BF16)]  # routers give either
+    counts = [sorted(model.token_counts) for model in models for _ in (F32, BF16)]
+    every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.configs(target, tokens)]
+    return compile_missing(list(dict.fromkeys(every)), folder)
 
 
 @dataclass
@@ -191,10 +228,10 @@ class Timed:
 
         cache = self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
         step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
-        mask = {"full_attention": torch.ones(batch, 1, 1, 2 * CACHED, dtype=torch.bool, device=self.model.device)}
+        mask = self.mask(batch)
 
         def run() -> None:
-            self.module(step, past_key_values=cache, position_ids=place, attention_mask=mask["full_attention"], use_cache=True)
+            self.module(step, past_key_values=cache, position_ids=place, attention_mask=mask, use_cache=True)
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -210,6 +247,14 @@ class Timed:
             graph.replay()
 
         return replay
+
+    def mask(self, batch: int) -> torch.Tensor | dict[str, torch.Tensor]:
+        """All of a static cache, for each kind of attention that the model has: a sliding one keeps a window."""
+        config = self.module.config
+        kinds = dict.fromkeys(getattr(config, "layer_types", None) or ["full_attention"])
+        kept = {"sliding_attention": min(getattr(config, "sliding_window", None) or 2 * CACHED, 2 * CACHED)}
+        masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, 2 * CACHED), dtype=torch.bool, device=self.model.device) for kind in kinds}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def replaying(self, replay: Callable[[], None]) -> float:
         """Milliseconds of a replay."""

@@ -98,7 +98,8 @@ class Tried:
     def _host_times(self) -> dict[str, Any]:
         """Of calls of the operator, with experts chosen and with logits, of the torch layer, and of an addition in place."""
         call = self.inputs.call
-        given = partial(moe, call.x, *vars(call.weights).values())
+        w = call.weights
+        given = partial(moe, call.x, w.w1, w.w1_sf, w.w2, w.w2_sf)
         logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
         calls: dict[str, Callable[[], Any]] = {
             "moe": partial(given, topk_idx=call.topk_idx, topk_weights=call.topk_weights),

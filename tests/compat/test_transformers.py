@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import megamoe_dsl.compat.transformers as adapter
-from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.compat.prepared_experts import lies_by_rows, recognized
+from megamoe_dsl.quant import quantize_e2m1, quantize_weight_e4m3
 
 COMMON: dict[str, Any] = {
     "hidden_size": 128,
@@ -30,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "Mixtral": {"num_local_experts": 4},
     "Qwen3Next": {"num_experts": 4, "head_dim": 64, "shared_expert_intermediate_size": 128, "layer_types": ["full_attention"] * 2},
     "Glm4Moe": {**GROUPED, "head_dim": 64},
+    "GptOss": {"num_local_experts": 4, "head_dim": 64, "hidden_size": 160, "intermediate_size": 96},
     "DeepseekV3": {**GROUPED, **LATENT, "head_dim": 16},
 }
 
@@ -94,9 +98,8 @@ def test_a_model_compiles_whole(calls: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("GptOss", {"num_local_experts": 4, "head_dim": 64}, "its experts have biases"),
-        ("Qwen3Moe", {"moe_intermediate_size": 96}, "n = 192: must be a multiple of 256"),
-        ("Qwen3Moe", {"hidden_act": "gelu"}, "its activation is not silu"),
+        ("Qwen3Moe", {"moe_intermediate_size": 72}, "intermediate = 72: must be a multiple of 32"),
+        ("Qwen3Moe", {"hidden_act": "gelu"}, "its gate computes no activation that moe has"),
     ],
 )
 def test_other_layers_fall_back_and_say_so(
@@ -109,6 +112,70 @@ def test_other_layers_fall_back_and_say_so(
     assert not calls and torch.equal(found, logits(model, "grouped_mm"))
     assert [one.getMessage().split(": ")[0] for one in caplog.records] == [f"{name}Experts runs as 'grouped_mm', not 'megamoe'"]
     assert reason in caplog.text
+
+
+def test_transposed_weights_are_laid_out_once(tmp_path: Path, calls: list[torch.Tensor]) -> None:
+    """By the first call or `prepare`, before a compiler looks on; shapes, values and what is saved stay."""
+    model, same = tiny("GptOss", num_hidden_layers=1), tiny("GptOss", num_hidden_layers=1)
+    experts, tokens = model.model.layers[0].mlp.experts, torch.arange(14).view(2, 7)
+    assert "call prepare(model) before it is compiled" in adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
+    assert adapter.prepare(model) == 1 and experts.gate_up_proj.stride() == (2 * 96 * 160, 1, 160)
+    place = experts.down_proj.data_ptr()
+    expected = logits(model, "megamoe")
+    assert experts.down_proj.data_ptr() == place and len(calls) == 1
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(tokens, use_cache=False).logits.float(), expected)
+    assert torch.equal(logits(model, "eager"), logits(same, "eager"))
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="bfloat16", experts_implementation="megamoe")
+    with torch.inference_mode():
+        again(tokens, use_cache=False)
+    loaded = again.model.layers[0].mlp.experts
+    assert len(calls) == 3 and lies_by_rows(loaded)
+    assert all(torch.equal(one, getattr(loaded, name)) for name, one in experts.named_parameters())
+
+
+def test_gates_are_recognized_by_what_they_compute() -> None:
+    found = {}
+    for name, changes in (("GptOss", {}), ("GptOss", {"swiglu_limit": 5.0}), ("GptOss", {"swiglu_alpha": 1.5})):
+        found[name, *changes] = recognized(tiny(name, num_hidden_layers=1, **changes).model.layers[0].mlp.experts)
+    gates = {("GptOss",): ("swigluoai", None), ("GptOss", "swiglu_limit"): ("swigluoai", 5.0), ("GptOss", "swiglu_alpha"): None}
+    assert found == gates
+    experts = fp8_experts()[0]
+    assert recognized(experts) == ("silu", None)
+    experts.limit = 10.0
+    assert recognized(experts) == ("silu", 10.0)
+    experts.swiglu_alpha, experts.swiglu_limit = 1.702, 7.0
+    assert recognized(experts) == ("swigluoai", None)
+    experts.gate_softcap, experts.up_softcap = 4.0, 25.0
+    assert recognized(experts) == ("situ", None)
+
+
+def test_mxfp4_checkpoints_become_bf16_on_the_way(tmp_path: Path, calls: list[torch.Tensor]) -> None:
+    """transformers decodes them; experts then are those of any gpt-oss."""
+    model = tiny("GptOss", num_hidden_layers=1)
+    state, stem = dict(model.state_dict()), "model.layers.0.mlp.experts"
+    for name in ("gate_up_proj", "down_proj"):
+        codes, scales = quantize_e2m1(state.pop(f"{stem}.{name}").transpose(1, 2).float().contiguous())
+        state |= {f"{stem}.{name}_blocks": codes.unflatten(-1, (-1, 16)), f"{stem}.{name}_scales": scales}
+    decoded = transformers.Mxfp4Config(dequantize=True)
+    model.config.quantization_config = decoded.to_dict()
+    model.config.save_pretrained(tmp_path)
+    save_file({name: value.contiguous() for name, value in state.items()}, str(tmp_path / "model.safetensors"), {"format": "pt"})
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    loaded = load(tmp_path, dtype="bfloat16", quantization_config=decoded).requires_grad_(False)
+    expected, found, other = (logits(loaded, name) for name in ("eager", "megamoe", "grouped_mm"))
+    assert len(calls) == 1 and loaded.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
+    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.01 * expected.norm())
+    assert (expected - logits(model, "eager")).norm() > 0
+
+
+def test_training_gpt_oss_falls_back() -> None:
+    experts = tiny("GptOss", num_hidden_layers=1).model.layers[0].mlp.experts
+    adapter.prepare_layer(experts)
+    assert not adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
+    experts.gate_up_proj_bias.requires_grad_()
+    assert "biases have none" in adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
 
 
 def losses(implementation: str, steps: int, **trained: bool) -> tuple[Any, list[float]]:

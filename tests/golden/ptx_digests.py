@@ -82,6 +82,7 @@ def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pair
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
 BF16_LAYER = replace(EXPERT_LAYER, recipe="bf16xbf16")
+GPT_OSS_LAYER = ExpertLayer(2880, 2880, 32, 4, "interleaved", "swigluoai", "bf16xbf16", biases="bf16")
 DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, topk_groups=4, scale=2.5)
 
 
@@ -166,10 +167,14 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, half_tiles=True, dynamic_schedule=True),
     "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dynamic_schedule=True),
     "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
+    "sm_90a-gather-gemm-bf16-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True),
+    "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
     "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
+    "sm_90a-route-i32": lambda: RouteConfig(GPT_OSS_LAYER.routing, 132, indices="i32"),
+    "sm_90a-topk-sum-bf16": lambda: SumConfig(GPT_OSS_LAYER.routing, 132, weights="bf16"),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dynamic_schedule=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),

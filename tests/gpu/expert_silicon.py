@@ -117,7 +117,7 @@ def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int
     os.environ[FOLDER_VARIABLE] = str(folder)  # where the operators find their kernels
     x, logits, weights = check.inputs()
     expected = record["results"]
-    here = ExpertWeightsFp8(*(tensor.cuda() for tensor in vars(weights).values()))
+    here = ExpertWeightsFp8(*(None if tensor is None else tensor.cuda() for tensor in vars(weights).values()))
     router = {name: check.router[name] for name in ("scores", "groups", "topk_groups") if name in check.router}
     scale = check.router.get("scale", 1.0)
     idx, topk_weights = top_experts(logits.cuda(), check.layer.topk, scale=scale, **router)

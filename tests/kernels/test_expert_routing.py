@@ -180,7 +180,7 @@ def test_bad_layers_are_refused() -> None:
         ({"num_experts": 1025}, "num_experts = 1025: must be between 1 and 1024"),
         ({"gate_up": ""}, "gate_up = '': must be one of gate_first, up_first, interleaved"),
         ({"activation": "gelu"}, "activation = 'gelu': must be one of"),
-        ({"intermediate": 192}, "n = 384: must be a multiple of 256"),
+        ({"intermediate": 192}, "intermediate = 192: must be a multiple of 128 in fp8xfp8"),
     ):
         with pytest.raises(ProblemError, match=message):
             replace(LAYER, **fields)

@@ -18,6 +18,7 @@ NVFP4_GATE_UP = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activa
 NVFP4_SCALED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantized[nvfp4-scaled-gate_first]",)
 NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
 PLAIN = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[bf16xbf16-gathered-blocked]",)
+BIASES = ("tests/kernels/test_expert_layer_biases.py::test_the_launches_give_the_bits_of_the_reference",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 mutant = partial(Mutant, nearest=RUNS, archs=("sm_90a",))
 
@@ -114,6 +115,17 @@ MUTANTS = (
         "up == (problem.gate_up == GATE_FIRST)",
         "up != (problem.gate_up == GATE_FIRST)",
         nearest=ACTIVATED,
+    ),
+    *(
+        mutant(*change, nearest=BIASES)
+        for change in (
+            ("the last K block has chunks of the next row", "off by one", "bytes_of_chunk", "chunk < chunks", "chunk <= chunks"),
+            ("gate's last tile is stored over up", "off by one", "has_columns", "problem.n // 2 if first_half else problem.n", "problem.n"),
+            ("all experts have the first one's biases", "wrong base", "bias_address", "Int64(tile.group)", "0 * Int64(tile.group)"),
+            ("both columns of a thread have the first one's bias", "wrong base", "gemm.bias:rows_with_bias", "biases[e]", "biases[0]"),
+            ("columns eight further have the bias of these", "wrong base", "columns_with_bias", "biases[i // 2 % 2]", "biases[0]"),
+            ("biases are read past the last", "off by one", "bias_address", "problem.n - together", "problem.n"),
+        )
     ),
     mutant(
         "gate and up are staged while those before them leave",

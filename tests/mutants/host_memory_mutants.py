@@ -91,7 +91,7 @@ CHECKS = (
         "top-k weights of any type",
         "too narrow",
         EXPERT_CALL,
-        "check_tensor('topk_weights', self.topk_weights, torch.float32, (self.tokens, layer.topk))",
+        "check_tensor('topk_weights', self.topk_weights, OUTPUT_DTYPES[layer.weights], (self.tokens, layer.topk))",
         "",
         fp8("topk_weights, strided"),
     ),

@@ -56,7 +56,7 @@ def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
-    """Results of some calls with the same shapes; every second has int32 indices.  Only the first looks at the layer, but where
+    """Results of some calls with the same shapes; every second has int32 indices.  Only the first of each looks at the layer, but where
     x is in a tensor map.  Gate and up go where a call says."""
     from megamoe_dsl import moe as moe_of_any
     from megamoe_dsl.runtime import experts
@@ -66,14 +66,14 @@ def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
     install(arch, SMS)
     given_factors = factors(recipe)
     moe = partial(moe_of_any, factors=None if given_factors is None else given_factors.cuda())
-    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values()]
+    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values() if tensor is not None]
     calls = [[tensor.cuda() for tensor in tokens(number)] for number in range(CALLS)]
     found = []
     anew = (recipe, arch) == ("bf16xbf16", SM100)  # its Linear1 has a tensor map of x
     made = count_made(RoutingProblem, pytest.MonkeyPatch())
     for number, (x, idx, topk_weights) in enumerate(calls):
         found.append(moe(x, *on_gpu, topk_idx=idx.int() if number % 2 else idx, topk_weights=topk_weights).clone())
-        assert bool(made) == (number == 0 or anew)
+        assert bool(made) == (number < 2 or anew)
         made.clear()
     stored = torch.zeros(3, TOKENS * 2, 256, dtype=torch.bfloat16).cuda()
     for place in stored[:2]:
@@ -104,7 +104,7 @@ def test_calls_give_their_kernels_bits(recipe: str, arch: str, tmp_path: Path, m
     process.join()
     assert process.exitcode == 0
     found = torch.load(tmp_path / "found.pt")
-    assert found["plans"] == [2, 1]
+    assert found["plans"] == [3, 1]
     assert all(torch.equal(y, found["given"]) for y in found["routed"])
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)

@@ -23,70 +23,120 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from ..kernels.expert_layer import ExpertLayer
 from ..problem import ProblemError
 from ..runtime.experts import moe
+from ..runtime.recognized_activation import Gate
+from .prepared_experts import KNOWN, Experts, is_transposed, lies_by_rows, prepare, prepare_layer
 
+__all__ = ["NAME", "experts_forward", "fp8_experts_forward", "prepare"]
 NAME = "megamoe"
 """What `experts_implementation` is set to."""
 FALLBACK = "grouped_mm"
 SILU = type(ACT2FN["silu"])
 SCALE_BLOCK = (128, 128)
 
-Experts = Any
-"""A module that `use_experts_implementation` decorates, or `FP8Experts`."""
+BIAS_DTYPES = (torch.bfloat16, torch.float32)
+"""Of biases, and of top-k weights that are not converted."""
 
 
 def experts_forward(self: Experts, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """y of BF16 experts: hidden_states [T, H], top_k_index [T, k], top_k_weights [T, k] of any floating type; [T, H] in BF16."""
+    prepare_first(self, hidden_states)
     if reason := bf16_refusal(self, hidden_states):
         return fall_back(ALL_EXPERTS_FUNCTIONS, self, reason, hidden_states, top_k_index, top_k_weights)
+    w1, w2 = (one.transpose(1, 2) if self.is_transposed else one for one in (self.gate_up_proj, self.down_proj))
+    biases = {"w1_bias": self.gate_up_proj_bias, "w2_bias": self.down_proj_bias} if self.has_bias else {}
     gate_up = "gate_first" if self.is_concatenated else "interleaved"
-    weights = self.gate_up_proj, None, self.down_proj, None
-    return moe(hidden_states, *weights, top_k_index, top_k_weights.float(), gate_up=gate_up)
+    return moe(hidden_states, w1, None, w2, None, top_k_index, as_taken(top_k_weights), gate_up=gate_up, **biases, **activation_of(self))
 
 
 def fp8_experts_forward(self: Experts, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """y of experts with E4M3 weights; tokens are quantized to E4M3 per 128 channels."""
+    prepare_first(self, hidden_states)
     if reason := fp8_refusal(self, hidden_states):
         return fall_back(ALL_FP8_EXPERTS_FUNCTIONS, self, reason, hidden_states, top_k_index, top_k_weights)
     weights = self.gate_up_proj, self.gate_up_proj_scale_inv, self.down_proj, self.down_proj_scale_inv
-    return moe(hidden_states, *weights, top_k_index, top_k_weights.float())
+    return moe(hidden_states, *weights, top_k_index, as_taken(top_k_weights), **activation_of(self))
+
+
+def as_taken(top_k_weights: torch.Tensor) -> torch.Tensor:
+    """Weights as they are where `moe` reads them so."""
+    return top_k_weights if top_k_weights.dtype in BIAS_DTYPES else top_k_weights.float()
+
+
+def prepare_first(experts: Experts, hidden_states: torch.Tensor) -> None:
+    """At a layer's first call, unless a compiler or a CUDA graph looks on: what it does is done once."""
+    whole = not getattr(experts, "_is_expert_parallel", False)
+    if whole and not torch.compiler.is_compiling() and not (hidden_states.is_cuda and torch.cuda.is_current_stream_capturing()):
+        prepare_layer(experts)
+
+
+def gate_of(experts: Experts) -> Gate | None:
+    """The activation of a layer and its clamp; None where `moe` has no such activation, or the layer is not prepared."""
+    if KNOWN in vars(experts):
+        gate: Gate | None = getattr(experts, KNOWN)
+        return gate
+    own = type(experts)._apply_gate
+    plain = all(getattr(experts, name, None) is None for name in ("swiglu_alpha", "limit", "gate_softcap"))
+    silu = experts.has_gate and isinstance(experts.act_fn, (SILU, torch.nn.SiLU))
+    return ("silu", None) if silu and plain and own in (experts_module._default_apply_gate, FP8Experts._apply_gate) else None
+
+
+def activation_of(experts: Experts) -> dict[str, Any]:
+    """The arguments of `moe` that say what a layer's gate computes."""
+    name, clamp = gate_of(experts) or ("silu", None)
+    return {"activation": name, "activation_clamp": clamp}
 
 
 def bf16_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
     """Why `moe` does not take a layer with weights in BF16; empty where it does."""
-    if experts.has_bias:
-        return "its experts have biases"
-    if experts.is_transposed:
-        return "its weights are transposed"
     if getattr(experts, "has_post_expert_norm", False):
         return "a norm follows each expert"
-    if not experts.has_gate or type(experts)._apply_gate is not experts_module._default_apply_gate:
-        return "its activation is not silu(gate) * up"
+    if experts.is_transposed and not lies_by_rows(experts):
+        return "its transposed weights lie as they were loaded: call prepare(model) before it is compiled, captured or sharded"
     if experts.gate_up_proj.dtype != torch.bfloat16:
         return f"its weights are {experts.gate_up_proj.dtype}, not torch.bfloat16"
-    return common_refusal(experts, hidden_states, "bf16xbf16")
+    odd = experts.has_bias or any(size % SCALE_BLOCK[0] for size in experts.down_proj.shape[1:])
+    if odd and hidden_states.is_cuda and torch.cuda.get_device_capability(hidden_states.device)[0] != 9:
+        return f"biases, and channels that are no multiple of {SCALE_BLOCK[0]}, need SM90"
+    return bias_refusal(experts, hidden_states) or common_refusal(experts, hidden_states, "bf16xbf16")
+
+
+def bias_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
+    """Why `moe` does not take a layer's biases; empty where it does, or there are none."""
+    if not experts.has_bias:
+        return ""
+    biases = experts.gate_up_proj_bias, experts.down_proj_bias
+    if len({one.dtype for one in biases}) > 1 or biases[0].dtype not in BIAS_DTYPES:
+        return f"its biases are {biases[0].dtype} and {biases[1].dtype}"
+    return "gradients are asked for, and biases have none" if asked_for_gradients(experts, hidden_states, *biases) else ""
+
+
+def asked_for_gradients(experts: Experts, *others: torch.Tensor) -> bool:
+    """Whether autograd follows these tensors, or a layer's weights."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in (experts.gate_up_proj, experts.down_proj, *others))
 
 
 def fp8_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
     """The same of a layer with weights in E4M3."""
-    plain = all(getattr(experts, name, None) is None for name in ("swiglu_alpha", "limit", "gate_softcap"))
-    if not experts.has_gate or not plain or type(experts)._apply_gate is not FP8Experts._apply_gate:
-        return "its activation is not silu(gate) * up"
     if experts.gate_up_proj.dtype != torch.float8_e4m3fn or experts.gate_up_proj_scale_inv.dtype != torch.float32:
         return f"its weights are {experts.gate_up_proj.dtype} with scales of {experts.gate_up_proj_scale_inv.dtype}"
     if experts.block_size is None or tuple(experts.block_size) != SCALE_BLOCK or experts.activation_scheme != "dynamic":
         return f"its scales are of {experts.block_size}, {experts.activation_scheme}"
-    if torch.is_grad_enabled() and (hidden_states.requires_grad or experts.gate_up_proj.requires_grad or experts.down_proj.requires_grad):
+    if asked_for_gradients(experts, hidden_states):
         return "gradients are asked for; use torch.no_grad() or model.requires_grad_(False)"
     return common_refusal(experts, hidden_states, "fp8xfp8")
 
 
 def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -> str:
     """Why weights in either format are refused: an activation, a dtype or a shape."""
-    if not isinstance(experts.act_fn, (SILU, torch.nn.SiLU)):
-        return "its activation is not silu(gate) * up"
+    gate = gate_of(experts)
+    if gate is None:
+        return "its gate computes no activation that moe has"
+    if gate != ("silu", None) and asked_for_gradients(experts, hidden_states):
+        return "gradients are asked for, which its clamped activation has not"
     if hidden_states.dtype != torch.bfloat16:
         return f"hidden states are {hidden_states.dtype}, not torch.bfloat16"
-    return shape_refusal(experts.down_proj.shape[1], experts.down_proj.shape[2], experts.down_proj.shape[0], recipe)
+    down = experts.down_proj.transpose(1, 2) if is_transposed(experts) else experts.down_proj
+    return shape_refusal(down.shape[1], down.shape[2], down.shape[0], recipe)
 
 
 @torch.compiler.assume_constant_result

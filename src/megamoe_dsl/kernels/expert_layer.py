@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.gather.problem import GATE_FIRST, GATE_UP, SORTED_PACKED, GatherGemmProblem
-from ..blocks.gemm.problem import GEMM_RECIPES, PACKED, GemmProblem
-from ..problem import ProblemError
+from ..blocks.gemm.problem import F32, GEMM_RECIPES, PACKED, SCALE_BLOCK, GemmProblem
+from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
 from ..target import Target
-from .expert_routing.config import TokensConfig
+from .expert_routing.config import I64, TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
@@ -37,14 +37,17 @@ def family_of(problem: GemmProblem) -> GemmKernel:
 class ExpertLayer:
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).
 
-    hidden        channels of a token, a multiple of 128
-    intermediate  channels between the two linears, a multiple of 128
+    hidden        channels of a token, a multiple of 128; in bf16xbf16 on SM90 of 32
+    intermediate  channels between the two linears, likewise
     num_experts   at most 1024, all on this GPU
     topk          experts of a token
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
     recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both
     preactivations  whether gate and up of every row are stored, too
+    activation_clamp  as of a `Problem`; None is the activation's own
+    biases        f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
+    indices, weights  what tokens' experts and their weights are: i64 or i32, f32 or bf16
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -57,10 +60,17 @@ class ExpertLayer:
     activation: str = SILU
     recipe: str = GEMM_RECIPES[0]
     preactivations: bool = False
+    activation_clamp: float | None = None
+    biases: str = ""
+    indices: str = I64
+    weights: str = F32
 
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:
             raise ProblemError("gate_up", self.gate_up, "one of " + ", ".join(GATE_UP[1:]))
+        step = CHANNEL_STEP if not self.formats.scaled else SCALE_BLOCK
+        if self.intermediate % step:
+            raise ProblemError("intermediate", self.intermediate, f"a multiple of {step} in {self.recipe}")
         _ = self.routing, self.fc1, self.fc2  # each checks what it is of
 
     @property
@@ -71,14 +81,16 @@ class ExpertLayer:
     def fc1(self) -> GatherGemmProblem:
         """Rows gathered from the tokens; gate and up activated, sorted and packed."""
         n, experts = 2 * self.intermediate, self.num_experts
-        activates: dict[str, Any] = {name: getattr(self, name) for name in ("gate_up", "activation", "preactivations")}
+        activates: dict[str, Any] = {
+            name: getattr(self, name) for name in ("gate_up", "activation", "activation_clamp", "preactivations", "biases")
+        }
         activates["output"] = self.formats.hidden.element
         return GatherGemmProblem(n, self.hidden, num_groups=experts, recipe=self.recipe, **activates)
 
     @property
     def fc2(self) -> GemmProblem:
         """Rows as Linear1 leaves them.  Where the tensor core applies scales, a packed GEMM is one of the family that gathers."""
-        groups: dict[str, Any] = {"num_groups": self.num_experts, "recipe": self.recipe}
+        groups: dict[str, Any] = {"num_groups": self.num_experts, "recipe": self.recipe, "biases": self.biases}
         if not self.formats.scales_in_mma:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
@@ -91,8 +103,8 @@ class ExpertLayer:
         """For so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
-            RouteKernel().choose(self.routing, target, tokens),
+            RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
             family_of(self.fc2).choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            SumKernel().choose(self.routing, target, tokens),
+            SumKernel().choose(self.routing, target, tokens, weights=self.weights),
         )

@@ -26,18 +26,24 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
     named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
     metadata = router_metadata(call.topk_idx.where(named, -1), layer.num_experts)
     x, x_sf = quantize_e4m3_f32(call.x.float()) if layer.formats.scaled else (call.x, no_scales(call.x))
-    formulas = Problem(256, 128, 1, 1, 1, 1, activation=layer.activation, fast_math=layer.fc1.fast_math)
+    own = {name: getattr(layer.fc1, name) for name in ("activation", "activation_clamp", "fast_math")}
+    formulas = Problem(256, 128, 1, 1, 1, 1, **own)
     rows, stored = [call.x[:0]], []
     for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
         if len(sources):
-            own = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
-            sums = scaled_matmul(*own, w.w1[expert], w.w1_sf[expert], "hopper")
+            rows_of_x = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
+            sums = with_bias(scaled_matmul(*rows_of_x, w.w1[expert], w.w1_sf[expert], "hopper"), w.w1_bias, expert)
             stored.append(sums.bfloat16())
             h, h_sf = requantize(activate(formulas, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
-            rows.append(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper").bfloat16())
+            rows.append(with_bias(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper"), w.w2_bias, expert).bfloat16())
     if call.preactivations is not None and stored:
         call.preactivations[: len(metadata.sources)] = torch.cat(stored)
-    return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
+    return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights.float())
+
+
+def with_bias(sums: torch.Tensor, bias: torch.Tensor | None, expert: int) -> torch.Tensor:
+    """An expert's sums with its bias, if it has one, float32."""
+    return sums if bias is None else sums + bias[expert].float()
 
 
 def gate_then_up(columns: torch.Tensor, gate_up: str) -> torch.Tensor:

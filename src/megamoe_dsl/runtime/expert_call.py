@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from ..blocks.gemm.problem import SCALE_BLOCK
 from ..hardware.scale_factors import SCALES_PER_WORD
 from ..kernels.expert_layer import ExpertLayer
+from ..kernels.expert_routing.config import I32, I64
 from ..kernels.expert_routing.workspace import workspace
 from ..layouts.region import Region
 from ..problem import ProblemError
@@ -17,10 +18,12 @@ from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .expert_factors import ExpertFactors
-from .gather_tensors import GatherTensors, given_where
+from .gather_tensors import GatherTensors
 from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, padded_rows
-from .gemm_tensors import UNPACKED_ALIGNMENT, GemmTensors
+from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors, given_where
 
+INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
+"""Of tokens' experts."""
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 """Values that a word of NVFP4's scales is of."""
 
@@ -34,17 +37,23 @@ class ExpertWeightsFp8:
            `no_scales`, w2_sf too
     w2     float8_e4m3fn or bfloat16 [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
     w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
+    w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, 2 intermediate] and [num_experts, hidden]; None where the layer has
+           no biases
     """
 
     w1: torch.Tensor
     w1_sf: torch.Tensor
     w2: torch.Tensor
     w2_sf: torch.Tensor
+    w1_bias: torch.Tensor | None = None
+    w2_bias: torch.Tensor | None = None
 
     @classmethod
-    def given(cls, w1: torch.Tensor, w1_sf: torch.Tensor | None, w2: torch.Tensor, w2_sf: torch.Tensor | None) -> ExpertWeightsFp8:
+    def given(
+        cls, w1: torch.Tensor, w1_sf: torch.Tensor | None, w2: torch.Tensor, w2_sf: torch.Tensor | None, *biases: torch.Tensor | None
+    ) -> ExpertWeightsFp8:
         """By a caller, whose bfloat16 has no scales.  Raises `ProblemError` for others without."""
-        return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf))
+        return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf), *biases)
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,8 @@ class ExpertCall:
     """A call, whose tensors between launches are made when first asked for.
 
     x             bfloat16 [tokens, hidden], 16-byte aligned
-    topk_idx      int64 [tokens, topk]; -1 masks a slot
-    topk_weights  float32 [tokens, topk]
+    topk_idx      int64 or int32, as the layer says, [tokens, topk]; -1 masks a slot
+    topk_weights  float32 or bfloat16, as the layer says, [tokens, topk]
     preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
     factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them; None else
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
@@ -75,19 +84,21 @@ class ExpertCall:
             raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
         layer.routing.check_tokens(self.tokens, "x.shape[0]")
         check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
-        check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
-        check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
+        check_tensor("topk_idx", self.topk_idx, INDEX_DTYPES[layer.indices], (self.tokens, layer.topk))
+        check_tensor("topk_weights", self.topk_weights, OUTPUT_DTYPES[layer.weights], (self.tokens, layer.topk))
         aligned = UNPACKED_ALIGNMENT if layer.formats.scales_in_mma else TMA_ALIGNMENT
         check_aligned("x", self.x, TMA_ALIGNMENT)
         for name in ("w1", "w2"):
             check_aligned(name, getattr(self.weights, name), aligned)
             check_words_aligned(f"{name}_sf", getattr(self.weights, f"{name}_sf"))
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
-            check_device(name, tensor, self.x.device)
+            if tensor is not None:
+                check_device(name, tensor, self.x.device)
         self._check_preactivations()
         self._check_factors()
         for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
             self._check_weights(name, rows, k)
+            self._check_bias(f"{name}_bias", rows)
 
     def _check_preactivations(self) -> None:
         if (self.preactivations is not None) != self.layer.preactivations:
@@ -119,6 +130,13 @@ class ExpertCall:
         else:
             words = form.scales_of(k) // SCALES_PER_WORD
             check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, padded_rows(rows)))
+
+    def _check_bias(self, name: str, rows: int) -> None:
+        kind = OUTPUT_DTYPES.get(self.layer.biases)
+        bias = given_where(kind is not None, name, getattr(self.weights, name), f"{kind}, as the other", "None without w1_bias")
+        if bias is not None and kind is not None:
+            check_tensor(name, bias, kind, (self.layer.num_experts, rows))
+            check_aligned(name, bias, 2 * bias.element_size())
 
     @property
     def tokens(self) -> int:
@@ -176,22 +194,24 @@ class ExpertCall:
 
     @cached_property
     def fc1(self) -> GatherTensors:
+        """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
         h, w = self._view("h"), self.weights
         if not self.layer.formats.scaled:
             operands = self.x, no_scales(self.x), w.w1, w.w1_sf
-            return GatherTensors(*operands, self.ends, h, self.sources, None, self.preactivations)
+            return GatherTensors(*operands, self.ends, h, self.sources, None, self.preactivations, bias=w.w1_bias)
         h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
         factors = () if self.each_factor is None else (self.each_factor.gate, self.each_factor.up, self.each_factor.hidden)
-        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations, *factors)
+        operands = self.x_q, self.x_sf, w.w1, w.w1_sf
+        return replace(GatherTensors(*operands, self.ends, h, self.sources, h_sf, self.preactivations, *factors), bias=w.w1_bias)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:
         h, h_sf = self.fc1.d, self.fc1.d_sf
         operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
         if not self.layer.formats.scales_in_mma:
-            return GemmTensors(*operands, rows, self.ends)
+            return GemmTensors(*operands, rows, self.ends, bias=self.weights.w2_bias)
         return GatherTensors(*operands, self.ends, rows, factors=None if self.each_factor is None else self.each_factor.fc2)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -55,8 +55,8 @@ __all__ = ["Scratch", "scratch"]
 
 Routing = tuple[torch.Tensor, torch.Tensor | None]
 """topk_idx and topk_weights; for a router logits and a bias."""
-GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
-"""w1, w1_sf, w2 and w2_sf; bfloat16 without scales."""
+GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+"""w1, w1_sf, w2 and w2_sf, bfloat16 without scales; biases of both, or None."""
 
 
 class PreparedLaunches(NamedTuple):

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from ..blocks.gemm.problem import F32
 from ..kernels.expert_layer import ExpertLayer
+from ..kernels.expert_routing.config import I32
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device
@@ -26,6 +28,7 @@ from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights, Routing
+from .gemm_tensors import OUTPUT_DTYPES
 from .tensor_arguments import takes_tensors
 from .top_experts import TopExpertsPlan, problem_of, top_experts
 
@@ -33,15 +36,17 @@ RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
+Layouts = tuple[str, str, float | None]
+"""gate_up, activation and activation_clamp."""
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits")
 """Arguments that have gradients where weights are bfloat16."""
-CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors")
+CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
 """Arguments that never have one."""
 
 
 @takes_tensors(
     *("x", "w1", "w2"),
-    optional=("w1_sf", "w2_sf", "topk_idx", "topk_weights", "router_logits", "score_bias", "preactivations", "factors"),
+    optional=("topk_idx", "topk_weights", "router_logits", *CONSTANTS),
 )
 def moe(
     x: torch.Tensor,
@@ -63,23 +68,28 @@ def moe(
     activation: str = "silu",
     preactivations: torch.Tensor | None = None,
     factors: torch.Tensor | None = None,
+    w1_bias: torch.Tensor | None = None,
+    w2_bias: torch.Tensor | None = None,
+    activation_clamp: float | None = None,
     main_grads: MainGrads | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
 
-    x              bfloat16 [T, H], H a multiple of 128; quantized to E4M3 per token and 128, on Blackwell 32, unless weights are BF16
+    x              bfloat16 [T, H], H and I multiples of 128, with BF16 weights on Hopper of 32; quantized to E4M3 per token and 128, on
+                   Blackwell 32, unless weights are BF16
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
     w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
                    bfloat16 weights have no scales: w1_sf and w2_sf are None
     factors        float32 [5, E], as `expert_factors` makes them, of E2M1 weights with a UE4M3 scale for every 16 values, NVFP4; tokens and
                    activated rows then become NVFP4, too.  None of others
-    topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
+    topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 or bfloat16 [T, topk]
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
     scores, score_bias, groups, topk_groups, weight_scale
                    how experts are chosen from logits, as in `runtime.top_experts`: by default weights are a softmax over those chosen
     gate_up        gate_first, up_first, or interleaved
-    activation     of gate and up (activation.py)
+    activation     of gate and up (activation.py); activation_clamp: their clamp, by default the activation's own, if it has one
+    w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
@@ -94,7 +104,9 @@ def moe(
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    variables, constants = (x, w1, w2, topk_weights, router_logits), (w1_sf, w2_sf, score_bias, preactivations, factors)
+    weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
+    layouts = gate_up, activation, activation_clamp
+    variables, constants = (x, w1, w2, topk_weights, router_logits), (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias)
     refuse_transforms((*variables, *constants))
     check_no_gradient(CONSTANTS, constants)
     trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
@@ -106,27 +118,25 @@ def moe(
         if topk is None:
             raise ProblemError("topk", None, "a number with router_logits")
         if x.numel() and x.is_cuda and is_plain_call(x) and is_plain_call(router_logits):
-            others = (topk, scores, groups, topk_groups, weight_scale), (gate_up, activation)
-            return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others, factors)
+            choice = topk, scores, groups, topk_groups, weight_scale
+            return launch_routed(x, (router_logits, score_bias), weights, preactivations, choice, layouts, factors)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits)
     elif topk is not None:
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
-    weights: GivenWeights = (w1, w1_sf, w2, w2_sf)
     if trains:
-        for name, given_tensor in zip(CONSTANTS, constants, strict=True):
-            if name != "score_bias" and given_tensor is not None:
-                raise ProblemError(name, "a tensor", "None where bfloat16 weights have gradients")
-        return train((x, topk_idx, topk_weights, w1, w2), main_grads, gate_up, activation)
+        for name, given_value in zip((*CONSTANTS, "activation_clamp"), (*constants, activation_clamp), strict=True):
+            if name != "score_bias" and given_value is not None:
+                value = given_value if name == "activation_clamp" else "a tensor"
+                raise ProblemError(name, value, "None where bfloat16 weights have gradients")
+        own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
+        return train((x, topk_idx, own, w1, w2), main_grads, gate_up, activation)
+    given, more = (x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf), (gate_up, activation, factors, w1_bias, w2_bias, activation_clamp)
     if is_plain_call(x):
-        return launch(x, topk_idx, topk_weights, *weights, preactivations, gate_up, activation, factors)
-    given = x, topk_idx, topk_weights, *weights
-    if preactivations is None:
-        y: torch.Tensor = moe_op(*given, gate_up, activation, factors)
-    else:
-        y = moe_storing_op(*given, preactivations, gate_up, activation, factors)
+        return launch(*given, preactivations, *more)
+    y: torch.Tensor = moe_op(*given, *more) if preactivations is None else moe_storing_op(*given, preactivations, *more)
     return y
 
 
@@ -146,14 +156,16 @@ def layer_of(
     activation: str,
     preactivations: bool = False,
     factors: bool = False,
+    **fields: Any,
 ) -> ExpertLayer:
-    """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not.  Raises `ProblemError`."""
+    """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not; `fields` are others of the layer.
+    Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
     recipe = NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8")
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
-    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations)
+    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
 
 
 def launch(
@@ -168,17 +180,24 @@ def launch(
     gate_up: str,
     activation: str,
     factors: torch.Tensor | None = None,
+    w1_bias: torch.Tensor | None = None,
+    w2_bias: torch.Tensor | None = None,
+    activation_clamp: float | None = None,
 ) -> torch.Tensor:
     """`moe` of chosen experts, as an operator or without one."""
-    idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
-    weights = (w1, w1_sf, w2, w2_sf)
-    tensors = (x, idx, topk_weights, *weights, preactivations, factors)
+    weights, layouts = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias), (gate_up, activation, activation_clamp)
+    tensors = (x, topk_idx, topk_weights, *weights, preactivations, factors)
     if not x.numel():
-        return call_of(tensors, gate_up, activation).y
+        return call_of(tensors, *layouts).y
     if x.device.type == "cpu":
-        return layer_on_cpu(call_of(tensors, gate_up, activation))
-    missing = (preactivations is None, factors is None, w1_sf is None, w2_sf is None)
-    return _PLANS.of(tensors, ((gate_up, activation), missing))(x, (idx, topk_weights), weights, preactivations, factors)
+        return layer_on_cpu(call_of(tensors, *layouts))
+    plan = _PLANS.of(tensors, (layouts, missing((*weights, preactivations, factors))))
+    return plan(x, (topk_idx, topk_weights), weights, preactivations, factors)
+
+
+def missing(tensors: Sequence[torch.Tensor | None]) -> tuple[bool, ...]:
+    """Which of a call's tensors are None: two calls whose others have the same layouts may differ in that."""
+    return tuple([one is None for one in tensors])
 
 
 def launch_routed(
@@ -187,23 +206,32 @@ def launch_routed(
     weights: GivenWeights,
     preactivations: torch.Tensor | None,
     choice: tuple[int, str, int, int, float],
-    layouts: tuple[str, str],
+    layouts: Layouts,
     factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
-    missing = (routing[1] is None, preactivations is None, factors is None, weights[1] is None, weights[3] is None)
-    plan = _ROUTED.of((x, *routing, *weights, preactivations, factors), (choice, layouts, missing))
+    tensors = (x, *routing, *weights, preactivations, factors)
+    plan = _ROUTED.of(tensors, (choice, layouts, missing(tensors)))
     return plan(x, routing, weights, preactivations, factors)
 
 
-def call_of(tensors: Sequence[Any], gate_up: str, activation: str) -> ExpertCall:
-    """The call of x, topk_idx, topk_weights, the weights, where gate and up are stored or None, and factors or None, checked.  Raises
-    `ProblemError`."""
+def call_of(tensors: Sequence[Any], gate_up: str, activation: str, activation_clamp: float | None = None) -> ExpertCall:
+    """The call of x, topk_idx, topk_weights, weights and biases, where gate and up are stored or None, and factors or None, checked.
+    Raises `ProblemError`."""
     x, idx, topk_weights, *weights, stored, factors = tensors
-    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None)
+    fields = {"activation_clamp": activation_clamp, "biases": name_of(weights[4]), "weights": name_of(topk_weights, F32)}
+    if idx.dtype == torch.int32:
+        fields["indices"] = I32
+    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, **fields)
     call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored, factors=factors)
     call.check()
     return call
+
+
+def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
+    """What a layer calls a tensor's type; `other` where there is no tensor or no such type."""
+    names = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
+    return other if tensor is None else names.get(tensor.dtype, other or F32)
 
 
 def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
@@ -231,7 +259,7 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 
 _PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
 _TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w1_sf, Tensor w2, Tensor? w2_sf"
-_OTHERS = "str gate_up, str activation, Tensor? factors=None"
+_OTHERS = "str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=None, Tensor? w2_bias=None, float? activation_clamp=None"
 
 
 def _training(

@@ -25,15 +25,7 @@ from .gemm_scales import (
     scale_words,
     scales_by_column,
 )
-from .gemm_tensors import UNPACKED_ALIGNMENT
-
-
-def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
-    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there; `given`
-    and `none` say what is allowed."""
-    if wanted != (tensor is not None):
-        raise ProblemError(name, None if tensor is None else "a tensor", given if wanted else none)
-    return tensor
+from .gemm_tensors import UNPACKED_ALIGNMENT, check_bias, given_where
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,7 @@ class GatherTensors:
     factors  float32 [num_groups], what sums are multiplied with, in number formats with such a factor; None else
     up_factors, hidden_factors  float32 [num_groups], where gate and up become such a format: what sums of up are multiplied with, those of
              gate with `factors`, and the factor of D; None else
+    bias     float32 or bfloat16 [num_groups, n], as the problem says, of one with biases; None else
     trace    int64, the stamps of a traced kernel (`with_stamps`); None of any other
     """
 
@@ -72,6 +65,7 @@ class GatherTensors:
     factors: torch.Tensor | None = None
     up_factors: torch.Tensor | None = None
     hidden_factors: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
     trace: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
@@ -94,6 +88,7 @@ class GatherTensors:
         self._check_d_sf(p)
         self._check_preactivations(p)
         self._check_factors(p)
+        check_bias(p, self.bias, self.a.device)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
@@ -194,10 +189,10 @@ class GatherTensors:
         """What a launch reads, by name."""
         sources = {} if self.sources is None else {"sources": self.sources}
         a_sf = scales.a_storage if self.sources is None else scales.a
-        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **self._given_factors()}
+        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **self._optional()}
 
-    def _given_factors(self) -> dict[str, torch.Tensor]:
-        given = {name: getattr(self, name) for name in ("factors", "up_factors", "hidden_factors")}
+    def _optional(self) -> dict[str, torch.Tensor]:
+        given = {name: getattr(self, name) for name in ("factors", "up_factors", "hidden_factors", "bias")}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def results(self) -> dict[str, torch.Tensor]:
@@ -223,7 +218,7 @@ class GatherTensors:
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),
-            **{name: tensor.data_ptr() for name, tensor in self._given_factors().items()},
+            **{name: tensor.data_ptr() for name, tensor in self._optional().items()},
             **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
             **({} if self.trace is None else {"trace": self.trace.data_ptr()}),
         }

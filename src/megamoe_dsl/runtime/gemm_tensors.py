@@ -19,6 +19,23 @@ OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 UNPACKED_ALIGNMENT = 32
 
 
+def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
+    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there; `given`
+    and `none` say what is allowed."""
+    if wanted != (tensor is not None):
+        raise ProblemError(name, None if tensor is None else "a tensor", given if wanted else none)
+    return tensor
+
+
+def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.device) -> None:
+    """Raises `ProblemError` unless there are biases where the problem has them, [num_groups, n], two of them aligned together."""
+    if given_where(bool(problem.biases), "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases") is not None:
+        assert bias is not None
+        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n))
+        check_device("bias", bias, device)
+        check_aligned("bias", bias, 2 * bias.element_size())
+
+
 @dataclass(frozen=True)
 class GemmTensors:
     """Operands and result of one launch.
@@ -33,6 +50,7 @@ class GemmTensors:
             [num_groups, ...]
     d       bfloat16 or float32 [m, n]
     groups  int32, see `GemmArguments`; None of a dense problem
+    bias    float32 or bfloat16 [num_groups, n], as the problem says, of one with biases; else None
     factors float32 [1], or [num_groups]: what D is multiplied with, in number formats with such a factor; else None
     """
 
@@ -43,6 +61,7 @@ class GemmTensors:
     d: torch.Tensor
     groups: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -65,6 +84,7 @@ class GemmTensors:
         if problem.has_factors:
             assert self.factors is not None
             check_tensor("factors", self.factors, torch.float32, (problem.num_groups,))
+        check_bias(problem, self.bias, self.a.device)
         for name in ("a", "a_sf", "b", "b_sf", "d", "groups", "factors"):
             tensor = getattr(self, name)
             if tensor is not None:
@@ -104,7 +124,7 @@ class GemmTensors:
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         """What a launch reads, by name."""
-        some = {name: found for name in ("groups", "factors") if (found := getattr(self, name)) is not None}
+        some = {name: found for name in ("groups", "factors", "bias") if (found := getattr(self, name)) is not None}
         return {"a": self.a, "b": self.b, **some, "a_sf": scales.a_storage, "b_sf": scales.b}
 
     def results(self) -> dict[str, torch.Tensor]:
@@ -124,4 +144,5 @@ class GemmTensors:
             "m": self.rows,
             "a_sf_ld": scales.a_ld,
             **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
+            **({} if self.bias is None else {"bias": self.bias.data_ptr()}),
         }

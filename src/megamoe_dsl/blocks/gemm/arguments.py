@@ -38,6 +38,16 @@ class GemmArguments:
 
 
 @dataclass(frozen=True)
+class BiasedGemmArguments(GemmArguments):
+    """Of a problem with biases.
+
+    bias      f32 or bf16 [num_groups, n], as `biases` says, added to sums
+    """
+
+    bias: Int64
+
+
+@dataclass(frozen=True)
 class FactoredGemmArguments(GemmArguments):
     """Of number formats with a factor of a whole matrix.
 

@@ -108,6 +108,8 @@ class GemmConfig(BaseGemmConfig):
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
         self._check_split()
+        added = not self.problem.biases or not (self.problem.decodes or self.split_k)
+        require(added, "problem.biases", self.problem.biases, "empty where B is decoded, or K split")
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")

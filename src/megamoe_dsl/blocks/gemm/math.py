@@ -27,6 +27,7 @@ from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare
 from ..sm90.weight_scales import ScaleMatrix, WeightScales
 from . import epilogue_columns, epilogue_rows, exchange
+from .bias import with_bias
 from .context import GemmContext
 from .problem import SCALE_BLOCK
 from .work_tile import GemmTile, next_tile, read_end
@@ -68,7 +69,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
-        epilogue_columns.finish_tile(ctx, tile, columns, sums)
+        epilogue_columns.finish_tile(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
     else:
         rows = rows_of(ctx.config, me, False)
         if cutlass.const_expr(ctx.config.epilogue.idles):
@@ -86,9 +87,9 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
         elif cutlass.const_expr(ctx.config.epilogue.idles):
             if rows.first_token < tile.valid_m:
-                finish_rows(ctx, tile, rows, sums)
+                finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
         else:
-            finish_rows(ctx, tile, rows, sums)
+            finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
     ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 
@@ -107,7 +108,7 @@ def compute_rows(
     rows = rows_of(ctx.config, me, half)
     sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
     ctx.stamp(Activity.MULTIPLY, tile)
-    finish_rows(ctx, tile, rows, sums)
+    finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
     ctx.stamp(Activity.EPILOGUE, tile)
     return stage
 

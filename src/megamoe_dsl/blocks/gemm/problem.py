@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.scale_factors import SCALES_PER_WORD
 from ...integer import as_integer
-from ...problem import ProblemError, integer_between
+from ...problem import CHANNEL_STEP, ProblemError, integer_between
 from ...recipe import E2M1, RECIPES, Recipe
 
 DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
@@ -30,7 +30,7 @@ class GemmProblem:
     """Everything of a GEMM but M, which every launch says anew.
 
     n           columns of D, rows of B; a multiple of 16
-    k           a multiple of 128; of BF16 of 64
+    k           a multiple of 128; of BF16 of 32, on SM100 of 64
     kind        dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
@@ -46,6 +46,8 @@ class GemmProblem:
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
                 mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)
                 nvfp4xnvfp4  E2M1 by E2M1, both with one UE4M3 scale per row and 16 of K; D is multiplied with a factor of its group (SM100)
+    biases      f32 or bf16: of a packed problem, each group and column has a bias of that type, which is added to sums in FP32 before they
+                are rounded (SM90); empty: none
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -57,6 +59,7 @@ class GemmProblem:
     output: str = BF16
     accumulate: bool = False
     recipe: str = GEMM_RECIPES[0]
+    biases: str = ""
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
     of_experts: ClassVar[bool] = False
@@ -76,13 +79,17 @@ class GemmProblem:
             object.__setattr__(self, field, value)
         self._require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
         self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
-        self._require("k", self.k % self.k_block == 0, f"a multiple of {self.k_block}")
+        step = self.k_block if self.formats.scaled else CHANNEL_STEP
+        self._require("k", self.k % step == 0, f"a multiple of {step}")
         self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
         most = 1 if self.kind == DENSE else MOST_GROUPS
         self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
         self._require("output", self.output in self.outputs, "one of " + ", ".join(self.outputs))
         self._require("accumulate", isinstance(self.accumulate, bool), "True or False")
         self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
+
+        self._require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
+        self._require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -104,8 +111,8 @@ class GemmProblem:
 
     @property
     def k_blocks(self) -> int:
-        """Blocks of `k_block` of K."""
-        return self.k // self.k_block
+        """Blocks of `k_block` of K, of which the last may be partial: what lies beyond K counts as zero."""
+        return -(-self.k // self.k_block)
 
     @property
     def k_words(self) -> int:

@@ -94,7 +94,7 @@ def store_box_rows(
         number = lane + first
         row, chunk = number // per_row, number % per_row
         column = x + chunk * MATRIX
-        if (row < rows) & (column < config.problem.n):
+        if (row < rows) & (column < config.problem.d_columns):
             value = load_shared_v4(staging + swizzle(row * (per_row * CHUNK) + chunk * CHUNK))
             store_v4(ctx.args.d + (Int64(y + row) * config.problem.d_columns + column) * 2, ordered(value))
     sync_warp()

@@ -31,7 +31,7 @@ class RouteArguments:
     """What tokens are, and what they become.
 
     x           bf16 [num_tokens, hidden], 16-byte aligned
-    topk_idx    i64 [num_tokens, topk]; what is no expert masks a slot
+    topk_idx    i64, or i32, [num_tokens, topk]; what is no expert masks a slot
     x_q, x_sf   e4m3 [num_tokens, hidden] and f32 [num_tokens, hidden / 128], 8- and 4-byte aligned; on SM100 e4m3 or e2m1 and ue8m0
                 [num_tokens, hidden / 32]
     ends        i32 [num_experts], where each expert's rows end
@@ -69,7 +69,7 @@ class SumArguments:
 
     rows        bf16 [rows, hidden], 16-byte aligned
     positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
-    weights     f32 [num_tokens, topk]
+    weights     f32, or bf16, [num_tokens, topk]
     y           bf16 [num_tokens, hidden], 16-byte aligned
     """
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ...arch import ARCHES, SM90, SM100, Arch
-from ...blocks.gemm.problem import GEMM_RECIPES
+from ...blocks.gemm.problem import F32, GEMM_RECIPES, OUTPUTS
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
@@ -15,6 +15,7 @@ from ...target import Target
 from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32
+I64, I32 = "i64", "i32"
 MOST_SORTERS = 32
 """CTAs that sort; the table of their counts has so many lines."""
 SLOTS_PER_SORTER = 4096
@@ -78,10 +79,12 @@ class RouteConfig(TokensConfig):
 
     sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
     slots_per_sorter  slots that one sorts before another helps
+    indices           type of experts' numbers: i64 or i32
     """
 
     sorters: int = 1
     slots_per_sorter: int = SLOTS_PER_SORTER
+    indices: str = I64
 
     least_sms = 2
 
@@ -90,6 +93,7 @@ class RouteConfig(TokensConfig):
         require_integers(self, "sorters", "slots_per_sorter")
         most = min(MOST_SORTERS, self.num_sms - 1)
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
+        require(self.indices in (I64, I32), "indices", self.indices, f"{I64} or {I32}")
         require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
 
     @classmethod
@@ -107,9 +111,18 @@ class RouteConfig(TokensConfig):
 
 @dataclass(frozen=True)
 class SumConfig(TokensConfig):
-    """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows."""
+    """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows.
+
+    weights   type of the weights of a token's experts: f32 or bf16
+    """
+
+    weights: str = F32
 
     num_threads = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
 
 
 @dataclass(frozen=True)

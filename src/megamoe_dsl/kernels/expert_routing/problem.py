@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
-from ...problem import MAX_TOPK, ProblemError, integer_between
+from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
 from ...recipe import RECIPES, Recipe
 
 SOFTMAX, SIGMOID = "softmax", "sigmoid"
@@ -20,8 +20,8 @@ MOST_SLOTS = 1 << 27
 
 @dataclass(frozen=True)
 class RoutingProblem:
-    """`hidden` channels of a token, a multiple of 128; its `topk` of `num_experts` experts, at most 1024; tokens become activations of a
-    `recipe` (recipe.py).
+    """`hidden` channels of a token, a multiple of 128, in bf16xbf16 of 32; its `topk` of `num_experts` experts, at most 1024; tokens become
+    activations of a `recipe` (recipe.py).
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -35,12 +35,13 @@ class RoutingProblem:
         limits = {"hidden": 1 << 20, "num_experts": MOST_GROUPS, "topk": MAX_TOPK}
         for field, most in limits.items():
             object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, most, f"between 1 and {most}"))
-        if self.hidden % SCALE_BLOCK:
-            raise ProblemError("hidden", self.hidden, f"a multiple of {SCALE_BLOCK}")
         if self.topk > self.num_experts:
             raise ProblemError("topk", self.topk, f"at most num_experts = {self.num_experts}")
         if self.recipe not in GEMM_RECIPES:
             raise ProblemError("recipe", self.recipe, "one of " + ", ".join(GEMM_RECIPES))
+        step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
+        if self.hidden % step:
+            raise ProblemError("hidden", self.hidden, f"a multiple of {step} in {self.recipe}")
 
     @property
     def formats(self) -> Recipe:

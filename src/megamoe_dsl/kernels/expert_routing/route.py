@@ -39,7 +39,7 @@ from ...device.memory import (
 from ...layouts.arith import div
 from ...recipe import E2M1, UE4M3, UE8M0, Format
 from .arguments import FactoredRouteArguments, RouteArguments
-from .config import WARPS, RouteConfig
+from .config import I32, WARPS, RouteConfig
 
 CHUNK = LANES * PER_LANE
 AT_A_TIME = 8
@@ -88,7 +88,8 @@ def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) 
     """The experts of a lane's next slots, 32 apart, before the last; `NO_KEY` where there is none.  All are on their way from memory before
     one is looked at."""
     slots = [slot + LANES * i for i in range(AT_A_TIME)]
-    named = [load_u64(args.topk_idx + Int64(cutlass.min(one, last - 1)) * 8) for one in slots]
+    load, size = (load_u32, 4) if config.indices == I32 else (load_u64, 8)
+    named = [load(args.topk_idx + Int64(cutlass.min(one, last - 1)) * size) for one in slots]
     found = []
     for one, name in zip(slots, named, strict=True):
         there = (one < last) & (name >= 0) & (name < config.problem.num_experts)

@@ -15,7 +15,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
 from ...blocks.setup import begin
-from ...device.cast import LOG2E, f32_of_bits, times_sigmoid, unpack_bf16
+from ...device.cast import LOG2E, f32_of_bits, times_sigmoid
+from ...device.floats import load_float
 from ...device.memory import load_f32, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
@@ -34,11 +35,8 @@ LOW = -17.0
 
 def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
     """Loads the logit that the router gives an expert for a token."""
-    place = Int64(token) * config.problem.num_experts + expert
-    if config.problem.logits == F32:
-        return load_f32(args.logits + place * 4)
-    half: Any = emit_to(Uint32, "{{\n\t.reg .b16 h;\n\tld.global.b16 h, [{1}];\n\tmov.b32 {0}, {{h, h}};\n\t}}", args.logits + place * 2)
-    return unpack_bf16(half)[0]
+    bf16 = config.problem.logits != F32
+    return load_float(args.logits + (Int64(token) * config.problem.num_experts + expert) * (2 if bf16 else 4), bf16)
 
 
 def score_of(config: TopExpertsConfig, args: TopExpertsArguments, logit: Any, expert: Any) -> Float32:

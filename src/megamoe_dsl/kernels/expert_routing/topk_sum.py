@@ -9,9 +9,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.gemm.problem import BF16
 from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
-from ...device.memory import load_f32, load_once_v4, load_u32, store_v4
+from ...device.floats import load_float
+from ...device.memory import load_once_v4, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
 from .config import SumConfig
@@ -21,14 +23,20 @@ PER_LANE = 8
 CHUNK = LANES * PER_LANE
 
 
+def weight_of(config: SumConfig, args: SumArguments, place: Int64) -> Float32:
+    """What the row of a slot is multiplied with."""
+    bf16 = config.weights == BF16
+    return load_float(args.weights + place * (2 if bf16 else 4), bf16)
+
+
 @cute.jit
 def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: Int32, channel: Int32):
     """Eight channels of a token."""
     hidden, topk = config.problem.hidden, config.problem.topk
     total = [Float32(0.0)] * PER_LANE
     for slot in cutlass.range_constexpr(topk):
-        place = Int64(token * topk + slot) * 4
-        position, weight = load_u32(args.positions + place), load_f32(args.weights + place)
+        place = Int64(token * topk + slot)
+        position, weight = load_u32(args.positions + place * 4), weight_of(config, args, place)
         words = (Uint32(0),) * 4
         if position >= 0:
             words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)

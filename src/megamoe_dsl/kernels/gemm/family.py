@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...blocks.gemm.arguments import FactoredGemmArguments, GemmArguments
+from ...blocks.gemm.arguments import BiasedGemmArguments, FactoredGemmArguments, GemmArguments
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.gather.arguments import (
+    BiasArguments,
     FactorArguments,
     GatherGemmArguments,
     HiddenFactorArguments,
@@ -55,7 +56,9 @@ class GemmKernel(Kernel):
         return kernel_of(config)
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """With factors where the number formats have them."""
+        """With factors where the number formats have them, and with biases where the problem does."""
+        if config.problem.biases:
+            return BiasedGemmArguments
         return FactoredGemmArguments if config.problem.has_factors else GemmArguments
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
@@ -70,6 +73,7 @@ class GemmKernel(Kernel):
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
         tile = f"n{config.block_n}" if config.arch == GemmConfig.arch else ""
         tile += "" if p.recipe == GEMM_RECIPES[0] else f"-{p.recipe}"
+        tile += f"-{p.biases}-biases" if p.biases else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
@@ -111,6 +115,7 @@ class GatherGemmKernel(GemmKernel):
         parts = {
             FactorArguments: problem.has_factors,
             HiddenFactorArguments: problem.hidden.factor,
+            BiasArguments: bool(problem.biases),
             StoringArguments: problem.preactivations,
             TraceArguments: config.trace,
         }

@@ -54,6 +54,16 @@ class HiddenFactorArguments:
 
 
 @dataclass(frozen=True)
+class BiasArguments:
+    """Of a problem with biases.
+
+    bias      f32 or bf16 [num_groups, n], in the order of the rows of B
+    """
+
+    bias: Int64
+
+
+@dataclass(frozen=True)
 class StoringArguments:
     """Of a GEMM that stores gate and up, too.
 

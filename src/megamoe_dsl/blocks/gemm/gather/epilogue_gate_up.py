@@ -79,7 +79,7 @@ def store_preactivations(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: A
         first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
         for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
             token = me.warp_token + row
-            if token < tile.valid_m:
+            if has_columns(config, tile, box, chunk, token < tile.valid_m):
                 stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
                 store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)
         sync_warp()
@@ -94,6 +94,15 @@ def column_of(config: Any, tile: GemmTile, column: int) -> Any:
     up, within = divmod(column, rows)
     second = up == (problem.gate_up == GATE_FIRST)
     return tile.n_block * rows + within + second * (problem.n // 2)
+
+
+def has_columns(config: Any, tile: GemmTile, box: int, chunk: Any, there: Any) -> Any:
+    """Whether a row that is `there` has the eight columns at byte `chunk` of a box: gate and up may end within the last tile."""
+    problem, column = config.problem, box * config.tile.store_columns
+    if problem.n % config.block_n == 0:
+        return there
+    first_half = problem.gate_up != INTERLEAVED and (column < config.block_n // 2) == (problem.gate_up == GATE_FIRST)
+    return there & (column_of(config, tile, column) + chunk // 2 < (problem.n // 2 if first_half else problem.n))
 
 
 def channels(ctx: GemmContext, sums: Any, h: int) -> list[Float32]:

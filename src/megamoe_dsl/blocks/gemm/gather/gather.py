@@ -61,16 +61,24 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledSt
     for k in cutlass.range(config.problem.k_blocks, unroll=1):
         stage.wait_empty()
         tokens = stage.shared("tokens") + place
+        of_chunk = bytes_of_chunk(ctx, k, chunk)
         column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
             if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
-                num_bytes = select(rows[i] < tile.valid_m, Int32(VECTOR), Int32(0))
+                num_bytes = select(rows[i] < tile.valid_m, of_chunk, Int32(0))
                 copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
         if stage.word_in_place == 0:
             copy_scales(ctx, tile, k, stage, scaled, scale_sources)
         arrive_when_copied(stage.full)
         stage = stage.next()
     return stage
+
+
+def bytes_of_chunk(ctx: GemmContext, k: Any, chunk: Any) -> Any:
+    """What a row has of a 16-byte chunk of K block `k`: nothing beyond K, where the last block is partial."""
+    problem = ctx.config.problem
+    last, chunks = problem.k_blocks - 1, problem.k % problem.k_block * problem.formats.activations.element_bits // (8 * VECTOR)
+    return select((k < last) | (chunk < chunks), Int32(VECTOR), Int32(0)) if chunks else Int32(VECTOR)
 
 
 @cute.jit

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ....activation import ACTIVATIONS, SILU, Activation, GatedProduct
+from ....problem import CHANNEL_STEP, MAX_CLAMP, MIN_CLAMP
 from ....recipe import E2M1, E4M3, UNSCALED, Format
 from ..problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
 
@@ -28,7 +29,7 @@ class GatherGemmProblem(GemmProblem):
             SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
             or of NVFP4 E2M1 with UE4M3 for each row and 16 and a factor of each expert, or BF16, as `output` says.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
-    activation, fast_math   of gate and up, as a `Problem` says (activation.py)
+    activation, activation_clamp, fast_math   of gate and up, as a `Problem` says (activation.py)
     preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
 
     Raises `ProblemError`, which names field, value and what is allowed.
@@ -39,6 +40,7 @@ class GatherGemmProblem(GemmProblem):
     result: str = SORTED_PACKED
     gate_up: str = ""  # type: ignore[misc]
     activation: str = SILU
+    activation_clamp: float | None = None
     fast_math: bool = True
     preactivations: bool = False  # type: ignore[misc]
 
@@ -52,13 +54,19 @@ class GatherGemmProblem(GemmProblem):
         self._require("result", self.result in RESULTS, "one of " + ", ".join(RESULTS))
         self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+        clamp = self.activation_clamp
+        self._require(
+            "activation_clamp", clamp is None or MIN_CLAMP <= clamp <= MAX_CLAMP, f"None or a number between 2^-126 and {MAX_CLAMP:g}"
+        )
+        self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
         stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
         self._require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up
-        self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")
+        block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
+        whole = self.n % (2 * block) == 0 or not self.gate_up
+        self._require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
@@ -86,7 +94,8 @@ class GatherGemmProblem(GemmProblem):
     @property
     def product(self) -> GatedProduct:
         """What becomes of gate and up; top-k weights are applied where a token's results are summed."""
-        return GatedProduct(self.activates, self.activates.clamp, self.fast_math, weighed=False)
+        clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
+        return GatedProduct(self.activates, clamp, self.fast_math, weighed=False)
 
     @property
     def places_rows(self) -> bool:  # type: ignore[override]

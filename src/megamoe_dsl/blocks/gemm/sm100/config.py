@@ -81,6 +81,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
+        require(problem.k % problem.k_block == 0, "problem.k", problem.k, f"a multiple of {problem.k_block} on {self.arch}")
+        require(not problem.biases, "problem.biases", problem.biases, f"empty on {self.arch}")
         depths = block_ks(problem)
         if self.block_k == 0:
             object.__setattr__(self, "block_k", min(depths))
