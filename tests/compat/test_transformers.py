@@ -44,7 +44,7 @@ def test_models_give_the_logits_of_eager(name: str, calls: list[torch.Tensor]) -
     expected, found, other = logits(model, "eager"), logits(model, "megamoe"), logits(model, "grouped_mm")
     assert len(calls) == sum(hasattr(layer.mlp, "experts") for layer in model.model.layers)
     assert expected.std() > 0.1 and not torch.equal(found, expected)
-    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.01 * expected.norm())
+    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.02 * expected.norm())
 
 
 def test_greedy_generation_is_eager_s() -> None:
@@ -135,7 +135,7 @@ def test_mxfp4_checkpoints_become_bf16_on_the_way(tmp_path: Path, calls: list[to
     loaded = load(tmp_path, dtype="bfloat16", quantization_config=decoded).requires_grad_(False)
     expected, found, other = (logits(loaded, name) for name in ("eager", "megamoe", "grouped_mm"))
     assert len(calls) == 1 and loaded.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
-    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.01 * expected.norm())
+    assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.02 * expected.norm())
     assert (expected - logits(model, "eager")).norm() > 0
 
 
