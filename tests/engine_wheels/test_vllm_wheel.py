@@ -137,10 +137,11 @@ def rebalance(weights: list[torch.Tensor], before: list[int], after: list[int]) 
     execute.move_from_buffer(weights, buffers, moved, np.array(after), 0)
 
 
-def test_vllm_does_not_add_up_results_of_ranks() -> None:
+def test_vllm_neither_gathers_tokens_nor_adds_results_up() -> None:
     runner: Any = import_module(f"{MOE}.runner.moe_runner").MoERunner
-    layer = SimpleNamespace(_quant_method=new_experts(PROBLEM).quant_method)
-    assert runner._fused_output_is_reduced.fget(layer)
+    parallel = SimpleNamespace(dp_size=2, is_sequence_parallel=False)
+    layer = SimpleNamespace(_quant_method=new_experts(PROBLEM).quant_method, moe_config=parallel)
+    assert runner._fused_output_is_reduced.fget(layer) and not runner.do_naive_dispatch_combine.fget(layer)
 
 
 def test_vllm_computes_what_no_kernel_takes() -> None:
