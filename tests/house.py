@@ -22,7 +22,7 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (92, 40),
-    "package: lines": (58_000, 48_000),
+    "package: lines": (58_200, 48_000),
     "package: modules": (596, None),
     "package: modules under 40 lines": (111, None),
     "package: lines of bench": (2_450, 2_500),

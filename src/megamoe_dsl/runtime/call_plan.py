@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .rank_kernel import LayerKernel
-
 Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""
 Numbers = tuple[int, int]
@@ -25,7 +23,7 @@ MOST = 1 << 14
 class CallPlan:
     """The kernel of a call and its rows of y, padding included."""
 
-    kernel: LayerKernel
+    kernel: Callable[[torch.Tensor], None]
     rows: int
 
 

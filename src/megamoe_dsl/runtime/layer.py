@@ -33,8 +33,9 @@ from .inputs_stage import InputsStage
 from .lost_ranks import Understudy, end_or_lose
 from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
+from .reference_kernel import ReferenceInputs, ReferenceKernel
 from .selection import Selection
-from .symmetric_memory import SymmetricBuffer, device_arch
+from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch
 from .watchdog import check_watchdog_ns, naming_the_wait
 
 
@@ -49,7 +50,8 @@ class MegaMoE(torch.nn.Module):
     weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
                   they are loaded, which takes the memory only once (`checkpoints.load_experts`)
     store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
-    symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
+    symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`.  With one
+                  rank's `SymmetricBuffer.allocate(problem, device="cpu")` the layer runs on CPU tensors and computes the reference, slowly
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
     bf16_inputs   prepare the kernel that quantizes BF16 tokens
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
@@ -98,22 +100,34 @@ class MegaMoE(torch.nn.Module):
         device = self.symmetric.sym.device
         if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
-        target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
+        target = self._target(device, reserved_sms)
         configs = self.selection.configs(target)
-        kernels: dict[Any, LayerKernel] = {}
+        kernels: dict[Any, LayerKernel | ReferenceKernel] = {}
         memory: ExpertWeights | TransformedWeights | RankBuffers
         memory = new_weights(whole, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
-                kernels[config] = bind(store, config, self.symmetric, memory, watchdog_ns, fused)
+                if self.symmetric.reference:
+                    kernels[config] = ReferenceKernel(config, self.symmetric, memory)
+                else:
+                    kernels[config] = bind(store, config, self.symmetric, memory, watchdog_ns, fused)
                 memory = kernels[config].buffers
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
-            self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
+            self._inputs: InputsStage | ReferenceInputs
+            if self.symmetric.reference:
+                self._inputs = ReferenceInputs(shared, self.memory)
+            else:
+                self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
         self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
+
+    def _target(self, device: torch.device, reserved_sms: int) -> Target:
+        if self.symmetric.reference:
+            return Target.typical(arch_of_recipe(self.problem).name)
+        return Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
 
     @staticmethod
     def prepare(

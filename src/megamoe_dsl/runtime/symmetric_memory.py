@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..arch import Arch, arch_of_capability
+from ..arch import ARCHES, Arch, arch_of_capability
 from ..cuda_device import require_cuda, require_usable
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.registry import find_kernel
@@ -41,6 +41,11 @@ def device_arch(device: torch.device) -> Arch:
     return arch
 
 
+def arch_of_recipe(problem: Problem) -> Arch:
+    """The first architecture whose kernels take a problem's number formats."""
+    return ARCHES[next(arch for arch, names in find_kernel("mega_moe").recipes.items() if problem.recipe in names)]
+
+
 @dataclass
 class SymmetricBuffer:
     """One rank's part, and where the others' are.
@@ -51,6 +56,7 @@ class SymmetricBuffer:
     halves   configurations of the halves on this buffer (kernels/moe/halves), None before the first: a launch leaves counters for the
              next one, so all layers need the same
     order    int32 [1] on the device; the torch operators declare that every call changes it (custom_op.py)
+    reference  whether layers on it compute the reference: it lies on the CPU, for no architecture
     watchdog the record of a wait that exceeded its limit, in any kernel on this buffer (watchdog.py)
     """
 
@@ -59,6 +65,7 @@ class SymmetricBuffer:
     sym: torch.Tensor = field(repr=False)
     peers: torch.Tensor = field(repr=False)
     group: Any = field(default=None, repr=False)
+    reference: bool = False
     num_sms: int = 0
     halves: tuple[Any, Any] | None = field(default=None, repr=False)
     order: torch.Tensor = field(init=False, repr=False)
@@ -83,7 +90,7 @@ class SymmetricBuffer:
         arch    of the kernels that use the buffer; None for that of the GPU
         group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
                 where torch.distributed is not needed
-        device  where the buffer of one rank without a group lies
+        device  where the buffer of one rank without a group lies; on the CPU without `arch`, for layers that compute the reference
         region  the layout of other kernels than the fused one and its stages
 
         Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
@@ -91,9 +98,10 @@ class SymmetricBuffer:
         """
         if group is None and problem.num_ranks == 1:
             place = require_usable("cuda" if device is None else device)
-            size = (region or symmetric_buffer(problem, arch or device_arch(place))).size
+            reference = arch is None and place.type == "cpu"
+            size = (region or symmetric_buffer(problem, arch or (arch_of_recipe(problem) if reference else device_arch(place)))).size
             sym = torch.zeros(size, dtype=torch.uint8, device=place)
-            return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
+            return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device), reference=reference)
         import torch.distributed as dist
 
         if group is None and not (dist.is_available() and dist.is_initialized()):
@@ -160,7 +168,8 @@ class SymmetricBuffer:
 
     def close(self, *, alone: bool = False) -> None:
         """Frees the buffer when all ranks have finished with it; all ranks call this together, or, when some are lost, each `alone`."""
-        torch.cuda.synchronize()
+        if self.sym.is_cuda:
+            torch.cuda.synchronize()
         if self.group is not None and not alone:
             import torch.distributed as dist
 

@@ -1,0 +1,61 @@
+"""A layer of one rank on CPU tensors: the bits of the reference, call by call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megamoe_dsl import MegaMoE, Problem, ProblemError, random_inputs, random_weights
+from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.reference import LayerInputs, mega_moe_stages
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8", biases=True, activation="swigluoai")
+
+
+def layer_of(problem: Problem, seed: int = 0) -> MegaMoE:
+    return MegaMoE(problem, random_weights(problem, 0, seed), symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4", "mxf4xmxf4"])
+def test_y_is_the_reference_s(recipe: str) -> None:
+    problem = replace(PROBLEM, recipe=recipe)
+    given, layer = random_inputs(problem, 0, 7, 1), layer_of(problem)
+    inputs = LayerInputs(problem, [given.x], [given.x_sf], [given.topk_idx], [given.topk_weights], [random_weights(problem, 0, 0)])
+    accumulate = torch.float64 if problem.formats.scales_in_mma else "hopper"
+    expected = mega_moe_stages(inputs, accumulate).y[0]
+    found = layer(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf)
+    assert torch.equal(found, expected) and found.any()
+    assert layer.stats.sum() == (given.topk_idx >= 0).sum()
+    layer.synchronize()
+
+
+def test_calls_in_a_row_differ_in_one_thing() -> None:
+    """BF16 tokens, what masks a slot, padded rows, out, other weights, and torch.compile."""
+    layer = layer_of(PROBLEM)
+    x, idx, weights = torch.randn(5, 256).bfloat16(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
+    first = layer(x, idx, weights)
+    q, sf = quantize_e4m3_f32(x.float())
+    assert torch.equal(layer(q, idx, weights, x_sf=sf), first) and torch.equal(layer(x, idx.int(), weights), first)
+    idx[2] = torch.tensor([-1, 9])
+    masked = layer(x, idx, weights)
+    assert not masked[2].any() and torch.equal(masked[3:], first[3:]) and first[2].any()
+    padded = layer(x, idx, weights, padded_tokens=8)
+    assert torch.equal(padded[:5], masked) and not padded[5:].any()
+    out = torch.ones_like(masked)
+    assert layer(x, idx, weights, out=out) is out and torch.equal(out, masked)
+    assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x, idx, weights), masked)
+    layer.load_weights(random_weights(PROBLEM, 0, 1))
+    assert not torch.equal(layer(x, idx, weights), masked)
+    assert torch.equal(layer(x, idx, weights), layer_of(PROBLEM, 1)(x, idx, weights))
+    layer.symmetric.close()
+
+
+def test_what_it_has_not_is_refused() -> None:
+    symmetric = SymmetricBuffer.allocate(replace(PROBLEM, num_experts=5, topk=3), device="cpu")
+    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 on the CPU"):
+        MegaMoE(PROBLEM, symmetric=symmetric, shared_experts=1)
+    with pytest.raises(ProblemError, match=r"x\.dtype = torch.float32: must be torch.bfloat16"):
+        layer_of(PROBLEM)(torch.zeros(1, 256), torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2))
