@@ -55,8 +55,16 @@ def test_the_wheel_is_the_record() -> None:
     assert Sources(WHEEL.sources).signature(f"{MOE}.routed_experts.RoutedExperts.gone") is None
 
 
-def new_experts(problem: Problem, activation: str = "silu") -> Any:
-    """vLLM's layer of a checkpoint's experts, with vLLM's quantization config."""
+CONFIGS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fp8": (f"{QUANTIZATION}.fp8", "Fp8Config", {"is_checkpoint_fp8_serialized": True, "weight_block_size": [128, 128]}),
+    "mxfp4": (f"{QUANTIZATION}.mxfp4", "Mxfp4Config", {}),
+    "deepseek_v4_fp8": ("vllm.models.deepseek_v4.quant_config", "DeepseekV4FP8Config", {"is_checkpoint_fp8_serialized": True}),
+}
+"""Module, class and arguments of vLLM's quantization configurations."""
+
+
+def new_experts(problem: Problem, checkpoint: str, activation: str = "silu") -> Any:
+    """vLLM's layer of a checkpoint's experts, with vLLM's quantization configuration."""
     config, parallel = import_module(f"{MOE}.config"), import_module(f"{MOE}.config").FusedMoEParallelConfig.make_no_parallel()
     moe = config.FusedMoEConfig(
         num_experts=problem.num_experts,
@@ -85,10 +93,8 @@ def new_experts(problem: Problem, activation: str = "silu") -> Any:
         num_fused_shared_experts=0,
         rocm_aiter_enabled=False,
     )
-    if problem.recipe == "fp8xfp8":
-        quantization = import_module(f"{QUANTIZATION}.fp8").Fp8Config(is_checkpoint_fp8_serialized=True, weight_block_size=[128, 128])
-    else:
-        quantization = import_module(f"{QUANTIZATION}.mxfp4").Mxfp4Config()
+    module, name, options = CONFIGS[checkpoint]
+    quantization = getattr(import_module(module), name)(**options)
     layer = import_module(f"{MOE}.routed_experts").RoutedExperts
     return layer("model.layers.0.mlp.experts", torch.bfloat16, moe, quantization, expert_map_manager=manager)
 
@@ -105,12 +111,12 @@ def load(experts: Any, weights: ExpertWeights) -> None:
     experts.quant_method.process_weights_after_loading(experts)
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
-def test_a_layer_of_vllm_computes_with_it(recipe: str) -> None:
+@pytest.mark.parametrize("checkpoint", CONFIGS)
+def test_a_layer_of_vllm_computes_with_it(checkpoint: str) -> None:
     """A load, an idle step, a move of experts, a weight update: the bits of `MegaMoE`."""
-    problem = Problem(**{**vars(PROBLEM), "recipe": recipe})
+    problem = Problem(**{**vars(PROBLEM), "recipe": "fp8xfp8" if checkpoint == "fp8" else "fp8xmxfp4"})
     weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
-    experts = new_experts(problem)
+    experts = new_experts(problem, checkpoint)
     assert type(experts) is vllm.experts_type() and type(experts.quant_method) is vllm.method_type()
     load(experts, weights[0])
     moe = vllm_layer.LAYERS[experts]
@@ -137,12 +143,13 @@ def rebalance(weights: list[torch.Tensor], before: list[int], after: list[int]) 
     execute.move_from_buffer(weights, buffers, moved, np.array(after), 0)
 
 
-def test_vllm_does_not_add_up_results_of_ranks() -> None:
+def test_vllm_neither_gathers_tokens_nor_adds_results_up() -> None:
     runner: Any = import_module(f"{MOE}.runner.moe_runner").MoERunner
-    layer = SimpleNamespace(_quant_method=new_experts(PROBLEM).quant_method)
-    assert runner._fused_output_is_reduced.fget(layer)
+    parallel = SimpleNamespace(dp_size=2, is_sequence_parallel=False)
+    layer = SimpleNamespace(_quant_method=new_experts(PROBLEM, "fp8").quant_method, moe_config=parallel)
+    assert runner._fused_output_is_reduced.fget(layer) and not runner.do_naive_dispatch_combine.fget(layer)
 
 
 def test_vllm_computes_what_no_kernel_takes() -> None:
-    method = new_experts(Problem(**{**vars(PROBLEM), "activation_clamp": None}), "gelu").quant_method
+    method = new_experts(Problem(**{**vars(PROBLEM), "activation_clamp": None}), "fp8", "gelu").quant_method
     assert type(method).__name__ == "Fp8MoEMethod"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from engine_mutants import ENGINES
 from mutant import Mutant
 
 CALLS = "tests/compat/test_deep_gemm.py"
@@ -367,4 +368,4 @@ CALLED = (
         (f"{CALLS}::test_bad_buffers",),
     ),
 )
-MUTANTS = ORDERS + CALLED
+MUTANTS = ORDERS + CALLED + ENGINES
