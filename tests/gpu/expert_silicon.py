@@ -15,8 +15,9 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.family import TopExpertsKernel
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import kernel_of
-from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.gemm_tensors import OUTPUT_DTYPES
 from megamoe_dsl.target import Target
 from prepared_record import read_record, write_record
 
@@ -51,8 +52,10 @@ class ExpertCheck:
 
         x, logits = draw(self.tokens, layer.hidden).bfloat16(), draw(self.tokens, layer.num_experts)
         shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
-        w1, w2 = (quantize_weight_e4m3(draw(layer.num_experts, *one)) for one in shapes)
-        return x, logits, ExpertWeightsFp8(*w1, *w2)
+        drawn = [draw(layer.num_experts, *one) for one in shapes]
+        w1, w2 = (quantize_weight_e4m3(one) if layer.formats.scaled else (one.bfloat16(), no_scales(one)) for one in drawn)
+        biases = [draw(layer.num_experts, rows).to(OUTPUT_DTYPES[layer.biases]) for rows, _ in shapes if layer.biases]
+        return x, logits, ExpertWeightsFp8(*w1, *w2, *biases)
 
     def configs(self, target: Target) -> list[Any]:
         """Of the choice of experts and of the four launches."""
@@ -65,6 +68,8 @@ CHECKS = (
     ExpertCheck("layer-many-experts", ExpertLayer(256, 128, 512, 10, gate_up="up_first"), 40),
     ExpertCheck("layer-wide", ExpertLayer(384, 256, 2, 1, gate_up="interleaved", activation="swigluoai"), 300),
     ExpertCheck("layer-groups", ExpertLayer(256, 128, 64, 4), 70, SIGMOID),
+    ExpertCheck("layer-gpt-oss", ExpertLayer(160, 96, 4, 2, "interleaved", "swigluoai", "bf16xbf16", biases="bf16"), 9),
+    ExpertCheck("layer-gpt-oss-tall", ExpertLayer(96, 160, 2, 1, "interleaved", "swigluoai", "bf16xbf16", biases="f32"), 200),
 )
 
 
@@ -94,9 +99,10 @@ def prepare_check(folder: Path, target: Target, check: ExpertCheck) -> str:
 def results(call: ExpertCall) -> dict[str, torch.Tensor]:
     """What every launch made; of rows those that are somebody's."""
     rows = int(call.ends[-1])
-    assert call.fc1.d_sf is not None
     made = {name: getattr(call, name) for name in BETWEEN}
-    of_rows = {"sources": call.sources, "h": call.fc1.d, "h_sf": call.fc1.d_sf, "rows": call.fc2.d}
+    of_rows = {"sources": call.sources, "h": call.fc1.d, "rows": call.fc2.d}
+    if call.fc1.d_sf is not None:
+        of_rows["h_sf"] = call.fc1.d_sf
     return {
         "topk_idx": call.topk_idx,
         "topk_weights": call.topk_weights,
@@ -130,9 +136,10 @@ def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int
         return call
 
     call, own = result(expected["topk_weights"].cuda()), result(topk_weights)
-    layouts = {"gate_up": check.layer.gate_up, "activation": check.layer.activation}
+    biases = {"w1_bias": here.w1_bias, "w2_bias": here.w2_bias}
+    layouts = {"gate_up": check.layer.gate_up, "activation": check.layer.activation, **biases}
     chosen: dict[str, Any] = {"router_logits": logits.cuda(), "topk": check.layer.topk, "weight_scale": scale, **router, **layouts}
-    y = moe(call.x, *vars(here).values(), **chosen)
+    y = moe(call.x, here.w1, here.w1_sf, here.w2, here.w2_sf, **chosen)
     far = ~torch.isclose(topk_weights.cpu(), expected["topk_weights"], rtol=WEIGHTS_TOLERANCE, atol=0)
     others = {name: other_bytes(tensor.cpu(), expected[name]) for name, tensor in results(call).items()}
     return {**others, "weights too far": int(far.sum()), "moe": other_bytes(y.cpu(), own.y.cpu())}
