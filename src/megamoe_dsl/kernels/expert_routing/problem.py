@@ -8,11 +8,12 @@ from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
 from ...recipe import RECIPES, Recipe
 
-SOFTMAX, SIGMOID = "softmax", "sigmoid"
-SCORES = (SOFTMAX, SIGMOID)
+SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
+SCORES = (SOFTMAX, SIGMOID, SQRT_SOFTPLUS)
 F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
+MOST_REPLICAS = 64
 
 MOST_SLOTS = 1 << 27
 """Of all tokens together: rows are counted in 32 bits, with room."""
@@ -57,12 +58,15 @@ class RoutingProblem:
 class TopExpertsProblem:
     """The `topk` of `num_experts` experts, at most 1024, with the highest scores, and what their results are weighted with.
 
-    scores      softmax: over the logits of those that are chosen (Qwen3, gpt-oss); sigmoid: of each, divided by their sum (DeepSeek-V3)
+    scores      softmax: over the logits of those that are chosen (Qwen3, gpt-oss); sigmoid (DeepSeek-V3) or sqrtsoftplus, the root of
+                log(1 + exp(logit)) (DeepSeek-V4): of each, divided by their sum
     logits      f32 or bf16
-    biased      whether a bias for each expert is added to the sigmoid that experts are chosen by, though not to what weights come from
+    biased      whether a bias for each expert is added to the score that experts are chosen by, though not to what weights come from
     groups      experts are that many groups; more than 1: of whole 32 experts
     topk_groups of these, by the sum of the two highest scores in each, experts are chosen
     scale       that weights are multiplied with
+    hashed      a table names the experts of each token, by the token's id (DeepSeek-V4); logits make weights alone
+    replicas    of an expert at most, whose places a second table names; 0: experts keep their numbers
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -75,6 +79,8 @@ class TopExpertsProblem:
     groups: int = 1
     topk_groups: int = 1
     scale: float = 1.0
+    hashed: bool = False
+    replicas: int = 0
 
     def __post_init__(self) -> None:
         most = {"num_experts": MOST_GROUPS, "topk": MAX_TOPK, "groups": MOST_GROUPS // EXPERTS_PER_LANE_STEP}
@@ -83,12 +89,15 @@ class TopExpertsProblem:
         allowed = f"between 1 and groups = {self.groups}"
         object.__setattr__(self, "topk_groups", integer_between("topk_groups", self.topk_groups, 1, self.groups, allowed))
         object.__setattr__(self, "scale", float(self.scale))
+        integer_between("replicas", self.replicas, 0, MOST_REPLICAS, f"between 0 and {MOST_REPLICAS}")
         if self.scores not in SCORES:
             raise ProblemError("scores", self.scores, "one of " + ", ".join(SCORES))
         if self.logits not in LOGITS:
             raise ProblemError("logits", self.logits, "one of " + ", ".join(LOGITS))
-        if self.biased and self.scores != SIGMOID:
-            raise ProblemError("biased", self.biased, f"False without scores = {SIGMOID}")
+        if self.biased and self.scores == SOFTMAX:
+            raise ProblemError("biased", self.biased, f"False with scores = {SOFTMAX}")
+        if self.hashed and (self.biased or self.groups > 1):
+            raise ProblemError("hashed", self.hashed, "False with a bias or groups, by which experts would be chosen")
         if self.groups > 1 and self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups):
             raise ProblemError("num_experts", self.num_experts, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
         room = self.num_experts // self.groups * self.topk_groups
