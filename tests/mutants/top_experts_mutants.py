@@ -25,8 +25,8 @@ MUTANTS = (
         "a lane past the slots has a share",
         "off by one",
         "choose_experts",
-        "lane < problem.topk",
-        "lane <= problem.topk",
+        "logit, there = logit_of(config, args, token, mine), lane < problem.topk",
+        "logit, there = logit_of(config, args, token, mine), lane <= problem.topk",
     ),
     mutant("a series has a term less", "wrong number", "ATANH_TERMS", "range(8)", "range(1, 8)"),
     mutant(

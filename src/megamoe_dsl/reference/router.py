@@ -99,7 +99,7 @@ SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def logits_of(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Of chosen experts, [tokens, topk]; -infinity where a slot is masked."""
+    """The logits of chosen experts, [tokens, topk]; -infinity where a slot is masked."""
     return logits.gather(1, chosen.clamp(min=0)).masked_fill(chosen < 0, -torch.inf)
 
 

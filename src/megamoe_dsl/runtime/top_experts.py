@@ -106,7 +106,7 @@ class TopExpertsPlan:
 
 
 def address_of(tensor: torch.Tensor | None) -> int:
-    """0 without a tensor."""
+    """Where a tensor lies; 0 without one."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

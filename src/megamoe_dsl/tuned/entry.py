@@ -160,7 +160,38 @@ class GemmEntry(Measured):
         return self.rows / self.num_groups
 
 
-AnyEntry = Entry | EpEntry | GemmEntry
+class LaunchShare(NamedTuple):
+    """A layer all of whose experts are on one GPU, apart from its tokens."""
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class LaunchEntry(Measured):
+    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name."""
+
+    SUFFIX = "-launches"
+    SHARE = LaunchShare
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    tokens: int
+    us: Mapping[str, float]
+    recipe: str = FP8
+
+    @property
+    def expected(self) -> float:
+        """Tokens of an expert."""
+        return self.tokens * self.topk / self.num_experts
+
+
+AnyEntry = Entry | EpEntry | GemmEntry | LaunchEntry
 
 
 def key_of(entry: AnyEntry) -> tuple[Any, float]:

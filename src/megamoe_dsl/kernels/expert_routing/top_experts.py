@@ -156,7 +156,7 @@ def place_of(config: TopExpertsConfig, args: PlacedExpertsArguments, token: Any,
 
 
 def highest_logit(there: Any, logit: Any) -> Float32:
-    """Of the lanes that have a slot."""
+    """The highest logit among the lanes that have a slot."""
     return score_of_word(warp_max_u32(cutlass.select_(there, word_of(logit), Uint32(NONE))))
 
 
