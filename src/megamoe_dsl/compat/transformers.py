@@ -22,11 +22,13 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ..kernels.expert_layer import ExpertLayer
 from ..problem import ProblemError
+from ..quant import ExpertWeights, no_scales
 from ..runtime.experts import moe
+from ..runtime.moe_layer import MoE
 from ..runtime.recognized_activation import Gate
 from .prepared_experts import KNOWN, Experts, is_transposed, lies_by_rows, prepare, prepare_layer
 
-__all__ = ["NAME", "experts_forward", "fp8_experts_forward", "prepare"]
+__all__ = ["NAME", "experts_forward", "fp8_experts_forward", "layer_of", "prepare"]
 NAME = "megamoe"
 """What `experts_implementation` is set to."""
 FALLBACK = "grouped_mm"
@@ -55,6 +57,26 @@ def fp8_experts_forward(self: Experts, hidden_states: torch.Tensor, top_k_index:
         return fall_back(ALL_FP8_EXPERTS_FUNCTIONS, self, reason, hidden_states, top_k_index, top_k_weights)
     weights = self.gate_up_proj, self.gate_up_proj_scale_inv, self.down_proj, self.down_proj_scale_inv
     return moe(hidden_states, *weights, top_k_index, as_taken(top_k_weights), **activation_of(self))
+
+
+def layer_of(experts: Experts, topk: int, max_tokens: int, **others: Any) -> MoE:
+    """A `MoE` with the weights and the activation of a layer of transformers; `others` as of `MoE.of`.
+
+    Weights are used as they lie, but those whose gate and up alternate or that are transposed, which are copied.  Raises `ProblemError` for
+    an activation that our kernels do not have."""
+    prepare_layer(experts)
+    gate = gate_of(experts)
+    if gate is None:
+        raise ProblemError("experts._apply_gate", type(experts).__name__, "an activation of the table")
+    w1, w2 = ((one.transpose(1, 2) if is_transposed(experts) else one).detach() for one in (experts.gate_up_proj, experts.down_proj))
+    biases = [getattr(experts, f"{name}_bias", None) for name in ("gate_up_proj", "down_proj")]
+    if not getattr(experts, "is_concatenated", True):
+        w1, biases[0] = (None if one is None else torch.cat([one[:, ::2], one[:, 1::2]], dim=1) for one in (w1, biases[0]))
+    scales = [getattr(experts, f"{name}_scale_inv", None) for name in ("gate_up_proj", "down_proj")]
+    w1_sf, w2_sf = (no_scales(one) if sf is None else sf.detach() for one, sf in zip((w1, w2), scales, strict=True))
+    weights = ExpertWeights(w1, w1_sf, w2, w2_sf, *(None if one is None else one.detach() for one in biases))
+    fields = {"activation": gate[0], "activation_clamp": gate[1]}
+    return MoE.of(weights, topk, max_tokens, fields=fields, **others)
 
 
 def as_taken(top_k_weights: torch.Tensor) -> torch.Tensor:

@@ -135,12 +135,13 @@ class GatedRows(torch.nn.Module):
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> DomainLayer:
     """One rank's layer of all experts of a domain."""
-    if weights is None:
-        raise ProblemError("weights", None, "given on the CPU")
-    check_weights(problem, weights)
     alone = replace(problem, num_ranks=1)
-    every = weights if problem.num_ranks == 1 else gathered(weights, group, problem.num_ranks)
-    if launch == MOE or (launch is None and not problem.formats.scaled):
+    if weights is None and problem.num_ranks > 1:
+        raise ProblemError("weights", None, "given for several ranks on the CPU")
+    if weights is not None:
+        check_weights(problem, weights)
+    every = weights if weights is None or problem.num_ranks == 1 else gathered(weights, group, problem.num_ranks)
+    if every is not None and (launch == MOE or not problem.formats.scaled):
         return DomainLayer(MoeLaunches(alone, every))
     layer = MegaMoE(alone, every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
     return DomainLayer(layer, True, True)

@@ -10,17 +10,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
+from ..arch import SM90
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights
 from .domain import domain_layer
 from .nodes.layer import NodeLayer
-from .nodes.rails import rails_of
+from .nodes.rails import Traffic, rails_of
+from .symmetric_memory import device_arch
 from .top_experts import router_logits_of, top_experts
 
 
@@ -60,6 +62,8 @@ class MoE(torch.nn.Module):
     chunks       parts of a call's tokens on several nodes: the network moves one while another is computed
     options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms` or `watchdog_ns` of `MegaMoE`
 
+    `traffic` counts what this rank sent to other nodes; None within one domain.
+
     Raises `ProblemError`, which names the argument.
     """
 
@@ -80,6 +84,7 @@ class MoE(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.problem, self.router, self.rank = problem, router, 0
+        self.traffic: Traffic | None = None
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         ranks = 1
@@ -97,7 +102,25 @@ class MoE(torch.nn.Module):
         if ranks == problem.num_ranks:
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
-            self.experts = NodeLayer(problem, weights, rails_of(group, ranks, place), chunks, place, **others)
+            rails = rails_of(group, ranks, place)
+            self.experts, self.traffic = NodeLayer(problem, weights, rails, chunks, place, **others), rails.traffic
+
+    @classmethod
+    def of(
+        cls,
+        weights: ExpertWeights,
+        topk: int,
+        max_tokens: int,
+        *,
+        group: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> Self:
+        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are others of its `Problem`."""
+        ranks = 1 if group is None else group.size()
+        shape = {**shape_of(weights), "num_experts": len(weights.fc1) * ranks, "num_ranks": ranks}
+        problem = Problem(**{**shape, "topk": topk, "max_tokens_per_rank": max_tokens, **(fields or {})})
+        return cls(problem, weights, group=group, **others)
 
     @property
     def device(self) -> torch.device:
@@ -149,9 +172,11 @@ def ranks_of_a_domain(group: Any) -> int:
 
 
 def shape_of(weights: ExpertWeights) -> dict[str, Any]:
-    """Fields of a `Problem` that a rank's weights say: hidden, intermediate, and a recipe by their dtypes."""
+    """Fields of a `Problem` that a rank's weights say: sizes, biases, and by their dtypes a recipe; of E2M1 that of the GPU, fp8xmxfp4 on
+    SM90."""
     packed = weights.fc1.dtype == torch.uint8
-    by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xfp4"}
+    hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
+    by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}
     return {
         "hidden": weights.fc1.shape[2] * (2 if packed else 1),
         "intermediate": weights.fc1.shape[1] // 2,
