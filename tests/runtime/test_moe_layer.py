@@ -10,7 +10,7 @@ import torch
 
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.runtime.domain import choose_launch, domain_layer
+from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
 PROBLEM = Problem(256, 128, 8, 2, max_tokens_per_rank=16, recipe="fp8xfp8")

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from forked import forked_process
 from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, random_weights
 from megamoe_dsl.reference import travel
-from megamoe_dsl.runtime.nodes.rails import row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import row_bytes, split_rows
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
 ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")

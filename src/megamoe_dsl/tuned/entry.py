@@ -26,9 +26,15 @@ def is_choice(value: object) -> bool:
     return all(one is not None and 0 <= one <= MOST for one in numbers)
 
 
+def is_positive(value: object) -> bool:
+    """Whether it is a number above zero, and finite."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < inf
+
+
 ALLOWED = {
     "int": (is_count, "an integer from 1 to 2^31"),
-    "float": (lambda value: isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < inf, "a positive number"),
+    "float": (is_positive, "a positive number"),
+    "Mapping[str, float]": (lambda one: isinstance(one, Mapping) and all(map(is_positive, one.values())), "an object of positive numbers"),
     "str": (lambda value: isinstance(value, str), "a text"),
     "Mapping[str, int]": (is_choice, "an object of integers from 0 to 2^31"),
 }
