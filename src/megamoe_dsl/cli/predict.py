@@ -58,8 +58,7 @@ def predict(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what limits each point.", rich_help_panel=OUTPUT)] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the launch for Perfetto.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT),
+        Path | None, typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
 ) -> None:

@@ -28,14 +28,4 @@ PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
 """Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises
 `ConfigError` where an architecture has nothing of the kind."""
 
-__all__ = [
-    "PICTURES",
-    "Bar",
-    "BarChart",
-    "Lane",
-    "Picture",
-    "TraceFileError",
-    "draw_trace",
-    "render",
-    "to_svg",
-]
+__all__ = ["PICTURES", "Bar", "BarChart", "Lane", "Picture", "TraceFileError", "draw_trace", "render", "to_svg"]

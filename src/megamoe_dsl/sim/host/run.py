@@ -82,14 +82,7 @@ def run(
     arrays += [(f"buffers[{place}]", 0, value) for place, value in enumerate(buffers)]
     memory = visible_memory(arrays, outputs)
     simulator = Simulator(
-        None,
-        memory,
-        seed,
-        races,
-        max_delay,
-        resident=resident,
-        assumptions=assumptions,
-        most_instructions=most_instructions,
+        None, memory, seed, races, max_delay, resident=resident, assumptions=assumptions, most_instructions=most_instructions
     )
     return simulator.run(launches)
 
