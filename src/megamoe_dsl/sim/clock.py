@@ -12,10 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, ROWS
-from .quick_check import quick_check
-
-_QUICK = quick_check()
+from .access_record import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, QUICK, ROWS
 
 
 class Clock:
@@ -62,7 +59,7 @@ class Clock:
 
     def raise_to(self, rows: Sequence[int], known: list[tuple[NDArray[np.int64], int]]) -> None:
         """Let rows know these agents up to a time at least, each their own."""
-        _QUICK.raise_to(self.own(), rows, known)
+        QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""

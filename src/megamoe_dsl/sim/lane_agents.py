@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK
+from .access_record import AGENT_MASK, FULL, lanes_of, members
 from .errors import SimError
 from .geometry import Geometry
-from .lane_codes import FULL, lanes_of, members
 
 MAX_AGENTS = (AGENT_MASK + 1) // 2
 """Warps and engines; as many numbers are left for lanes that act alone."""

@@ -25,10 +25,29 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, CLOCK_SHIFT, EVERY, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS
+from .access_record import (
+    AGENT_MASK,
+    ALIKE,
+    ASYNC_GLOBAL,
+    ASYNC_SHARED,
+    CLOCK_SHIFT,
+    CODE_MASK,
+    CODE_SHIFT,
+    EVERY,
+    FULL,
+    HAPPENED,
+    LAST,
+    LINE_MASK,
+    LINE_SHIFT,
+    READS,
+    ROWS,
+    SEVERAL,
+    alike,
+    bits_of,
+    codes_of,
+)
 from .clock import Clock
 from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS
 from .strand import Said, Strand

@@ -1,7 +1,7 @@
-"""A segment as a program that C interprets (`lane_program.c`): the same values as its Python source gives, sooner.
+"""A segment as a program that C interprets (`lane_program.c`): its operations, one after the other.
 
 What expressions are made of, sums, shifts, comparisons and the like, are elementary operations there. All else is external: a function
-of Python, which gets the operands of equal operations one after the other, as in the source.
+of Python, which gets the operands of equal operations one after the other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RESULT_TYPES: dict[str, Any] = {"BF16": np.float32, "BF16X2": np.uint32, "NARRO
 _MASK, _RESULT = -1, -2
 _EXTERNAL = -1
 
-_in_c = compiled("lane_program", OPERATIONS)
+_C = compiled("lane_program", OPERATIONS)
 
 Value = tuple[int, Any]
 """A place and the numpy type in which it is read."""
@@ -208,10 +208,8 @@ class _Writer:
         return eval(f"lambda w{gaps}: {ast.unparse(tree)}", self.names), True
 
 
-def lane_program(segment: Segment, masked: bool) -> Callable[..., None] | None:
-    """What does a segment, called with a warp, its registers and, where `masked`, a mask. None where C cannot be compiled."""
-    if _in_c is None:
-        return None
+def lane_program(segment: Segment, masked: bool) -> Callable[..., None]:
+    """What does a segment, called with a warp, its registers and, where `masked`, a mask."""
     writer, kept = _Writer(segment), segment.kept(masked)
     used, groups = {name for one in kept for name in one[1:] if name is not None}, list[Group]()
     for group in reversed(list(segment.groups())):  # backwards: what is used later on is then known
@@ -228,4 +226,4 @@ def lane_program(segment: Segment, masked: bool) -> Callable[..., None] | None:
             value = writer.emit("WHERE", dtype, [mask, value, writer.value(before)], dtype)
         outputs.append((i, value[0], np.dtype(dtype).num))
     code = np.array(writer.code, np.int32).tobytes()
-    return _in_c.program(tuple(writer.places), code, tuple(writer.externals), tuple(outputs))  # type: ignore[no-any-return]
+    return _C.program(tuple(writer.places), code, tuple(writer.externals), tuple(outputs))  # type: ignore[no-any-return]

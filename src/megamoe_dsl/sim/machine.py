@@ -10,12 +10,12 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
+from .access_record import FULL
 from .assumptions import Assumptions
 from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError
 from .geometry import Dim3
 from .interfaces import Action, Origin, WorldLike
-from .lane_codes import FULL
 from .launch import Launch
 from .memory import GlobalMemory
 from .race import Race

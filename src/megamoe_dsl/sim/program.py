@@ -168,11 +168,7 @@ class Program:
 
     def _segment(self, segment: Segment, masked: bool) -> list[str]:
         """Source that does a segment."""
-        if not segment.kept(masked):
-            return []
-        if (program := lane_program(segment, masked)) is None:
-            return segment.source(masked)
-        return [f" {self.binder.name(program)}(w, R{', m' if masked else ''})"]
+        return [f" {self.binder.name(lane_program(segment, masked))}(w, R{', m' if masked else ''})"] if segment.kept(masked) else []
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
@@ -185,11 +181,9 @@ class Program:
             else:
                 out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
-        if len(out) == 1 and (program := lane_program(segment, masked)) is not None:
-            return program
+        if len(out) == 1:
+            return lane_program(segment, masked)
         out += self._segment(segment, masked)
-        if len(out) == 1:  # nothing that anybody reads
-            out.append(" pass")
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]

@@ -15,15 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS, unordered
+from .access_record import (
+    AGENT_MASK,
+    ALIKE,
+    ASYNC_BIT,
+    CLOCK_SHIFT,
+    CODE_SHIFT,
+    HAPPENED,
+    LAST,
+    LINE_MASK,
+    LINE_SHIFT,
+    QUICK,
+    READS,
+    ROWS,
+    code_of,
+    unordered,
+)
 from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
 from .clock import Clock
 from .lane_agents import LaneAgents, check_agents
-from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
-from .quick_check import QuickCheck, quick_check
 from .report import Finding, KernelNames
 from .shadow import Places, Shadow
 from .sync import Place, SyncPoint, in_scope
@@ -45,7 +58,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
-    quick: QuickCheck = field(default_factory=quick_check)
+    quick: Any = QUICK
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes

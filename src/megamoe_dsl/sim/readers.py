@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, Records, unordered
-from .quick_check import quick_check
+from .access_record import AGENT_MASK, QUICK, Records, unordered
 
 PAGE_SHIFT = 10
 PAGE = 1 << PAGE_SHIFT
@@ -46,7 +45,6 @@ class Readers:
     def __init__(self, size: int) -> None:
         self.some: NDArray[np.bool_] = np.zeros(size, np.bool_)
         self._pages: dict[int, _Page] = {}
-        self._quick = quick_check()
 
     def grow(self, size: int) -> None:
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
@@ -57,10 +55,10 @@ class Readers:
         Clocks of one agent only grow, so its new record is the one that matters; of several lanes all do, and it stands for them.
         """
         agent = int(records[0]) & AGENT_MASK
-        for number in self._quick.pages(index, PAGE_SHIFT):
+        for number in QUICK.pages(index, PAGE_SHIFT):
             if (page := self._pages.get(number)) is None:
                 page = self._pages[number] = _Page()
-            self._quick.keep(self.some, page.of(agent), number << PAGE_SHIFT, index, records)
+            QUICK.keep(self.some, page.of(agent), number << PAGE_SHIFT, index, records)
 
     def unknown(self, index: NDArray[np.int64] | slice, known: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], Records]]:
         """(places in `index`, records) of the readers of `index` that a clock with these entries does not know of all of; forgets all

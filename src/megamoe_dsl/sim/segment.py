@@ -1,16 +1,8 @@
-"""Consecutive instructions of pure arithmetic as Python source.
+"""Consecutive instructions of pure arithmetic, as operations on the lanes of a warp.
 
 Every assignment gets a name of its own, so that only what a value is made of orders it, and registers are read once before and written
-once after. Equal operations that do not depend on each other, which unrolled loops have many of, are then one numpy operation over
-the lanes of all of them: values that are used like that again stay together. Inactive lanes are computed too, and not written.
-Registers that nothing outside their segment reads are not written either.
-
-For `add f3, f1, f2; add f5, f4, f2; mul f6, f3, f5` the source is, were two enough to be worth it,
-
-    r1 = R[1]; r4 = R[4]; r2 = R[2]
-    b0 = concatenate((r1, r4)) + concatenate((r2, r2)); v0, v1 = b0.reshape(2, -1)
-    v2 = v0 * v1
-    R[3] = v0; R[5] = v1; R[6] = v2
+once after. Equal operations that do not depend on each other, which unrolled loops have many of, are a group, which is done at once.
+Inactive lanes are computed too, and not written. Registers that nothing outside their segment reads are not written either.
 """
 
 from __future__ import annotations
@@ -86,7 +78,7 @@ def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, boo
 
 
 class Segment:
-    """Collects instructions with `add`; `source` is what they do, as far as it can be noticed."""
+    """Collects instructions with `add`; `groups` are their operations, `kept` what can be noticed of them."""
 
     def __init__(self, binder: Binder, live: Live) -> None:
         self.binder, self.live = binder, live
@@ -108,18 +100,6 @@ class Segment:
                     text = f"where(R[{binder.index[ins.predicate]}], {yes}, {no})"
                 results[i] = self._value(text, binder.storage[i])
         self._values |= results
-
-    def source(self, masked: bool) -> list[str]:
-        """Lines that read `R`, compute, and write `R`; `m` is the mask."""
-        kept = self.kept(masked)
-        used, lines = {name for one in kept for name in one[1:] if name is not None}, list[str]()
-        groups = list(self.groups())
-        joined = {tuple(one.name for one in group): f"b{k}" for k, group in enumerate(groups) if len(group) > 1}
-        for group in reversed(groups):  # backwards: what is used later on is then known
-            lines = self._lines(group, joined, used) + lines
-        out = [f" {name} = R[{i}]" for i, name in self._read.items() if name in used]
-        out += lines
-        return out + [f" R[{i}] = {name if before is None else f'where(m, {name}, {before})'}" for i, name, before in kept]
 
     def kept(self, masked: bool) -> list[tuple[int, str, str | None]]:
         """Registers to write, the names of their values, and of those before where inactive lanes keep them."""
@@ -170,26 +150,3 @@ class Segment:
                 yield group
             else:
                 yield from ([one] for one in group)
-
-    def _lines(self, group: Group, joined: dict[tuple[str, ...], str], used: set[str]) -> list[str]:
-        """The source of a group. `joined` names the results that are together, `used` what later lines use and, from now on, these."""
-        names = tuple(one.name for one in group)
-        whole, apart = joined.get(names), not used.isdisjoint(names)
-        if whole is None:
-            used.update(group[0].operands)
-            return [f" {names[0]} = {group[0].text(group[0].operands)}"] if apart else []
-        if not apart and whole not in used:
-            return []
-        columns = [self._together(column, joined, used) for column in zip(*(one.operands for one in group), strict=True)]
-        lines = [f" {whole} = {group[0].text(tuple(columns))}"]
-        return [*lines, f" {', '.join(names)} = {whole}.reshape({len(names)}, -1)"] if apart else lines
-
-    def _together(self, names: tuple[str, ...], joined: dict[tuple[str, ...], str], used: set[str]) -> str:
-        """The source of several values one after the other."""
-        if whole := joined.get(names):
-            used.add(whole)
-            return whole
-        if all(name in self.binder.names for name in names):
-            return self.binder.name(np.concatenate([self.binder.names[name] for name in names]))
-        used.update(names)
-        return f"concatenate(({', '.join(names)}))"

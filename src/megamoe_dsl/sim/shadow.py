@@ -9,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, Records
+from .access_record import AGENT_MASK, CODE_MASK, QUICK, Records
 from .chunks import CHUNK, Chunks
-from .lane_codes import CODE_MASK
 from .lanes import uniform
-from .quick_check import quick_check
 from .readers import PAGE, Readers
 
 BYTES_SHIFT = 10
@@ -43,7 +41,6 @@ class Shadow:
         self._indices: dict[object, Index] = {}  # those of accesses to pages as they are now
         self.write: Records = np.zeros(self._used, np.int64)
         self.read: Records = np.zeros(self._used, np.int64)
-        self._quick = quick_check()
         self.readers: Readers | None = None
         self.has_strong: NDArray[np.bool_] | None = None
         self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent and lanes, writes): record
@@ -65,7 +62,7 @@ class Shadow:
         Every access has as many records as every other, one after the other. Kernels go round in rings: most are looked up again.
         """
         if isinstance(start, np.ndarray):
-            if (located := self._quick.locate(start, size, self._first, self._shifts, BYTES_SHIFT)) is not None:
+            if (located := QUICK.locate(start, size, self._first, self._shifts, BYTES_SHIFT)) is not None:
                 return located
             key: object = start.tobytes(), size
         else:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import HAPPENED, READS
+from .access_record import CODE_SHIFT, FULL, HAPPENED, LAST, READS, members
 from .clock import Clock
 from .lane_agents import LaneAgents
-from .lane_codes import CODE_SHIFT, FULL, LAST, members
 
 
 class Strand:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from .access_record import SEVERAL
 from .accessor import Actor
 from .async_groups import Pipe
 from .clock import Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .interfaces import Action, Origin
-from .lane_codes import SEVERAL
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
 

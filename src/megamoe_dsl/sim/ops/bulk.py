@@ -11,11 +11,11 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from ..access_record import mask_of
 from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Clock
-from ..lane_codes import mask_of
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
 from ..tma_engine import (

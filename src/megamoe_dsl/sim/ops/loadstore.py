@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..lane_codes import mask_of
+from ..access_record import mask_of
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load

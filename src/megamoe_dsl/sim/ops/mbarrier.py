@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..lane_codes import mask_of
+from ..access_record import mask_of
 from ..lanes import uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
