@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from segment_source import source_of
 
-from megamoe_dsl.sim.lane_program import lane_program
 from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder
 from megamoe_dsl.sim.ops import Inline, build, load_families
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
 from megamoe_dsl.sim.program import Program
-from megamoe_dsl.sim.segment import Live, Segment
+from megamoe_dsl.sim.segment import Live, Segment, lane_program
 
 OPERATIONS = (
     "add.s32 R, R, R;", "add.s32 R, R, 7;", "add.s64 L, L, L;", "add.s64 L, L, 7;", "mul.wide.s32 L, R, R;", "shl.b32 R, R, 3;",

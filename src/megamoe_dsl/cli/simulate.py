@@ -184,8 +184,8 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
 def require_agents(config: KernelConfig) -> None:
     """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
     of its mbarriers, and the tensor pipe where it has tensor memory."""
+    from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
-    from ..sim.lane_agents import MAX_AGENTS, agents_needed
 
     ranks, kernel = config.problem.num_ranks, kernel_of(config)
     engines = config.num_sms * ranks * (bool(kernel.barriers(config)) + (kernel.tmem(config) is not None))

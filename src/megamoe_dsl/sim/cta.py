@@ -1,4 +1,4 @@
-"""Launches in their streams, clusters of thread blocks, thread blocks and their warps."""
+"""Launches in their streams, clusters of thread blocks, thread blocks, their warps, and fragments of warps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from .clock import Clock
-from .fragment import BLOCK, PARK, Fragment, Outcome
 from .geometry import Dim3, StreamedGeometry
 from .interfaces import WorldLike
 from .lane_order import LaneOrder
@@ -18,6 +17,41 @@ from .memory import SMEM_RESERVED, ByteStore, SharedMemory
 from .parser import ParsedKernel
 from .race import Race
 from .sync import BarrierState
+
+
+class Outcome:
+    """One of BLOCK, PARK, YIELD and EXIT."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
+PARK = Outcome("PARK")  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
+YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
+EXIT = Outcome("EXIT")  # these lanes leave the kernel
+
+
+ALL_LANES = b"\x01" * 32
+
+
+class Fragment:
+    """Lanes at one program counter; `mask` is None for all 32, `bits` are its bytes."""
+
+    __slots__ = ("bits", "mask", "parked", "pc", "polled", "why")
+
+    def __init__(self, pc: int, mask: Mask) -> None:
+        self.pc = pc
+        self.set(mask)
+        self.polled = self.parked = False
+        self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
+
+    def set(self, mask: Mask) -> None:
+        bits = ALL_LANES if mask is None else mask.tobytes()
+        self.mask, self.bits = (None, ALL_LANES) if bits == ALL_LANES else (mask, bits)
 
 
 class Executable(Protocol):

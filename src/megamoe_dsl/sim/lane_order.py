@@ -1,7 +1,7 @@
 """The lanes of a warp as agents of the race detector.
 
 A warp has one clock as long as its lanes learn everything together. Lanes that learn something on their own become a strand with a clock
-of its own, until a barrier brings them together. What the warp itself does is recorded with its lanes (`lane_codes`) and at its own
+of its own, until a barrier brings them together. What the warp itself does is recorded with its lanes (`access_record`) and at its own
 time; a clock's entry for the warp counts what *all* lanes have done, which a lane knows of the others from barriers only.
 
 What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model"):
@@ -46,11 +46,9 @@ from .access_record import (
     bits_of,
     codes_of,
 )
-from .clock import Clock
-from .lane_agents import LaneAgents
+from .clock import Clock, LaneAgents, Said, Strand
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS
-from .strand import Said, Strand
 from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
@@ -147,7 +145,7 @@ class LaneOrder:
     def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
         """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location).
 
-        `code`: a lane, or what several do with all of it (see `lane_codes`); None: each has its share of the locations, in turn.
+        `code`: a lane, or what several do with all of it (see `access_record`); None: each has its share of the locations, in turn.
         """
         self._told.clear()
         bits, line = self.lanes(), self.warp.line

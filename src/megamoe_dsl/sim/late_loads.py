@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cta import Warp
-from .fragment import YIELD, Outcome
+from .cta import YIELD, Outcome, Warp
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from .errors import SimError
-from .lane_program import lane_program
 from .lanes import Lanes, Mask
 from .late_loads import LateLoads
 from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
-from .segment import Live, Segment, live_registers
+from .segment import Live, Segment, lane_program, live_registers
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200

@@ -16,25 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import (
-    AGENT_MASK,
-    ALIKE,
-    ASYNC_BIT,
-    CLOCK_SHIFT,
-    CODE_SHIFT,
-    HAPPENED,
-    LAST,
-    LINE_MASK,
-    LINE_SHIFT,
-    QUICK,
-    READS,
-    ROWS,
-    code_of,
-    unordered,
-)
+    AGENT_MASK, ALIKE, ASYNC_BIT, CLOCK_SHIFT, CODE_SHIFT, HAPPENED, LAST, LINE_MASK, LINE_SHIFT, QUICK, READS, ROWS, code_of, unordered,
+)  # fmt: skip
 from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
-from .clock import Clock
-from .lane_agents import LaneAgents, check_agents
+from .clock import Clock, LaneAgents, check_agents
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding, KernelNames

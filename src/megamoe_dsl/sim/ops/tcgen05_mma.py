@@ -12,14 +12,13 @@ import numpy as np
 
 from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, IndexArray
+from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, copy_bytes, operand_bytes
 from ..formats import Float64Array
-from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor
 from ..memory import Bytes
-from ..smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
+from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import COLUMNS, granules
 from ..umma import (
+    RESULT_TYPES,
     decode_holders,
     decode_operand,
     decode_scales,
@@ -30,9 +29,8 @@ from ..umma import (
     scale_blocks,
     scale_rows,
 )
-from ..wgmma_fragment import RESULT_TYPES
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
-from .common import origin
+from .access import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address

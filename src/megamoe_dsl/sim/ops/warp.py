@@ -10,7 +10,7 @@ import numpy as np
 from ..lanes import ALONE, LANE, Lanes
 from ..operands import Reader
 from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, register
-from .common import line_of
+from .access import line_of
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF
