@@ -13,8 +13,7 @@ from rich.console import Console
 from ..options.option import options_of
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
-from .config_options import ConfigOptions
-from .options import takes
+from .options import ConfigOptions, takes
 from .output_file import require_writable_files, write_whole
 
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128

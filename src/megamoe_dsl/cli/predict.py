@@ -17,10 +17,9 @@ from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
-from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
-from .inspect import wide_console
-from .options import takes
+from .options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only, takes
 from .output_file import require_writable_files, write_whole
+from .tables import wide_console
 
 OUTPUT = "Output"
 

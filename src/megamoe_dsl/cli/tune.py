@@ -16,13 +16,9 @@ from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
-from .bench import FAILED
-from .bench_ep import tune_ep
-from .bench_gemm import tune_gemms
-from .inspect import wide_console
+from .bench import FAILED, HALVES, KernelOption, PointsOption, check_kernel, tune_ep, tune_gemms
 from .options import takes
-from .tables import ruled
-from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
+from .tables import ruled, wide_console
 
 if TYPE_CHECKING:
     from ..bench.host import Host

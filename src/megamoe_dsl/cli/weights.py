@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..problem import ProblemError
 from ..recipe import LAYER_RECIPES
-from .config_options import either
+from .options import either
 from .tables import ruled
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ the reads that happened before: a warp barrier passes on writes, but not another
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,19 @@ Records = NDArray[np.int64]
 def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
     """The record of an access of no lane in particular."""
     return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+
+
+class AccessFields(NamedTuple):
+    """What a record says: who, which lanes by their code, at which PTX line, when."""
+
+    agent: int
+    code: int
+    line: int
+    clock: int
+
+
+def unpack(record: int) -> AccessFields:
+    return AccessFields(record & AGENT_MASK, record >> CODE_SHIFT & LAST, record >> LINE_SHIFT & LINE_MASK, record >> CLOCK_SHIFT)
 
 
 def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import (
-    AGENT_MASK, ALIKE, ASYNC_BIT, CLOCK_SHIFT, CODE_SHIFT, HAPPENED, LAST, LINE_MASK, LINE_SHIFT, QUICK, READS, ROWS, code_of, unordered,
-)  # fmt: skip
+from .access_record import ALIKE, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
 from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
 from .clock import Clock, LaneAgents, check_agents
@@ -261,7 +259,7 @@ class Race:
     def _against_strong(self, kind: str, shadow: Shadow, index: Any, before_write: bool, rows: Rows, records: Any, actor: Accessor) -> None:
         for at, record, writes in shadow.strong_at(index, before_write):
             level = HAPPENED if writes else READS
-            if record >> CLOCK_SHIFT <= rows[level, record & AGENT_MASK]:
+            if (one := unpack(record)).clock <= rows[level, one.agent]:
                 continue
             mine = records if isinstance(records, int) else records[index == at]
             last = np.full(1 if isinstance(mine, int) else len(mine), record)
@@ -303,13 +301,12 @@ class Race:
 
     def _covered(self, last: Any, bad: Any, row: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Which of the accesses `bad` a clock row covers, lane by lane."""
-        out = (last >> CLOCK_SHIFT) <= row[last & AGENT_MASK]
-        left = bad & ~out
-        if left.any():
-            for record in set(last[left].tolist()):
-                lanes = self.lanes.get(record & AGENT_MASK)
-                if lanes is not None and lanes.groups and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
-                    out |= last == record
+        beyond = unordered(last, row)
+        out = np.ones(len(last), np.bool_) if beyond is None else ~beyond
+        for record in set(last[bad & ~out].tolist()):
+            agent, code, _, clock = unpack(record)
+            if (lanes := self.lanes.get(agent)) is not None and lanes.groups and lanes.known(row, code, clock):
+                out |= last == record
         return out
 
     # ---- flags
@@ -362,12 +359,12 @@ class Race:
         self._report_records(kind, shadow, location, int(last[at]), second, actor)
 
     def _report_records(self, kind: str, shadow: Shadow, location: int, first: int, second: int, actor: Accessor) -> None:
-        line = first >> LINE_SHIFT & LINE_MASK
-        self.report(kind, first & AGENT_MASK, shadow.place, shadow.where(location), line, actor, self._name(first), self._name(second))
+        agent, _, line, _ = unpack(first)
+        self.report(kind, agent, shadow.place, shadow.where(location), line, actor, self._name(first), self._name(second))
 
     def _name(self, record: int) -> str:
         """Who made an access: an agent, and which of its lanes if one did alone."""
-        agent, code = record & AGENT_MASK, record >> CODE_SHIFT & LAST
+        agent, code, _, _ = unpack(record)
         return f"{self.names[agent]} lane {code}" if agent in self.lanes and code < ALIKE else self.names[agent]
 
     def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:
