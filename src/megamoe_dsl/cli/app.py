@@ -10,7 +10,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..artifact.store import DSL, dsl_version
-from ..options.fuzz import FuzzOptions
+from ..options.points import FuzzOptions
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from .bench import bench

@@ -56,7 +56,7 @@ def check_kernel(kernel: str, points: str | None, given: RunOptions) -> None:
 
 
 if TYPE_CHECKING:
-    from ..bench.ep_run import EpRun
+    from ..bench.ep import EpRun
 
 
 def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = False) -> tuple[Path, bool]:
@@ -65,7 +65,7 @@ def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = Fa
 
     Raises `ProblemError`, and `HostError` where there are too few Hopper GPUs."""
     from ..artifact.store import dsl_version
-    from ..bench.ep_run import well
+    from ..bench.ep import well
     from ..bench.host import Host
 
     run = run_of(kernel, given, variants, trace)
@@ -81,9 +81,9 @@ def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = Fa
 def run_of(kernel: str, given: RunOptions, variants: bool, trace: bool = False) -> EpRun:
     """What the options ask for.  Raises `ProblemError`."""
     from ..artifact.cache import require_place
-    from ..bench.ep_run import EpRun
-    from ..bench.ep_tuning import CANDIDATES
-    from ..bench.points import points_of
+    from ..bench.ep import EpRun
+    from ..bench.point import points_of
+    from ..bench.tuning import CANDIDATES
 
     points = tuple(points_of(given, given.remote, least_tokens=1))
     require_place("out", given.out)
@@ -117,7 +117,8 @@ def enter_halves(files: list[Path], folder: Path) -> None:
     """What runs have found, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError`
     where a table cannot be written."""
     from ..artifact.cache import require_writable
-    from ..bench.ep_tuning import entered, read_run
+    from ..bench.tuning import enter_ep_run as entered
+    from ..bench.tuning import read_ep_run as read_run
 
     for file in files:
         before = Table.read(read_run(file)[0], folder, EpEntry)
@@ -177,7 +178,8 @@ def enter_gemms(files: list[Path], folder: Path) -> None:
     """Winners of runs, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError` where a
     table changes and cannot be written."""
     from ..artifact.cache import require_writable
-    from ..bench.gemm.tuning import enter_run, read_run
+    from ..bench.tuning import enter_gemm_run as enter_run
+    from ..bench.tuning import read_gemm_run as read_run
 
     for file in files:
         gpu, records = read_run(file)

@@ -54,7 +54,7 @@ def inspect(
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
     require_writable_files({"--ptx": ptx, "--sass": sass})
-    from ..inspect.saved import read_inspection
+    from ..inspect.inspection import read_inspection
 
     before = None if diff is None else read_inspection(diff)
     config = given.chosen

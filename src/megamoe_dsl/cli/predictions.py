@@ -11,8 +11,7 @@ from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
-from ..predict.limits import Gain
-from ..predict.prediction import BUSY, Prediction, prefers
+from ..predict.prediction import BUSY, Gain, Prediction, prefers
 from ..target import Target
 from .tables import ruled
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
-    from ..bench.verdict import Verdict
+    from ..bench.tuning import Verdict
     from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
@@ -51,7 +51,7 @@ def tune(
     with naming_options(TuneOptions):
         from ..artifact.cache import require_place
         from ..bench.host import Host
-        from ..bench.points import points_of
+        from ..bench.point import points_of
         from ..bench.results import Results, passed
         from ..bench.session import Session, run_session
         from ..kernels.registry import arch_of_recipe, find_kernel
@@ -132,7 +132,7 @@ def enter(runs: list[Results], folder: Path) -> None:
     Nothing is written before all are judged.  Raises `TableError`, and `ProblemError` where a table changes and cannot be written.
     """
     from ..artifact.cache import require_writable
-    from ..bench.verdict import tune as judge_all
+    from ..bench.tuning import tune as judge_all
 
     before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
     after, judged = dict(before), []

@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .chart import Bar, BarChart, CellGrid, Lane, Picture
-from .palette import style, terminal_color
+from .chart import Bar, BarChart, CellGrid, Lane, Picture, style, terminal_color
 
 NARROWEST, WIDEST = 16, 96  # characters of an axis
 EIGHTHS = "▁▂▃▄▅▆▇"

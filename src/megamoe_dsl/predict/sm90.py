@@ -12,11 +12,8 @@ from ..hardware.operand_tile import BLOCK_K
 from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, result_bytes, weights_kept
-from .machine import Machine
-from .server import Floats, Ints
-from .tile_table import TileTable
-from .tiles import Tiles, tiles_of
+from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept
+from .machine import Floats, Ints, Machine, TileTable
 
 ROWS = 128  # tokens that are the M of a wgmma
 HALF = 64

@@ -15,12 +15,10 @@ from ...kernels.registry import find_kernel
 from ...target import Target
 from ..host import Host, HostError
 from ..result_file import heading, result_path, write
-from .candidates import MOST, candidates, within_reach
-from .point import GemmPoint
+from .point import MOST, GemmPoint, candidates, within_reach
 
 if TYPE_CHECKING:
-    from .inputs import PointInputs
-    from .session import Others
+    from .session import Others, PointInputs
 
 
 @dataclass(frozen=True)
