@@ -61,11 +61,9 @@ class Variant:
 
     @property
     def dispatches(self) -> bool:
-        """Which of the two kernels it is."""
         return self.name.split()[0] == "dispatch"
 
     def config(self, problem: Problem, target: Target) -> EpConfig:
-        """The configuration of this variant for a problem without a clamp.  Raises `ConfigError`."""
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
         return kind.choose(problem, target, problem.max_tokens_per_rank, **self.fields)
 
@@ -259,11 +257,9 @@ class EpRun:
 
     @property
     def kernels(self) -> tuple[Variant, ...]:
-        """Those that are chosen, and the others."""
         return TRACED if self.trace else (*map(Variant, DEFAULTS), *self.variants)
 
     def configs(self, host: Host) -> list[Any]:
-        """All that a host needs.  Raises `ConfigError`."""
         found = [one for point in self.points for one in self.configs_of(point, host)]
         return list(dict.fromkeys(self.with_tables(found)))
 
@@ -273,23 +269,19 @@ class EpRun:
         return [*configs, *(RoutingTablesConfig.of(one) for one in configs if isinstance(one, DispatchGemmConfig))]
 
     def configs_of(self, point: Point, host: Host) -> Iterable[EpConfig]:
-        """Kernels of the halves at a point.  Raises `ConfigError`."""
         return configs_of(point, host.target, self.kernels).values()
 
     @property
     def jobs(self) -> Sequence[Any]:
-        """What records are made of, which have names: points."""
         return self.points
 
     def measure(self, job: Any, layers: CurrentLayer[Layer], store: ArtifactStore, host: Host) -> dict[str, Any]:
-        """The record of a job; all ranks together."""
         layer, watchdog_ns = layers.of(job), self.watchdog_ms * 1_000_000
         if self.trace:
             return trace_ep_point(job, layer, store, watchdog_ns, self.out)
         return ep_point(job, layer, store, host.target, self.kernels, watchdog_ns)
 
     def line_of(self, record: dict[str, Any]) -> str:
-        """A record in a line, or the table of a trace."""
         if "traced" in record:
             return "\n".join(trace_row({"name": f"{record['name']} {half}", **one}) for half, one in record["traced"].items())
         times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
@@ -321,7 +313,6 @@ class EpRun:
 
 
 def well(record: dict[str, Any]) -> bool:
-    """Whether it ran and was right."""
     return not ("error" in record or record.get("unequal", 0) or record.get("differing"))
 
 

@@ -112,12 +112,10 @@ class Point:
 
     @property
     def load(self) -> Load:
-        """What a rank can expect."""
         uniform = (self.ranks - 1) / self.ranks
         return Load.expected(self.problem, self.tokens, uniform if self.remote is None else self.remote)
 
     def draw(self, seed: int) -> TokenInputs:
-        """A batch of this process's rank, on its GPU."""
         return random_inputs(self.problem, dist.get_rank(), self.tokens, seed, "cuda", remote=self.remote)
 
 
@@ -258,7 +256,6 @@ def name_of(config: MegaMoeConfig, point: Point) -> str:
 
 
 def weight_bytes(buffers: RankBuffers) -> int:
-    """What a rank's weights take in kernel order, scales included."""
     return sum(getattr(buffers.weights, name).nbytes for name in weight_names(buffers.problem))
 
 

@@ -49,7 +49,6 @@ def command_line() -> list[str]:
 
 
 def heading(*sites: Path | str | None) -> dict[str, Any]:
-    """What every results file begins with: when, with which command, and on what."""
     return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(*sites)}
 
 
@@ -92,7 +91,6 @@ HEADINGS = " ".join(["point".ljust(POINT), *(name.rjust(width) for name, width, 
 
 
 def cell(value: float | str | None, width: int, digits: int) -> str:
-    """A figure, a text, or a dash."""
     return (f"{value:.{digits}f}" if isinstance(value, float | int) else value or "-").rjust(width)
 
 

@@ -99,7 +99,6 @@ class Session:
 
     @property
     def watchdog_ns(self) -> int:
-        """The same limit in nanoseconds."""
         return self.watchdog_ms * 1_000_000
 
 
@@ -132,7 +131,6 @@ def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactSt
 
 
 def trace_kernel(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    """Where the time of a launch goes."""
     return trace_point(point, layer, store, configs, session.watchdog_ns, session.out)
 
 

@@ -20,7 +20,6 @@ class Case(LayerInputs):
     exact: bool
 
     def reference(self, accumulate: Accumulate = torch.float64) -> MoeResult:
-        """The oracle's output and intermediates."""
         return mega_moe_stages(self, accumulate)
 
     def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
@@ -30,7 +29,6 @@ class Case(LayerInputs):
         return error_bound(self, rigorous)
 
     def to(self, device: torch.device | str) -> Case:
-        """The same case with all tensors on `device`."""
         tensors: dict[str, Any] = {
             name: [one.to(device) for one in getattr(self, name)] for name in ("x", "x_sf", "topk_idx", "topk_weights")
         }

@@ -38,7 +38,6 @@ def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeight
 
 
 def draw_bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
-    """uint8, low <= value < high."""
     return draw_integers(shape, low, high, generator).to(torch.uint8)
 
 
@@ -95,7 +94,6 @@ def check_sums(job: ExpertInputs, x: torch.Tensor, step: float) -> None:
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    """Drop entries of the job's Linear2 rows, in place, until the sums of every token are exact in FP32."""
     thin_rows(job, dequantize_e4m3(acts, acts_sf))
 
 

@@ -108,7 +108,6 @@ def check_linear1(job: ExpertInputs) -> None:
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    """Drop entries of the job's Linear2 rows, in place, until the FP32 sums of every token are exact in any order."""
     thin_rows(job, dequantize_e4m3_f32(acts, acts_sf), weight_scale_rows(job.fc2_sf, len(job.fc2)).double())
 
 

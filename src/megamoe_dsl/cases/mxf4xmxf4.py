@@ -23,15 +23,12 @@ def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[t
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
-    """Weights whose sums are exact with `exact_x`, Linear2 only once it is thinned."""
     return fp8xfp4.exact_weights(problem, generator, _RMS)
 
 
 def check_linear1(job: ExpertInputs) -> None:
-    """Raises CaseError unless the sums of Linear1 are exact."""
     fp8xfp4.check_sums(job, dequantize_e2m1(job.x, job.x_sf), _STEP)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    """Drop entries of the job's Linear2 rows, in place, until the sums of every token are exact in FP32."""
     fp8xfp4.thin_rows(job, dequantize_e2m1(acts, acts_sf))

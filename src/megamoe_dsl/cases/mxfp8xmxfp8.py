@@ -29,7 +29,6 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
 
 
 def check_linear1(job: ExpertInputs) -> None:
-    """Raises CaseError unless the sums of Linear1 are exact."""
     fp8xfp4.check_sums(job, dequantize_e4m3(job.x, job.x_sf), _STEP)
 
 

@@ -118,7 +118,6 @@ app.add_typer(weights, name="weights")
 
 
 def print_version(asked: bool) -> None:
-    """Prints the versions of the package and of the DSL that compiles its kernels, then exits."""
     if asked:
         dsl = dsl_version()
         typer.echo(f"megamoe_dsl {__version__}, {f'{DSL} {dsl}' if dsl else f'no {DSL}'}")

@@ -90,7 +90,6 @@ def inspect(
 
 
 def print_summary(console: Console, artifact: Artifact) -> None:
-    """What is known without SASS."""
     console.print(problem_table(artifact.config.problem), config_table(artifact.config), artifact_table(artifact), sep="\n")
 
 

@@ -66,7 +66,6 @@ def require_no_config(what: str, given: ConfigOptions, sms: int | None) -> None:
 
 
 def show(console: Console, picture: Picture, svg: Path | None) -> None:
-    """In the terminal, or as a file."""
     if svg is None:
         console.print(render(picture, console.width))
     else:

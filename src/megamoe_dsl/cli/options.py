@@ -62,7 +62,6 @@ KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
 
 
 def is_layer(kernel: Kernel) -> bool:
-    """Whether a family's problem is a MoE layer, which has options of its own."""
     return kernel.problem is Problem
 
 
@@ -230,5 +229,4 @@ class CompiledOptions(KernelOptions):
 
 
 def given_only(options: Mapping[str, int | str | None]) -> dict[str, Any]:
-    """Options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -17,7 +17,6 @@ from .tables import ruled
 
 
 def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
-    """A point as JSON values."""
     return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
 
 

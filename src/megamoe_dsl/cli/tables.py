@@ -99,7 +99,6 @@ def problem_table(problem: Any) -> Table:
 
 
 def config_table(config: KernelConfig) -> Table:
-    """A configuration and what follows from it, one fact a row."""
     return facts("Configuration", kernel_of(config).facts(config))
 
 

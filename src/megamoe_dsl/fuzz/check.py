@@ -98,7 +98,6 @@ Results = Sequence[Sequence[torch.Tensor]]
 
 
 def check_trial(trial: Trial, machine: TrialMachine) -> str:
-    """What is wrong, in a line; empty where nothing is."""
     try:
         return find_wrong(trial, machine)
     except Exception as error:  # whatever a trial of valid arguments raises is what the fuzzer looks for
@@ -121,7 +120,6 @@ def find_wrong(trial: Trial, machine: TrialMachine) -> str:
 
 
 def has_stages(config: MegaMoeConfig) -> bool:
-    """Whether the problem is one of the unfused layer's."""
     try:
         return bool(stage_configs(config))
     except ConfigError:

@@ -65,7 +65,6 @@ class Trial:
     schedule: int = 0
 
     def to_json(self) -> str:
-        """One line, without fields that have their defaults."""
         named = {name: shortened(one) for name, one in (("config", self.config), ("other", self.other)) if one is not None}
         rest = {"unfused": self.unfused, "schedule": self.schedule}
         calls = [given_fields(one) for one in self.calls]

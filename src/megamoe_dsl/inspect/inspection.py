@@ -71,7 +71,6 @@ class RegisterUse:
 
     @property
     def fits(self) -> bool:
-        """Whether the group keeps to its budget and off the stack."""
         return self.used <= self.budget and not self.stack_loads and not self.stack_stores
 
 
@@ -127,7 +126,6 @@ def is_value(value: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a text, true, false or null."""
     return value is None or isinstance(value, str | int | float)
 
 
@@ -148,13 +146,11 @@ class Inspection:
 
     @property
     def smem(self) -> tuple[Placement, ...]:
-        """Fields of the SMEM plan by offset."""
         region = self.artifact.kernel.smem(self.artifact.config)
         return () if region is None else tuple(sorted(region, key=lambda one: (one.offset, one.lifetimes)))
 
     @property
     def tmem(self) -> list[TmemField]:
-        """Fields of tensor memory, where the kernel uses any."""
         plan = self.artifact.kernel.tmem(self.artifact.config)
         return [] if plan is None else plan.fields
 

@@ -41,7 +41,6 @@ class BarChart:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its bars, in the order of their first appearance."""
         return tuple(dict.fromkeys(bar.kind for lane in self.lanes for bar in lane.bars))
 
 

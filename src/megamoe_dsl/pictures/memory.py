@@ -127,7 +127,6 @@ def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
 
 
 def _blocks(start: int, end: int, count: int, block_m: int) -> tuple[Bar, ...]:
-    """Tokens and padding of each block of an expert."""
     bars = []
     for block in range(start, end, block_m):
         filled = min(block + block_m, start + count)

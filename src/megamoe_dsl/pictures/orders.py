@@ -95,7 +95,6 @@ def some_workers(config: MegaMoeConfig, most: int) -> list[Worker]:
 
 
 def worker_word(config: MegaMoeConfig) -> str:
-    """Plural of what a worker is."""
     return "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
 
 
@@ -113,7 +112,6 @@ def tile_kind(block: Block) -> str:
 
 
 def k_blocks(config: MegaMoeConfig, block: Block) -> int:
-    """Blocks of 128 channels that a tile adds up."""
     return config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks
 
 

@@ -117,7 +117,6 @@ class _Sheet:
 
 
 def _ground(kind: str) -> dict[str, str]:
-    """Attributes of an area in the kind's color."""
     return {"fill": style(kind).color} | ({"class_": "quiet"} if style(kind).quiet else {})
 
 

@@ -55,7 +55,6 @@ def _bars(chart: BarChart, width: int) -> Table:
 
 
 def _strip(lane: Lane, extent: float, width: int) -> Text:
-    """The lane's axis, `width` characters."""
     cells = [Text(" ") for _ in range(width)]
     for bar in lane.bars:
         start = min(round(bar.start / extent * width), width - 1)

@@ -40,7 +40,6 @@ class TokenBlocks:
         return cls((*counts, 0), (0, *accumulate(blocks)), tuple(valid))
 
     def tokens(self, expert: int) -> int:
-        """Tokens of an expert; none after the last."""
         return self.counts[expert]
 
     def first_block(self, expert: int) -> int:
@@ -111,12 +110,10 @@ class RankLoad:
 
     @property
     def received(self) -> int:
-        """Tokens of all local experts."""
         return sum(self.counts)
 
     @property
     def touched(self) -> int:
-        """Local experts that receive any."""
         return sum(1 for count in self.counts if count)
 
 
@@ -141,16 +138,13 @@ class KBlocks:
         return self.fc1_n * self.fc1 + self.fc2_n * self.fc2
 
     def weights(self, tiles: Tiles) -> Ints:
-        """First K block of each tile's weights."""
         within = np.where(tiles.is_fc2, self.fc1_n * self.fc1 + tiles.n_block * self.fc2, tiles.n_block * self.fc1)
         return tiles.expert * self.of_expert + within
 
     def tokens(self, tiles: Tiles) -> Ints:
-        """First K block of each tile's tokens, or of their intermediate."""
         return self.experts * self.of_expert + tiles.pool_block * (self.fc1 + self.fc2) + np.where(tiles.is_fc2, self.fc1, 0)
 
     def count(self, tiles: Tiles) -> Ints:
-        """K blocks of each tile."""
         return np.where(tiles.is_fc2, self.fc2, self.fc1)
 
     def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int, rounds: int) -> PoolTable:

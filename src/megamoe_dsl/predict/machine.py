@@ -29,7 +29,6 @@ class Server:
         return done
 
     def take(self, time: float, amount: float) -> float:
-        """The same of one request."""
         self.free = max(self.free, time) + amount / self.rate
         self.served += amount
         return self.free

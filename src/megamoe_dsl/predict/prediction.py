@@ -220,7 +220,6 @@ class Prediction:
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad, calibration: Calibration) -> Prediction:
-        """At the clock that the GPU's power allows."""
         return cls(config, load, calibration, Subject.of(config, load).predict(calibration))
 
     @property
@@ -243,11 +242,9 @@ class Prediction:
 
     @property
     def limits(self) -> list[Gain]:
-        """What a better resource would save, the most first."""
         return gains(Subject.of(self.config, self.load), self.calibration, self.launched)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values, without its limits."""
         found = self.launched
         return {"tokens": self.load.tokens, "us": found.us, "clock_ghz": found.clock, "watts": found.watts, "busy": self.busy}
 
@@ -266,5 +263,4 @@ def prefers(one: float, other: float) -> bool | None:
 
 
 def worth_timing(times: Sequence[float]) -> list[bool]:
-    """Which choices are, by their predicted times."""
     return [time <= (1 + PRUNED) * min(times) for time in times]

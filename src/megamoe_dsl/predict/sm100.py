@@ -72,7 +72,6 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Epilogue warpgroups that take alternate tiles."""
         return 1 if self.shares_tile else self.epilogue_warpgroups
 
 

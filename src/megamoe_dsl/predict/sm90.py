@@ -55,7 +55,6 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
 
 
 def every(tiles: Tiles, first: int, step: int) -> Tiles:
-    """Each `step`-th tile from `first` on."""
     return Tiles(*(column[first::step] for column in (tiles.is_fc2, tiles.expert, tiles.n_block, tiles.pool_block, tiles.valid)))
 
 
@@ -81,7 +80,6 @@ def column_clocks(config: Sm90Config, kernel: dict[str, float]) -> float:
 
 
 def fetched(config: Sm90Config, valid: Ints) -> Floats:
-    """Rows of tokens that a K block fetches."""
     return np.where((config.block_m == ROWS) & (valid <= HALF), HALF, config.block_m).astype(float)
 
 

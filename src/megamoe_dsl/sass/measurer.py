@@ -72,7 +72,6 @@ class Measurer:
         raise InspectionError(f"no loop with {wanted} comes from {function}")
 
     def around(self, loop: Loop) -> Loop:
-        """The next larger loop that holds `loop`."""
         for outer in self.flow.loops:
             if loop.body < outer.body:
                 return outer
@@ -86,7 +85,6 @@ class Measurer:
         raise InspectionError(f"no LDTM comes from {function}")
 
     def tile_loop(self, *inside: int) -> Loop:
-        """The smallest loop that holds all these instructions."""
         for loop in self.flow.loops:
             if all(index in loop for index in inside):
                 return loop
@@ -166,5 +164,4 @@ def function_of(instruction: Instruction) -> str | None:
 
 
 def functions_of(instructions: Iterable[Instruction]) -> Counter[str]:
-    """How many of the instructions come from each function of a role."""
     return Counter(name for one in instructions if (name := function_of(one)) is not None)

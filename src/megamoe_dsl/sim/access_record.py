@@ -99,7 +99,6 @@ def mask_of(lanes: list[int]) -> int:
 
 @lru_cache(maxsize=4096)
 def lanes_of(bits: int) -> tuple[int, ...]:
-    """The lanes of a mask, ascending."""
     return tuple(lane for lane in range(32) if bits >> lane & 1)
 
 

@@ -89,7 +89,6 @@ class GlobalRows:
             values[self.index(offset)] = new
 
     def index(self, offset: int) -> IndexArray:
-        """Where every byte lies, shaped (rows, width)."""
         return (self.steps + offset)[:, None] + np.arange(self.width)
 
     def places(self, offset: int) -> tuple[IndexArray | slice, int]:
@@ -132,17 +131,14 @@ class Box:
 
     @property
     def empty(self) -> bool:
-        """True when no byte of the box lies inside the tensor."""
         return len(self.rows) == 0
 
     @property
     def whole(self) -> bool:
-        """True when all of the box lies inside the tensor."""
         return len(self.rows) == self.row_count and self.last - self.first == self.row_bytes
 
     @cached_property
     def global_rows(self) -> GlobalRows:
-        """The in-bounds parts of its rows."""
         return GlobalRows(self.rows, self.last - self.first)
 
 
@@ -170,7 +166,6 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
 
 
 def box_count(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> int:
-    """How many boxes one copy has."""
     return 1 if len(coordinates) == tensor_map.rank else GATHERED_ROWS
 
 

@@ -36,7 +36,6 @@ class Clock:
         return self.rows
 
     def fit(self, width: int) -> None:
-        """Make room for `width` agents."""
         have = self.rows.shape[1]
         if have < width:
             rows = np.zeros((ROWS, width), np.int32)
@@ -67,7 +66,6 @@ class Clock:
         QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:
-        """What this clock knows of `agent`."""
         return self.rows.item(HAPPENED, agent)
 
     def set(self, agent: int, value: int) -> None:
@@ -82,7 +80,6 @@ class Clock:
         return not bool((other.rows[HAPPENED] > self.rows[HAPPENED]).any())
 
     def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
-        """`fence.proxy.async`, for either or both spaces."""
         rows = self.own()
         if in_global:
             np.maximum(rows[ASYNC_GLOBAL], rows[HAPPENED], out=rows[ASYNC_GLOBAL])
@@ -103,7 +100,6 @@ def agents_needed(launches: Iterable[Geometry]) -> int:
 
 
 def check_agents(needed: int, so_far: bool = True, lanes: int = 0) -> None:
-    """Raise SimError when the race detector cannot have that many agents, or that many lanes beside them."""
     if needed > MAX_AGENTS or needed + lanes > AGENT_MASK + 1:
         what = "so far" if so_far else "for the warps alone"
         remedy = "run fewer or smaller CTAs, ranks or launches at a time, or turn the detector off (race=False)"
@@ -128,7 +124,6 @@ class LaneAgents:
         self._asked: set[int] = set()
 
     def lane(self, lane: int) -> int:
-        """The entry of a lane."""
         return self._entry(1 << lane)
 
     def _entry(self, bits: int) -> int:
@@ -176,7 +171,6 @@ class Strand:
         self.bits, self.clock = bits, clock
 
     def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
-        """Which accesses are of this strand's lanes alone."""
         codes = np.asarray(records) >> CODE_SHIFT & LAST
         return np.array([members(code) & ~self.bits == 0 for code in range(LAST + 1)])[codes]
 

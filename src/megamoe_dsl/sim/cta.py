@@ -118,7 +118,6 @@ class Grid:
     # ---- its end
 
     def cancel(self) -> None:
-        """A cluster will not start."""
         self.unfinished -= 1
         self._holding -= self.launch.ctas_of_cluster
 
@@ -191,7 +190,6 @@ class Cluster:
         self.done: Clock | None = None
 
     def arrive(self, lanes: int) -> None:
-        """`lanes` threads arrive at the cluster barrier."""
         self.arrived += lanes
         self._complete_if_all()
 
@@ -206,7 +204,6 @@ class Cluster:
             self.done, self.clock = self.clock, None
 
     def finished(self) -> bool:
-        """Whether every warp of every CTA is done."""
         return all(warp.done for cta in self.ctas for warp in cta.warps)
 
 
@@ -252,12 +249,10 @@ class Warp:
 
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: kinds of loads whose value may not have been used yet."""
         return self.program.loads.by_line
 
     @property
     def kinds_of_loads(self) -> Mapping[int, int]:
-        """By PTX line: the kind of a load that may be among them."""
         return self.program.loads.kinds
 
     def __repr__(self) -> str:
@@ -270,11 +265,9 @@ class Warp:
         return self.local
 
     def lanes(self, mask: Mask) -> list[int]:
-        """The lanes of a mask."""
         return list(range(32)) if mask is None else mask.nonzero()[0].tolist()
 
     def first(self, mask: Mask) -> int:
-        """The lowest lane of a mask."""
         return 0 if mask is None else int(mask.argmax())
 
     def converged(self, mask: Mask) -> bool:

@@ -126,7 +126,6 @@ class LaneOrder:
         return FULL if bits | self.missing == FULL else bits
 
     def touching(self, bits: int) -> list[Strand]:
-        """The strands of some of these lanes."""
         return self.strands if len(self.strands) == 1 else [strand for strand in self.strands if strand.bits & bits]
 
     def _focus(self, bits: int) -> list[Strand]:
@@ -199,7 +198,6 @@ class LaneOrder:
     # ---- what lanes tell
 
     def _unused(self) -> frozenset[int]:
-        """Kinds of loads whose value may not have been used at this line."""
         return self.warp.in_flight.get(self.warp.line, _NOTHING)
 
     def _say(self, starting: bool) -> Said:
@@ -249,7 +247,6 @@ class LaneOrder:
         return self.time
 
     def known(self, bits: int | None = None, starting: bool = False) -> Clock:
-        """What lanes (default: those that execute) have done and know."""
         bits = self.lanes() if bits is None else bits
         first, *others = self.touching(bits)
         clock = first.clock.copy()
@@ -258,7 +255,6 @@ class LaneOrder:
         return self._say(starting).write(clock, bits, self._width)
 
     def put_off_clocks(self) -> list[Clock]:
-        """What relaxed reads of the executing lanes have seen."""
         bits = self.lanes()
         return [clock for (_, lanes), clock in self.pending.items() if lanes & bits]
 
@@ -286,7 +282,6 @@ class LaneOrder:
             strand.clock.raise_to(EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
-        """The executing lanes know what an agent has done, in either proxy."""
         for strand in self._focus(self.lanes()):
             strand.clock.fit(self._width())
             strand.clock.set(agent, max(until, strand.clock.at(agent)))

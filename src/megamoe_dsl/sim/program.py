@@ -69,12 +69,10 @@ class Program:
 
     @property
     def unwaited(self) -> list[str]:
-        """Uses of asynchronous results that no wait precedes, in words."""
         return self.binder.unwaited
 
     @cached_property
     def with_late_loads(self) -> Program:
-        """The same kernel with loads that take their values late."""
         return Program(self.kernel, late_loads=True)
 
     def fresh_registers(self) -> list[Lanes]:
@@ -166,7 +164,6 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _segment(self, segment: Segment, masked: bool) -> list[str]:
-        """Source that does a segment."""
         return [f" {self.binder.name(lane_program(segment, masked))}(w, R{', m' if masked else ''})"] if segment.kept(masked) else []
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:

@@ -85,7 +85,6 @@ class Race:
         return LaneOrder(own, warp, self.clock(), lambda: self.width, add, self.lockstep)
 
     def clock(self) -> Clock:
-        """A clock that knows nothing."""
         return Clock(np.zeros((ROWS, self.width), np.int32))
 
     def snapshot(self, warp: Thread, lanes: int | None = None) -> Clock:
@@ -113,7 +112,6 @@ class Race:
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:
-        """Give back all but the findings: the run has ended."""
         for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
             kept.clear()
 
@@ -133,13 +131,11 @@ class Race:
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
     def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Read at byte offsets of an allocation (see `GlobalMemory.find`)."""
         if not allocation.read_only:
             shadow = self.global_shadow(allocation)
             self.read(shadow, shadow.index(where, size), actor, code_of(where))
 
     def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Write at byte offsets of an allocation."""
         shadow = self.global_shadow(allocation)
         self.write(shadow, shadow.index(where, size), actor, code_of(where))
 
@@ -152,14 +148,12 @@ class Race:
         return cta.shared.shadow
 
     def global_shadow(self, allocation: Allocation) -> Shadow:
-        """The shadow of a global buffer in this run."""
         if (shadow := self.shadows.get(allocation.base)) is None:
             shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
             self.shadows[allocation.base] = shadow
         return shadow
 
     def shadow_of(self, store: ByteStore, cta: Place | None) -> Shadow:
-        """The shadow of a shared memory or of a global buffer."""
         if cta is not None:
             return cta.shared.shadow or self._shared_shadow(cta)
         assert isinstance(store, Allocation)
@@ -218,7 +212,6 @@ class Race:
             self._report(kind, shadow, index, last, bad, records, actor)
 
     def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
-        """Findings between the last reads of `index` and a write."""
         last = shadow.read[index]
         self._check(kind, shadow, index, last, rows, READS, records, actor)
         if shadow.readers is not None:
@@ -344,7 +337,6 @@ class Race:
                 order.put_off(place, clock, lanes)
 
     def _flag(self, key: Any) -> tuple[str, str]:
-        """Kind of memory and location of a flag."""
         if isinstance(key, tuple):
             return "shared flag", f"shared flag smem+{key[1] - SMEM_RESERVED}"
         allocation, offset = self.memory.find(key, 1)

@@ -44,7 +44,6 @@ class LaneOperation(NamedTuple):
     result: Any
 
     def text(self, operands: tuple[str, ...]) -> str:
-        """Its source for these operands."""
         return self.template[0] + "".join(o + gap for o, gap in zip(operands, self.template[1:], strict=True))
 
 
@@ -213,7 +212,6 @@ def _tree(template: tuple[str, ...]) -> ast.expr:
 
 
 def _key(operation: str, dtype: Any) -> int:
-    """What C calls an operation on a type."""
     kind = np.dtype(dtype)
     if operation not in _KNOWN.get(kind.kind, ()) and _OF_ONE_TYPE.get(operation) is not dtype:
         raise _Unknown
@@ -248,7 +246,6 @@ class _Writer:
         return value
 
     def emit(self, operation: str, dtype: Any, operands: list[Value], result: Any) -> Value:
-        """One elementary operation on operands of a type."""
         key = _key(operation, dtype)
         out = self.place(_RESULT, result)
         a, b, c = ([place for place, _ in operands] * 3)[:3]
@@ -310,12 +307,10 @@ class _Writer:
         raise _Unknown
 
     def operation(self, name: str) -> str | None:
-        """The operation that a function is, if there is one."""
         function = self.names.get(name)
         return "NARROW" if isinstance(function, Narrow) else _FUNCTIONS.get(function)
 
     def table(self, narrow: Narrow) -> Value:
-        """The place of the codes of a narrow format."""
         key = f"table {id(narrow)}"
         if key not in self.values:
             self.values[key] = self.place(narrow.codes, np.uint8)
@@ -329,7 +324,6 @@ class _Writer:
         return self.emit(operation, dtype, operands, result or dtype)
 
     def external(self, group: Group) -> None:
-        """One call of Python for all of a group."""
         first = group[0]
         operands: tuple[tuple[int, ...], ...] = tuple(
             (np.dtype(dtype).num, *(self.value(name)[0] for name in names))

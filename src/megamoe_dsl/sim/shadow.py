@@ -33,7 +33,6 @@ class _Page:
         self.records: Records = np.zeros((_ROWS, PAGE), np.int64)
 
     def of(self, agent: int) -> Records:
-        """The row of an agent."""
         if (row := self._rows.get(agent)) is None:
             row = self._rows[agent] = len(self._rows)
             if row == len(self.records):

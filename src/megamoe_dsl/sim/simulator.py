@@ -84,7 +84,6 @@ class World:
         self._posted: list[tuple[int, Origin, Action]] = []
 
     def next_uid(self) -> int:
-        """A number that nothing else in this run has."""
         self._uid += 1
         return self._uid
 
@@ -104,7 +103,6 @@ class World:
     # ---- loading
 
     def queue(self, launch: Launch) -> None:
-        """Split a launch into clusters."""
         program = launch.checked()
         grid = self.streams[launch.rank] = Grid(launch, program, program.pack(launch.args), self.streams.get(launch.rank))
         gx, gy, gz = launch.grid
@@ -163,7 +161,6 @@ class World:
             self._asynchronous()
 
     def forget(self) -> None:
-        """Give back the memory of all that has run."""
         for cluster in (*self.ended, *self.live):
             for cta in cluster.ctas:
                 cta.forget()

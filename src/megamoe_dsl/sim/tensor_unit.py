@@ -92,7 +92,6 @@ class TensorMemory:
         self.words[lanes, column:end] = values
 
     def check(self, column: int, count: int, what: str) -> None:
-        """Raise unless columns [column, column + count) lie inside one allocation."""
         for first, size in self.allocated.items():
             if first <= column and column + count <= first + size:
                 return
@@ -241,7 +240,6 @@ class TensorThread:
         return Actor(self.agent, self.clock, line, asynchronous=False, code=SEVERAL)
 
     def before_thread_sync(self) -> None:
-        """Later arrives of the warp publish its completed tensor accesses."""
         if self.warp.world.race:
             self.warp.order.has_done(self.lanes, self.count)
             self.warp.order.release_agent(self.lanes, self.count)

@@ -69,7 +69,6 @@ class AsyncGroups:
         self.reads_waited = 0
 
     def commit(self) -> None:
-        """Close the open group (it may be empty)."""
         self.committed.append(self.open)
         self.open = []
 
@@ -82,7 +81,6 @@ class AsyncGroups:
         return [copy for group in (*self.committed, self.open) for copy in group]
 
     def ready(self, keep: int, read: bool) -> bool:
-        """Whether all but the `keep` most recent groups have completed (or have read their sources)."""
         older = list(self.committed)[: max(0, len(self.committed) - keep)]
         return all(copy.read_done if read else copy.done for group in older for copy in group)
 
@@ -131,7 +129,6 @@ class Pipe:
         world.pipes.append(self.actions)
 
     def push(self, action: Action, origin: Origin) -> None:
-        """Append an action; `origin` names it in errors."""
         self.world.progress += 1
         self.actions.append((origin, action))
 
@@ -157,7 +154,6 @@ class Issue:
 
     @classmethod
     def of(cls, w: Warp, lane: int) -> Issue:
-        """Snapshot at issue by a lane."""
         return cls(w.world, w.line, w.world.race.snapshot(w, w.order.whole(1 << lane)) if w.world.race else None)
 
     def load_actor(self, barrier: Mbarrier) -> Actor | None:
@@ -203,7 +199,6 @@ def _advanced(race: Race, clock: Clock, agent: int, count: int) -> Clock:
 
 
 def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
-    """Count the bytes; waiters of the phase learn of the copy."""
     finish_async_store(barrier, size, actor.clock if actor else None)
 
 

@@ -79,7 +79,6 @@ def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
 
 
 def decode_scales(raw: Bytes, name: str) -> Float64Array:
-    """Values of scale-factor bytes in format ``ue8m0`` or ``ue4m3``."""
     return _SCALE_TABLES[name].take(raw)
 
 
@@ -139,7 +138,6 @@ def expand(raw: Bytes, source: str) -> Bytes:
 
 
 def is_held(name: str) -> bool:
-    """Whether operands of this element format are held in the middle of bytes."""
     return name in _SHIFTS
 
 

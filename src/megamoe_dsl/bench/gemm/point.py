@@ -71,7 +71,6 @@ class GemmPoint:
         return f"{p.kind} {p.num_groups}x{rows}x{p.n}x{p.k}{formats}"
 
     def having(self, recipe: str) -> GemmPoint:
-        """The same in other number formats."""
         return replace(self, problem=replace(self.problem, recipe=recipe))
 
     def describe(self) -> dict[str, Any]:

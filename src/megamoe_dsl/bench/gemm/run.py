@@ -63,7 +63,6 @@ def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants:
 
 
 def require_timed(host: Host) -> None:
-    """Raises `HostError` for GPUs whose GEMMs nobody times."""
     if host.arch != GemmConfig.arch:
         raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
@@ -99,5 +98,4 @@ def run_gemms(
 
 
 def passed(record: dict[str, Any]) -> bool:
-    """Whether a point ran and every kernel that was checked was right."""
     return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])

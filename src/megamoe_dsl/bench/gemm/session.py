@@ -72,7 +72,6 @@ class PointInputs:
         return cls(GemmTensors(a, scales, b, b_sf, d, None if groups is None else groups.to(device)), tuple(samples))
 
     def copies(self, count: int) -> list[PointInputs]:
-        """The same `count` times, each with weights in memory of their own."""
         return [self, *(replace(self, tensors=replace(self.tensors, b=self.tensors.b.clone())) for _ in range(count - 1))]
 
     def error(self, d: torch.Tensor) -> float:

@@ -66,7 +66,6 @@ class ByteSpan:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a numpy array or a torch tensor."""
     return hasattr(value, "__dlpack__") and hasattr(value, "shape")
 
 
@@ -111,7 +110,6 @@ def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any
 
 
 def bytes_of(span: ByteSpan) -> Bytes:
-    """The bytes that an array occupies, as a view."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * (span.end - span.start)).from_address(span.start))
 
 

@@ -32,7 +32,6 @@ CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (
 
 
 def check_arch(arch: str) -> None:
-    """Raises SimError for an architecture whose PTX the simulator does not run."""
     if arch not in CAPABILITIES:
         raise SimError(f"arch = {arch!r}: must be one of {', '.join(CAPABILITIES)}")
 
@@ -51,16 +50,13 @@ class SimulatedDevice:
         check_arch(self.arch)
 
     def attribute(self, number: int) -> int:
-        """A device attribute (cudaDeviceAttr); those that nobody has asked for yet are 0."""
         major, minor = CAPABILITIES[self.arch]
         return {_SMS: self.num_sms, _SMEM: 48 * 1024, _SMEM_OPT_IN: SMEM_MAX, _MAJOR: major, _MINOR: minor}.get(number, 0)
 
     def failed(self, error: BaseException) -> None:
-        """An exception in a call: the first is what went wrong."""
         self.error = self.error or error
 
     def raise_error(self) -> None:
-        """Raise what a call has failed with, if one has."""
         if (error := self.error) is not None:
             self.error = None
             raise error
@@ -176,7 +172,6 @@ class HostModule:
 
 
 def _load_once(library: Any, load: Callable[..., int], load_to_device: Callable[..., int]) -> None:
-    """Load the module's kernels where the library is not loaded yet."""
     if not library[0]:
         loaded = c_void_p()
         if load(ctypes.addressof(loaded)) or load_to_device(ctypes.addressof(loaded), 0):
@@ -240,7 +235,6 @@ def encode_tiled(
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of an object, another while it lasts."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

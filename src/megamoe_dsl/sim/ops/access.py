@@ -31,7 +31,6 @@ _SPACES = ("global", "param", "local", "const")
 
 
 def line_of(w: Warp) -> str:
-    """The PTX line that a warp is at, for warnings."""
     return describe_line(w.line, w.world.kernels.of(w.kernel), "")
 
 
@@ -260,7 +259,6 @@ def scatter(
 
 
 def _some(w: Warp, mask: Mask, places: NDArray[np.int64]) -> Lanes:
-    """The lanes at some places among those of a mask."""
     out = np.zeros(32, np.bool_)
     out[np.array(w.lanes(mask))[places]] = True
     return out

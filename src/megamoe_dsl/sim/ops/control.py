@@ -259,7 +259,6 @@ def fence_barrier_init(ins: PtxInstruction, b: Binder) -> Straight:
     "fence.proxy.alias", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
 )  # fmt: skip
 def hint(ins: PtxInstruction, b: Binder) -> Straight:
-    """No effect on a functional run."""
     return Straight(lambda w, mask: None)
 
 

@@ -71,7 +71,6 @@ _SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
 
 
 def is_float(ins: PtxInstruction) -> bool:
-    """Whether an opcode that integers share is the floating-point one."""
     return ins.parts[-1] in _FLOATS
 
 
@@ -148,7 +147,6 @@ def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
 
 @lru_cache(maxsize=256)
 def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
-    """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
     if mode := next((part for part in qualifiers if part in MODES), None):
         run: Any = directed(base, mode)
@@ -216,7 +214,6 @@ def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def floating(ins: PtxInstruction, b: Binder) -> Inline:
-    """Instructions that exist for floating-point types alone."""
     return build_float(ins, b)
 
 

@@ -116,7 +116,6 @@ def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, 
 
 @lru_cache(maxsize=4096)
 def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunks:
-    """The source of a tcgen05.cp."""
     return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
@@ -196,7 +195,6 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
 
 @lru_cache(maxsize=4096)
 def _scale_places(column: int, rows: int, half: int, first_byte: int, blocks: int) -> IndexArray:
-    """Bytes of tensor memory that hold the scale factors of every row."""
     row = np.arange(rows)
     lane, word = row % 32 + 64 * (row // half), column + row % half // 32
     later, byte = np.divmod(np.arange(first_byte, first_byte + blocks), 4)

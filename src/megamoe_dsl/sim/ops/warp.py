@@ -25,7 +25,6 @@ def _constant(operand: str) -> int | None:
 
 @lru_cache(maxsize=256)
 def _named(names: int) -> Lanes:
-    """The lanes of a member mask."""
     return (names >> _LANE & 1).astype(np.bool_)
 
 

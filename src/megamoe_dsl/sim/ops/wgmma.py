@@ -120,7 +120,6 @@ class Warpgroup:
         return own, common
 
     def learn(self, warp: Warp, operation: Operation) -> None:
-        """A warp has waited for an operation."""
         if self.cta.world.race:
             warp.order.know(self.agent, operation.number)
 
@@ -329,6 +328,5 @@ def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors
 
 @lru_cache(maxsize=4096)
 def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool) -> Chunks:
-    """The 16-byte chunks that hold a warp's rows of A."""
     index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)
     return Chunks(np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK)
