@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact.artifact import Artifact
+from ..hardware.cta_pair import TmemField
 from ..hardware.operand_tile import BLOCK_K
-from ..hardware.tmem import TmemField
 from ..json_file import FileError, read_json
 from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm100.config import Sm100Config
-from ..layouts.mbarrier import MBarrier
-from ..layouts.region import Placement
+from ..layouts.region import MBarrier, Placement
 from ..presets import preset
 from ..sass.flow import Flow
 from ..sass.listing import Listing

@@ -8,7 +8,7 @@ from random import Random
 
 from ..arch import SMEM_BYTES
 from ..config_error import ConfigError
-from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.layouts.pool import pool_blocks, pool_tokens
 from ..kernels.moe.layouts.symmetric import symmetric_buffer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hardware.swizzle import Swizzle
+from ..hardware.operand_tile import Swizzle
 from ..hardware.tensor_map import TensorMap, TensorMapDtype
 
 IndexArray = NDArray[np.int64]
