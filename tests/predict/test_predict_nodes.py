@@ -10,7 +10,7 @@ from megamoe_dsl.predict.nodes import Network, Spread, bytes_of_a_row, makespan
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import ProblemError
 
-V3 = ["--preset", "deepseek-v3", "--ranks", "8", "--quick"]
+SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "64", "--topk", "8", "--ranks", "2"]
 
 
 def test_rows_of_a_token() -> None:
@@ -32,7 +32,7 @@ def test_rows_of_a_token() -> None:
 
 def test_bytes_and_overlap() -> None:
     assert bytes_of_a_row(preset("deepseek-v3").problem(128, recipe="fp8xfp8")) == (7168 + 4 * 56 + 8 * 8, 2 * 7168)
-    assert Network(400.0, 10.0).us(50_000) == 11.0
+    assert Network(400.0, 10.0).us(50_000) == 1.0
     assert makespan([3.0], 5.0, [2.0]) == 10.0
     assert makespan([3.0, 3.0], 5.0, [2.0, 2.0]) == 15.0  # the launches are the limit
     assert makespan([9.0, 9.0], 1.0, [9.0, 9.0]) == 36.0 + 0.0  # the network is
@@ -40,15 +40,15 @@ def test_bytes_and_overlap() -> None:
 
 def test_the_command() -> None:
     found = CliRunner().invoke(
-        app, ["predict", *V3, "--nodes", "2,8", "--network", "400Gb", "--group-limit", "4", "--tokens", "128,4096", "--json"]
+        app, ["predict", *SMALL, "--nodes", "2,8", "--network", "400Gb", "--group-limit", "4", "--tokens", "8,256", "--json"]
     )
     assert found.exit_code == 0, found.output
     points = json.loads(found.output)["points"]
-    assert [(one["nodes"], one["tokens"]) for one in points] == [(2, 128), (2, 4096), (8, 128), (8, 4096)]
+    assert [(one["nodes"], one["tokens"]) for one in points] == [(2, 8), (2, 256), (8, 8), (8, 256)]
     assert all(one["us"] >= max(one["network_us"], one["launch_us"]) * 0.999 for one in points)
     assert points[1]["sent"] == pytest.approx(points[0]["sent"] * 32) and points[2]["sent"] > points[0]["sent"]
-    table = CliRunner().invoke(app, ["predict", *V3, "--nodes", "4", "--tokens", "128"])
+    table = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8"])
     assert table.exit_code == 0 and "network" in table.output
     for bad in (["--network", "fast"], ["--nodes", "3"], ["--compare"]):
-        refused = CliRunner().invoke(app, ["predict", *V3, "--nodes", "4", *bad])
+        refused = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", *bad])
         assert refused.exit_code != 0 and len(refused.output.splitlines()) == 1, refused.output

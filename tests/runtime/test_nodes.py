@@ -70,6 +70,10 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
         traffic.rows = traffic.dispatched = traffic.returned = traffic.counts = 0
         y = layer(*call_of(routing, rank, nodes, ranks))
         found[routing] = y, vars(traffic).copy()
+        assert (
+            torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
+            and traffic.counts == found[routing][1]["counts"]
+        )
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -16,7 +16,7 @@ from .calibration import Calibration
 from .launch import RankLoad
 from .prediction import Prediction
 
-MOST_CHUNKS = 8
+CHUNKS = (1, 2, 4, 8)
 DRAWS, SEED = 2000, 0
 ENTRY_BYTES = 8
 """Of a top-k entry on its way: an expert and a weight."""
@@ -35,8 +35,8 @@ class Network:
     latency_us: float
 
     def us(self, num_bytes: float) -> float:
-        """How long a rank's bytes take to be sent."""
-        return self.latency_us + num_bytes / (self.gbits / 8 * 1e3)
+        """How long a rank's bytes take on the wire."""
+        return num_bytes / (self.gbits / 8 * 1e3)
 
 
 @dataclass(frozen=True)
@@ -100,36 +100,17 @@ class NodePrediction:
         """The layer `problem` of all experts, on `problem.num_ranks` GPUs of each node.  Raises `ProblemError`."""
         spread = Spread.of(problem.num_experts, problem.topk, nodes, problem.num_ranks, groups, group_limit)
         to_nodes, results = bytes_of_a_row(problem)
-        return min(
-            (
-                cls.in_chunks(problem, tokens, nodes, chunks, network, gpu, calibration, spread, to_nodes, results)
-                for chunks in range(1, MOST_CHUNKS + 1)
-            ),
-            key=lambda one: one.us,
-        )
-
-    @classmethod
-    def in_chunks(
-        cls,
-        problem: Problem,
-        tokens: int,
-        nodes: int,
-        chunks: int,
-        network: Network,
-        gpu: Gpu,
-        calibration: Calibration,
-        spread: Spread,
-        to_nodes: float,
-        results: float,
-    ) -> NodePrediction:
-        """The same in so many chunks."""
-        part = tokens / chunks
-        launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, gpu, calibration)
-        there, back = (network.us(part * spread.away_nodes * one) if nodes > 1 else 0.0 for one in (to_nodes, results))
-        busy = {NETWORK: chunks * (there + back), **{name: chunks * launch.us * share for name, share in launch.busy.items()}}
-        sent = tokens * spread.away_nodes * (to_nodes + results)
-        us = makespan([there] * chunks, launch.us, [back] * chunks)
-        return cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, max(busy, key=lambda name: busy[name]), spread)
+        found, latency = [], network.latency_us if nodes > 1 else 0.0
+        for chunks in CHUNKS:
+            part = tokens / chunks
+            launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, gpu, calibration)
+            there, back = (latency + network.us(part * spread.away_nodes * one) for one in (to_nodes, results))
+            busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
+            busy[NETWORK] = latency + chunks * (there + back)  # counts of rows go first
+            us = latency + makespan([there] * chunks, launch.us, [back] * chunks)
+            limit, sent = max(busy, key=lambda name, of=busy: of[name]), tokens * spread.away_nodes * (to_nodes + results)
+            found.append(cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread))
+        return min(found, key=lambda one: one.us)
 
 
 def bytes_of_a_row(problem: Problem) -> tuple[float, float]:

@@ -176,8 +176,12 @@ class NodeLayer(torch.nn.Module):
         self.node_experts = problem.num_experts // rails.nodes
         self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
 
-    def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-        """y of this rank's tokens.  Every rank makes the same sequence of calls; the host waits for counts of rows, once in a call.
+    def forward(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
+    ) -> torch.Tensor:
+        """y of this rank's tokens.  Every rank makes the same sequence of calls; the host waits for counts of rows, once in a call.  With
+        `num_tokens_bound`, at least the tokens of every rank and the same on each, there are no counts and the host does not wait: every
+        node gets rows for so many tokens, so that a CUDA graph can hold the call.
 
         Raises `ProblemError` before anything is sent, and `WatchdogError`, which names the lost ranks, when a collective fails."""
         check_no_gradient(("x", "topk_weights"), (x, topk_weights))
@@ -186,8 +190,12 @@ class NodeLayer(torch.nn.Module):
         check_tensor("topk_idx", topk_idx, INDEX_DTYPES, slots)
         check_tensor("topk_weights", topk_weights, torch.float32, slots)
         rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
-        parts = (*rows, topk_idx.int(), topk_weights)
-        plan, sent = self.plan(topk_idx), row_bytes(parts)
+        if num_tokens_bound is not None:
+            self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
+            if num_tokens_bound < tokens:
+                raise ProblemError("num_tokens_bound", num_tokens_bound, f"None, or at least this rank's {tokens} tokens")
+        parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
+        plan, sent = self.plan(topk_idx, num_tokens_bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
         there, back = [self.dispatch(plan, sent, 0)], []
         for chunk in range(self.chunks):
             if chunk + 1 < self.chunks:
@@ -199,21 +207,25 @@ class NodeLayer(torch.nn.Module):
         """As `MegaMoE.load_expert`."""
         self.experts.load_expert(index, weights)
 
-    def plan(self, topk_idx: torch.Tensor) -> Plan:
-        """Which tokens go to which node in which chunk, and how many rows come."""
-        nodes, tokens = self.rails.nodes, len(topk_idx)
+    def plan(self, topk_idx: torch.Tensor, bound: int | None) -> Plan:
+        """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
+        nodes, tokens, chunks = self.rails.nodes, len(topk_idx), self.chunks
+        size = max(1, -(-(tokens if bound is None else bound) // chunks))
         node_of = torch.where(topk_idx >= 0, topk_idx // self.node_experts, -1)
         wanted = torch.stack([(node_of == node).any(dim=1) for node in range(nodes)])
-        size = max(1, -(-tokens // self.chunks))
-        parts = [wanted[:, chunk * size : (chunk + 1) * size] for chunk in range(self.chunks)]
-        every = self.rails.gather_counts(torch.stack([part.sum(dim=1) for part in parts]))
-        send = every[self.rails.node, self.rails.number].tolist()
-        first = [  # argsort knows how many rows there are without asking the device
-            part.flatten().logical_not().byte().argsort(stable=True)[: sum(rows)] % max(1, part.shape[1]) + chunk * size
-            for chunk, (part, rows) in enumerate(zip(parts, send, strict=True))
-        ]
-        here = every[:, :, :, self.rails.node]  # rows that come to each rank of this node, from each node
-        return Plan(first, send, here[:, self.rails.number].T.tolist(), here.sum(dim=0).amax(dim=0).tolist())
+        wanted = torch.nn.functional.pad(wanted, (0, chunks * size - tokens)).view(nodes, chunks, size)
+        # A stable sort brings the tokens that a node needs to the front, and does not ask the device how many they are.
+        first = torch.arange(0, chunks * size, size, device=topk_idx.device)[:, None]
+        order, counts = wanted.logical_not().byte().argsort(dim=2, stable=True) + first, wanted.sum(dim=2)
+        if bound is not None:
+            filled = torch.arange(size, device=topk_idx.device) < counts[:, :, None]
+            every = [[size] * nodes] * chunks
+            return Plan(list(order.where(filled, tokens).transpose(0, 1).flatten(1)), every, every, [size * nodes] * chunks)
+        gathered = self.rails.gather_counts(counts.T.contiguous())
+        send = gathered[self.rails.node, self.rails.number].tolist()
+        chosen = [torch.cat([order[node, chunk, :rows] for node, rows in enumerate(of_node)]) for chunk, of_node in enumerate(send)]
+        here = gathered[:, :, :, self.rails.node]  # rows that come to each rank of this node, from each node
+        return Plan(chosen, send, here[:, self.rails.number].T.tolist(), here.sum(dim=0).amax(dim=0).tolist())
 
     def dispatch(self, plan: Plan, sent: torch.Tensor, chunk: int) -> Exchange:
         """Begins to send a chunk's rows."""
@@ -225,7 +237,7 @@ class NodeLayer(torch.nn.Module):
     def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
         """The domain's layer of the rows that came, whose results begin to travel back."""
         *tokens, idx, weights = split_rows(rows, parts)
-        local = idx - self.rails.node * self.node_experts
+        local = idx - 1 - self.rails.node * self.node_experts
         local = local.where((local >= 0) & (local < self.node_experts), -1)
         others: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
         found = self.as_sent(self.experts(tokens[0], local, weights, **others, **({"x_sf": tokens[1]} if self.takes_scales else {})))
@@ -247,9 +259,9 @@ class NodeLayer(torch.nn.Module):
 
     def total(self, plan: Plan, back: list[Exchange], x: torch.Tensor) -> torch.Tensor:
         """y, from rows of results in the order of nodes."""
-        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        total = torch.zeros(len(x) + 1, x.shape[1], dtype=torch.float32, device=x.device)
         for chunk, exchange in enumerate(back):
             found, send = self.as_received(exchange.wait()), plan.send[chunk]
             for tokens, rows in zip(plan.tokens[chunk].split(send), found.split(send), strict=True):
                 total[tokens] += rows
-        return total.bfloat16()
+        return total[:-1].bfloat16()

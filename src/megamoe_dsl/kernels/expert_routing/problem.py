@@ -58,7 +58,7 @@ class RoutingProblem:
 class TopExpertsProblem:
     """The `topk` of `num_experts` experts, at most 1024, with the highest scores, and what their results are weighted with.
 
-    scores      softmax: over chosen logits (Qwen3, gpt-oss); of each, divided by their sum: sigmoid (DeepSeek-V3), sqrtsoftplus (DeepSeek-V4)
+    scores      softmax: over chosen logits (Qwen3, gpt-oss); of each, over their sum: sigmoid (DeepSeek-V3), sqrtsoftplus (DeepSeek-V4)
     logits      f32 or bf16
     biased      whether a bias for each expert is added to the score that experts are chosen by, though not to what weights come from
     groups      experts are that many groups; more than 1: of whole 32 experts
