@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from forked import forked_process
-from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, random_weights
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime.nodes import row_bytes, split_rows
 
@@ -63,6 +63,8 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
     join(folder, "group", rank, nodes * ranks)
     problem = problem_of(nodes * ranks, recipe, combine)
     layer = MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, chunks=chunks)
+    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 over several nodes"):
+        MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, shared_experts=1)
     found = {}
     for routing in ROUTINGS:
         traffic = layer.traffic

@@ -110,6 +110,8 @@ def domain_layer(
         return cpu_layer(problem, weights, group, launch)
     arch = device_arch(device)
     chosen = EP_MOE if activation is not None else launch or choose_launch(problem, arch, gpu_name(device), tokens)
+    if weights is None and launch is None and activation is None:
+        chosen = MEGA_MOE  # whose weights are loaded later
     if chosen == MEGA_MOE:
         return DomainLayer(MegaMoE(problem, weights, group=group, **options), True, True)
     if options or weights is None:
@@ -221,6 +223,7 @@ class MoE(torch.nn.Module):
         super().__init__()
         self.problem, self.router, self.rank = problem, router, 0
         self.traffic: Traffic | None = None
+        self.experts: Any
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         self.device = place
@@ -237,6 +240,8 @@ class MoE(torch.nn.Module):
         if ranks == problem.num_ranks:
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
+            if options.get("shared_experts"):
+                raise ProblemError("shared_experts", options["shared_experts"], "0 over several nodes: each would add them")
             rails = rails_of(group, ranks, place)
             inner = domain_layer(node_problem(problem, rails, chunks), weights, rails.within, place, **others)
             self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks), rails.traffic

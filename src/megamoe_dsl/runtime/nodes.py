@@ -27,7 +27,7 @@ from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
 class DomainLayer:
     """The layer of one domain, and whether its calls may have `x_sf` and `num_tokens_bound`."""
 
-    experts: torch.nn.Module
+    experts: Any
     takes_scales: bool = False
     takes_bound: bool = False
 
@@ -82,7 +82,7 @@ class Rails:
             return Exchange(self, found, dist.all_to_all_single(found, rows, list(receive), list(send), group=self.rail, async_op=True))
 
     def away(self, counts: Sequence[int]) -> int:
-        """Of so many rows for each node, those of others."""
+        """How many of each node's rows are for other nodes."""
         return sum(counts) - counts[self.node]
 
     @contextmanager
@@ -112,7 +112,7 @@ def rails_of(group: Any, ranks: int, device: torch.device) -> Rails:
 
 @dataclass
 class Exchange:
-    """Rows on their way."""
+    """Rows on their way between the ranks of a rail."""
 
     rails: Rails
     rows: torch.Tensor
@@ -204,7 +204,7 @@ class NodeLayer(torch.nn.Module):
         return self.total(plan, back, x)
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """As `MegaMoE.load_expert`."""
+        """Replaces one of the rank's experts, in place."""
         self.experts.load_expert(index, weights)
 
     def plan(self, topk_idx: torch.Tensor, bound: int | None) -> Plan:

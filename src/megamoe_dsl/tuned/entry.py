@@ -229,7 +229,6 @@ class LaunchEntry(Measured):
 
     @property
     def expected(self) -> float:
-        """Tokens of an expert."""
         return self.tokens * self.topk / self.num_experts
 
 
