@@ -1,4 +1,4 @@
-"""`megamoe bench --kernel gemm` and `megamoe tune --kernel gemm`: GEMMs at the points of docs/explanation/gemm.md, on one GPU."""
+"""`megamoe bench --kernel gemm` and `megamoe tune --kernel gemm`: GEMMs at the points of docs/lab/gemms.md, on one GPU."""
 
 from __future__ import annotations
 

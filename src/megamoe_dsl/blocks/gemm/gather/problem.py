@@ -25,7 +25,7 @@ class GatherGemmProblem(GemmProblem):
                                  packed    sorted by expert, without padding
                                  blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
-    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
+    gate_up  how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
             SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
             or of NVFP4 E2M1 with UE4M3 for each row and 16 and a factor of each expert, or BF16, as `output` says.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16

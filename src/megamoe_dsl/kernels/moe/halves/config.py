@@ -40,7 +40,7 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2; on SM100 2, the pair; 0 for the least
     block_k, epilogue_warpgroups  those of `Sm100GemmConfig`, 0 for 128 and 2; 0 on SM90
-    task_tokens tokens that are handed out together to a communication warp
+    task_tokens  tokens that are handed out together to a communication warp
     trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
