@@ -18,8 +18,12 @@ def wgmma_sums(columns: int) -> Layout:
 
 def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     """Where the epilogues of both architectures find the sums of a tile."""
-    wgmma = _grid(wgmma_sums(COLUMNS), ROWS, "D of wgmma.m64nN: 16 rows of a warp, 8 of N columns; the next 8 have registers from 4 on.")
-    tmem = _grid(tmem_16x256b(COLUMNS // 8), WINDOW, "tcgen05.ld.16x256b.x1: 16 lanes of tensor memory, 8 columns; xN repeats them.")
+    wgmma = _grid(
+        wgmma_sums(COLUMNS), ROWS, "row", "D of wgmma.m64nN: 16 rows of a warp, 8 of N columns; the next 8 have registers from 4 on."
+    )
+    tmem = _grid(
+        tmem_16x256b(COLUMNS // 8), WINDOW, "TMEM lane", "tcgen05.ld.16x256b.x1: 16 lanes of tensor memory, 8 columns; xN repeats them."
+    )
     note = (
         "A cell is named lane.register. Colors are the lanes of a quad, which have a row. Both fragments repeat one 8 x 8 core matrix, so "
         "an epilogue that reduces over a row asks four lanes, and one that reduces over a column asks eight."
@@ -27,11 +31,11 @@ def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     return Picture("Fragments of sums", note, (wgmma, tmem))
 
 
-def _grid(fragment: Layout, column_stride: int, caption: str) -> CellGrid:
+def _grid(fragment: Layout, column_stride: int, row_name: str, caption: str) -> CellGrid:
     holder = {fragment(lane, register): (lane, register) for lane in range(LANES) for register in range(fragment[1].size)}
     rows = tuple(
         tuple(Cell(f"{(one := holder[row + column_stride * column])[0]}.{one[1]}", str(one[0] % 4)) for column in range(COLUMNS))
         for row in range(ROWS)
     )
-    headings, labels = (tuple(f"{name}{i}" for i in range(count)) for name, count in (("c", COLUMNS), ("row ", ROWS)))
+    headings, labels = (tuple(f"{name}{i}" for i in range(count)) for name, count in (("c", COLUMNS), (f"{row_name} ", ROWS)))
     return CellGrid(headings, labels, rows, caption=f"{caption} Layout: {fragment}.")
