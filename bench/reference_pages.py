@@ -174,7 +174,7 @@ def kinds() -> list[tuple[type, list[str]]]:
         for kind in (kernel.problem, *kernel.configs.values()):
             names = found.setdefault(kind, [])
             names += [] if kernel.name in names else [kernel.name]
-    return sorted(found.items(), key=lambda item: item[0].__name__)
+    return list(found.items())
 
 
 def fields() -> str:

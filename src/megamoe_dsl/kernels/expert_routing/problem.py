@@ -63,12 +63,13 @@ class TopExpertsProblem:
 
     num_experts  at most 1024
     topk        experts that are chosen, at most 32
-    scores      softmax: over the logits of those that are chosen (Qwen3, gpt-oss); sigmoid: of each, divided by their sum (DeepSeek-V3)
+    scores      weights of the chosen experts: softmax over their logits (Qwen3, gpt-oss), or sigmoid of each, divided by their sum
+                (DeepSeek-V3)
     logits      f32 or bf16
-    biased      whether a bias for each expert is added to the sigmoid that experts are chosen by, though not to what weights come from
-    groups      experts are that many groups; more than 1: of whole 32 experts
-    topk_groups  of these, by the sum of the two highest scores in each, experts are chosen
-    scale       that weights are multiplied with
+    biased      each expert has a bias that is added to its sigmoid when experts are chosen, not to the weights
+    groups      groups of experts; if more than 1, a group has a multiple of 32 experts
+    topk_groups  groups that experts are chosen from: those with the highest sums of their two best scores
+    scale       factor of all weights
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

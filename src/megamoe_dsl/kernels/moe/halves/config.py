@@ -189,8 +189,8 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
-    tail_sms       SMs, the last ones, whose communication warps fetch nothing: a token is stored to one row, from which they copy it to the
-                   others, and they say when blocks are complete; 0: who fetches a token stores it to all of its rows
+    tail_sms       SMs at the end of the grid that copy a received token to its further rows, instead of fetching; 0: a token goes to all of
+                   its rows when it is fetched
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
