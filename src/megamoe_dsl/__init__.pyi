@@ -62,6 +62,7 @@ from .runtime.moe_layer import MoE as MoE
 from .runtime.moe_layer import Router as Router
 from .runtime.preparation import prepare_moe as prepare_moe
 from .runtime.simulated import SimulatedMoE as SimulatedMoE
+from .runtime.symmetric_memory import SymmetricBuffer as SymmetricBuffer
 from .runtime.symmetric_memory import disable_multicast as disable_multicast
 from .runtime.top_experts import top_experts as top_experts
 from .runtime.watchdog import WatchdogError as WatchdogError
