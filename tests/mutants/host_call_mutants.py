@@ -115,13 +115,7 @@ PREPARED = (
         "memory without room for a router's experts", "too narrow", "before + self._size", "self._size", f"{MOE}memory_holds_all_of_a_call"
     ),
     called("two threads call at once", "missing order", "LAUNCHES", "torch.no_grad()", f"{THREADS}_for_another_s_call"),
-    called(
-        "the router chooses by the first call's bias",
-        "stale buffer",
-        "cast(RouterTensors, routing)",
-        "(routing[0], None, *routing[2:])",
-        LOGITS,
-    ),
+    called("the router chooses by the first call's bias", "stale buffer", "*routing", "routing[0], None", LOGITS),
     called(
         "what a call stores is the first's counter",
         "wrong base",

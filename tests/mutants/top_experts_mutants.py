@@ -25,20 +25,7 @@ MUTANTS = (
         "a lane past the slots has a share",
         "off by one",
         "choose_experts",
-        "logit, there = logit_of(config, args, token, mine), lane < problem.topk",
-        "logit, there = logit_of(config, args, token, mine), lane <= problem.topk",
+        "cutlass.select_(lane < problem.topk, share, Float32(0.0))",
+        "cutlass.select_(lane <= problem.topk, share, Float32(0.0))",
     ),
-    mutant("a series has a term less", "wrong number", "ATANH_TERMS", "range(8)", "range(1, 8)"),
-    mutant(
-        "an id past the table is looked up", "missing check", "expert_of_id", "identity < Int64(args.hash_rows)", "identity >= Int64(0)"
-    ),
-    mutant(
-        "the table has an entry past the last expert",
-        "off by one",
-        "expert_of_id",
-        "expert < config.problem.num_experts",
-        "expert <= config.problem.num_experts",
-    ),
-    mutant("all ranks take the first place", "wrong base", "place_of", "token + args.replica_shift", "token"),
-    mutant("an expert without a place has one", "off by one", "place_of", "place >= 0", "place >= -1"),
 )

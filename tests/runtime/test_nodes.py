@@ -20,7 +20,8 @@ from megamoe_dsl.runtime.nodes import row_bytes, split_rows
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
 ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")
-TIMEOUT_S = 4
+TIMEOUT_S, SHORT_S = 100, 10
+"""Of collectives; the short one where a rank is lost."""
 
 
 def problem_of(ranks: int, recipe: str, combine: str = "bf16") -> Problem:
@@ -53,9 +54,9 @@ def run_all(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> No
         assert process.exitcode == 0
 
 
-def join(folder: Path, name: str, rank: int, world: int) -> None:
+def join(folder: Path, name: str, rank: int, world: int, timeout_s: float = TIMEOUT_S) -> None:
     store = dist.FileStore(str(folder / name), world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=TIMEOUT_S))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
 
 
 def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunks: int, combine: str) -> None:
@@ -148,7 +149,7 @@ def test_ranks_of_a_host_are_a_domain(tmp_path: Path) -> None:
 
 def lose_a_rank(folder: Path, rank: int) -> None:
     """Rank 3 of four dies between two calls; the others name it, and go on as three nodes with the same weights."""
-    join(folder, "group", rank, 4)
+    join(folder, "group", rank, 4, SHORT_S)
     problem = problem_of(4, "fp8xfp8")
     weights = random_weights(problem, rank, seed=0)
     layer = MoE(problem, weights, domain=2)

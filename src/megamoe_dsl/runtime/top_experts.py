@@ -89,13 +89,21 @@ class TopExpertsPlan:
         shape = (logits.shape[0], self._problem.topk)
         idx = torch.empty(shape, dtype=torch.int64, device=logits.device)
         weights = torch.empty(shape, dtype=torch.float32, device=logits.device)
-        self.launch(router, idx.data_ptr(), weights.data_ptr())
+        self.launch(*router, idx.data_ptr(), weights.data_ptr())
         return idx, weights
 
-    def launch(self, router: RouterTensors, topk_idx: int, topk_weights: int) -> None:
+    def launch(
+        self,
+        logits: torch.Tensor,
+        bias: torch.Tensor | None,
+        token_ids: torch.Tensor | None,
+        hash_table: torch.Tensor | None,
+        replicas: torch.Tensor | None,
+        topk_idx: int,
+        topk_weights: int,
+    ) -> None:
         """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
-        logits, bias, token_ids, hash_table, replicas = router
         with LAUNCHES:
             values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
             values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]

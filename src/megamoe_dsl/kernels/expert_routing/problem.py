@@ -64,8 +64,7 @@ class TopExpertsProblem:
 
     num_experts  at most 1024
     topk        experts that are chosen, at most 32
-    scores      weights of the chosen experts: softmax over their logits (Qwen3, gpt-oss); or sigmoid (DeepSeek-V3) or sqrtsoftplus
-                (DeepSeek-V4) of each, divided by their sum
+    scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
     logits      f32 or bf16
     biased      each expert has a bias that is added to its score when experts are chosen, not to the weights
     groups      groups of experts; if more than 1, a group has a multiple of 32 experts

@@ -19,7 +19,7 @@ from ...device.cast import LOG2E, f32_of_bits, fma, times_sigmoid
 from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
-from .arguments import PlacedExpertsArguments, TopExpertsArguments
+from .arguments import TopExpertsArguments
 from .config import TopExpertsConfig
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
@@ -130,7 +130,7 @@ def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, la
     return words
 
 
-def expert_of_id(config: TopExpertsConfig, args: PlacedExpertsArguments, token: Any, lane: Any) -> Int32:
+def expert_of_id(config: TopExpertsConfig, args: Any, token: Any, lane: Any) -> Int32:
     """What the table names in a lane's slot for a token's id; -1 for an id past the table, and for what is no expert or no slot."""
     topk, identity = config.problem.topk, Int64(load_u64(args.token_ids + Int64(token) * 8))
     there = (identity >= Int64(0)) & (identity < Int64(args.hash_rows))
@@ -140,7 +140,7 @@ def expert_of_id(config: TopExpertsConfig, args: PlacedExpertsArguments, token: 
     return Int32(cutlass.select_(there, expert, Int32(-1)))
 
 
-def place_of(config: TopExpertsConfig, args: PlacedExpertsArguments, token: Any, expert: Any) -> Int32:
+def place_of(config: TopExpertsConfig, args: Any, token: Any, expert: Any) -> Int32:
     """Where a replica of an expert is: a token's number chooses among them in turn; -1 for no expert, and for one without a place."""
     known, places = cutlass.max(expert, Int32(0)), []
     for replica in range(config.problem.replicas):
@@ -188,7 +188,9 @@ def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExperts
         share = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", (logit - most) * Float32(LOG2E))
     else:
         share = share_of(config, raised(there, logit))
-    share = Float32(cutlass.select_(there, share, Float32(0.0)))
+    if cutlass.const_expr(problem.hashed):
+        share = Float32(cutlass.select_(there, share, Float32(0.0)))
+    share = Float32(cutlass.select_(lane < problem.topk, share, Float32(0.0)))
     total = share
     for mask in (16, 8, 4, 2, 1):
         total = total + shuffle_xor_f32(total, mask)
