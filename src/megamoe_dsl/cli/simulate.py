@@ -227,13 +227,16 @@ def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankCo
 
 def print_results(console: Console, results: list[tuple[list[RankComparison], Report]], *, exact: bool, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
-    for number, (ranks, _) in enumerate(results, 1):
-        for one in ranks:
-            equal, share = f"{one.elements - one.unequal:,}", "exact" if exact else f"{one.worst:.1%}"
-            figures = (f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict(one.violations))
-            table.add_row(str(number), str(one.rank), str(one.tokens), *figures)
-    console.print(table)
+    headings = ("launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
+    rows = [
+        (
+            *(number, one.rank, one.tokens, f"{one.elements:,}", f"{one.elements - one.unequal:,}", f"{one.max_error:.3g}"),
+            *("exact" if exact else f"{one.worst:.1%}", verdict(one.violations)),
+        )
+        for number, (ranks, _) in enumerate(results, 1)
+        for one in ranks
+    ]
+    console.print(ruled("y against the reference", headings, rows))
     reports = [report for _, report in results]
     print_reports(console, reports, race=race)
     passed = all(one.passed for ranks, _ in results for one in ranks) and not any(report.findings for report in reports)

@@ -80,9 +80,8 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     rows, wrong = ",".join(map(str, counts)), 0
     for name, (d, low, high) in compared.items():
         others = d.numel() - int(((low <= d) & (d <= high)).sum())
-        table = ruled(f"{name} against the reference", "rows", "elements", "right", "verdict")
-        table.add_row(rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
-        console.print(table)
+        row = (rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
+        console.print(ruled(f"{name} against the reference", ("rows", "elements", "right", "verdict"), [row]))
         wrong += others
     print_reports(console, [report], race=race)
     passed = not wrong and not report.findings
@@ -145,12 +144,13 @@ def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> 
 
 def print_launches(console: Console, launched: Sequence[tuple[list[HalfComparison], Report]], *, race: bool) -> bool:
     """The comparison table, the bytes between ranks, and the verdict; whether everything passed."""
-    table = ruled("Rows of Linear1, and y, against the reference", "launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
+    headings = ("launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
     halves = [one for ranks, _ in launched for one in ranks]
-    for one in halves:
-        equal = f"{one.elements - one.unequal:,}"
-        table.add_row(str(one.launch), one.kernel, str(one.rank), str(one.rows), f"{one.elements:,}", equal, verdict(one.unequal))
-    console.print(table)
+    rows = [
+        (one.launch, one.kernel, one.rank, one.rows, f"{one.elements:,}", f"{one.elements - one.unequal:,}", verdict(one.unequal))
+        for one in halves
+    ]
+    console.print(ruled("Rows of Linear1, and y, against the reference", headings, rows))
     for ranks, report in launched:
         console.print(f"Launch {ranks[0].launch}: copies of {ranks[0].kernel} moved {report.crossed:,} bytes between ranks.")
     reports = [report for _, report in launched]
@@ -248,11 +248,11 @@ def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: 
 
 def print_fields(console: Console, fields: Sequence[FieldComparison], report: Report, *, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = ruled("The symmetric buffer against quant", "rank", "tokens", "field", "bytes", "equal", "verdict")
-    for one in fields:
-        equal = f"{one.num_bytes - one.unequal:,}"
-        table.add_row(str(one.rank), str(one.tokens), one.field, f"{one.num_bytes:,}", equal, verdict(one.unequal))
-    console.print(table)
+    headings = ("rank", "tokens", "field", "bytes", "equal", "verdict")
+    rows = [
+        (one.rank, one.tokens, one.field, f"{one.num_bytes:,}", f"{one.num_bytes - one.unequal:,}", verdict(one.unequal)) for one in fields
+    ]
+    console.print(ruled("The symmetric buffer against quant", headings, rows))
     print_reports(console, [report], race=race)
     passed = not any(one.unequal for one in fields) and not report.findings
     print_outcome(console, passed, "every byte of the symmetric buffer is as quant makes it", race=race)

@@ -152,8 +152,6 @@ def print_verdicts(name: str, verdicts: list[Verdict]) -> None:
     """Those of the run with this name, a line each."""
     from ..bench.variant import variant_text
 
-    shown = ruled(name, "point", "configuration", "us", "verdict")
-    for one in verdicts:
-        entry = one.entry
-        shown.add_row(one.name, variant_text(entry.choice) if entry else "", f"{entry.us:.1f}" if entry else "", one.reason)
-    wide_console().print(shown)
+    entries = [(variant_text(one.entry.choice), f"{one.entry.us:.1f}") if one.entry else ("", "") for one in verdicts]
+    rows = [(one.name, *entry, one.reason) for one, entry in zip(verdicts, entries, strict=True)]
+    wide_console().print(ruled(name, ("point", "configuration", "us", "verdict"), rows))

@@ -68,13 +68,9 @@ _OUT_INT, _OUT_POINTER = POINTER(c_int), POINTER(c_void_p)
 _LOAD = ctypes.CFUNCTYPE(c_int, c_void_p)
 _LOAD_TO_DEVICE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _IGNORED = (
-    "_cudaDeviceSynchronize",
-    "_cudaFuncSetAttribute",
-    "_cudaKernelSetAttributeForDevice",
-    "_cudaLibraryUnload",
-    "_cudaSetDevice",
+    "_cudaDeviceSynchronize", "_cudaFuncSetAttribute", "_cudaKernelSetAttributeForDevice", "_cudaLibraryUnload", "_cudaSetDevice",
     "_cudaStreamSynchronize",
-)
+)  # fmt: skip
 _WORDS = (c_void_p,) * 6
 """Enough for the arguments of what is ignored."""
 
@@ -96,13 +92,9 @@ class _Config(ctypes.Structure):
     """cudaLaunchConfig_t."""
 
     _fields_ = (
-        ("grid", _Dim3),
-        ("block", _Dim3),
-        ("dynamic_smem", c_size_t),
-        ("stream", c_void_p),
-        ("attributes", POINTER(_Attribute)),
+        ("grid", _Dim3), ("block", _Dim3), ("dynamic_smem", c_size_t), ("stream", c_void_p), ("attributes", POINTER(_Attribute)),
         ("count", c_uint),
-    )
+    )  # fmt: skip
 
 
 class HostModule:
