@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .loads_in_flight import LoadsInFlight
 from .memory import SMEM_RESERVED, ByteStore, SharedMemory
-from .parser import ParsedKernel
 from .race import Race
 from .sync import BarrierState
 
@@ -54,19 +54,6 @@ class Fragment:
         self.mask, self.bits = (None, ALL_LANES) if bits == ALL_LANES else (mask, bits)
 
 
-class Executable(Protocol):
-    """What warps run: a `Program`."""
-
-    kernel: ParsedKernel
-    units: list[Any]
-    loads: LoadsInFlight
-
-    @property
-    def late(self) -> object: ...
-
-    def fresh_registers(self) -> list[Lanes]: ...
-
-
 class Grid:
     """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended.
 
@@ -74,7 +61,7 @@ class Grid:
     settled  whether all have, and what they had posted has happened
     """
 
-    def __init__(self, launch: StreamedGeometry, program: Executable, parameters: Lanes, before: Grid | None) -> None:
+    def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, program, before
         self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
@@ -119,7 +106,7 @@ class Grid:
 
     def cancel(self) -> None:
         self.unfinished -= 1
-        self._holding -= self.launch.ctas_of_cluster
+        self._holding -= prod(self.launch.cluster)
 
     def left(self, ctas: Iterable[Cta], clocks: Iterable[Clock], race: Race | None) -> None:
         """A cluster of these CTAs has ended; `clocks` are those of its warps."""
@@ -215,7 +202,7 @@ class Warp:
         "rest", "sleep", "state", "thread_index", "wake", "why", "world",
     )  # fmt: skip
 
-    def __init__(self, world: WorldLike, cta: Cta, program: Executable, index: int) -> None:
+    def __init__(self, world: WorldLike, cta: Cta, program: Any, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
         linear = LANE.astype(np.int64) + 32 * index
@@ -248,12 +235,8 @@ class Warp:
             del self.order
 
     @property
-    def in_flight(self) -> Mapping[int, frozenset[int]]:
-        return self.program.loads.by_line
-
-    @property
-    def kinds_of_loads(self) -> Mapping[int, int]:
-        return self.program.loads.kinds
+    def loads(self) -> LoadsInFlight:
+        return self.program.loads  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assumptions: Assumptions
+    rng: random.Random
     instructions: int
     sweeps: int
     progress: int

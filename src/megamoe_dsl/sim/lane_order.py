@@ -17,7 +17,7 @@ What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -48,7 +48,7 @@ from .access_record import (
 )
 from .clock import Clock, LaneAgents, Said, Strand
 from .lanes import Lanes, Mask
-from .loads_in_flight import OTHERS
+from .loads_in_flight import OTHERS, LoadsInFlight
 from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
@@ -66,14 +66,7 @@ class Acting(Protocol):
     def cta(self) -> Place: ...
 
     @property
-    def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: kinds of loads whose value may not have been used yet."""
-        ...
-
-    @property
-    def kinds_of_loads(self) -> Mapping[int, int]:
-        """By PTX line: the kind of a load that may be among them."""
-        ...
+    def loads(self) -> LoadsInFlight: ...
 
 
 @dataclass
@@ -149,7 +142,7 @@ class LaneOrder:
         self._told.clear()
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
-        if reading and (kind := self.warp.kinds_of_loads.get(line)) is not None:
+        if reading and (kind := self.warp.loads.kinds.get(line)) is not None:
             if (agents := self.late.get(kind)) is None:
                 agents = self.late[kind] = self._add()
         elif one or bits == FULL:
@@ -198,7 +191,7 @@ class LaneOrder:
     # ---- what lanes tell
 
     def _unused(self) -> frozenset[int]:
-        return self.warp.in_flight.get(self.warp.line, _NOTHING)
+        return self.warp.loads.by_line.get(self.warp.line, _NOTHING)
 
     def _say(self, starting: bool) -> Said:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""

@@ -114,7 +114,7 @@ class Binder:
     def __init__(self, kernel: ParsedKernel) -> None:
         self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
-        self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
+        self.storage: list[type] = [np.uint16 if kind == "f16" else DTYPES[kind] for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
         self.watched: set[int] = set()  # registers that a handler looks at besides its operands
         self.late: LateLoads | None = None
@@ -228,7 +228,3 @@ class Binder:
         if ins.parts[-1] not in DTYPES:
             raise SimError(f"no operand type in {ins.opcode}")
         return DTYPES[ins.parts[-1]]
-
-
-def _storage(kind: str) -> type:
-    return np.uint16 if kind == "f16" else DTYPES[kind]

@@ -7,9 +7,7 @@ thread scheduling).
 
 from __future__ import annotations
 
-import random
 from operator import attrgetter
-from typing import Protocol
 
 from .cta import BLOCK, EXIT, PARK, YIELD, Fragment, Warp
 from .errors import SimError
@@ -25,13 +23,7 @@ _PC = attrgetter("pc")
 MAX_REST = 15
 
 
-class WarpScheduler(WorldLike, Protocol):
-    """The world as the scheduler sees it."""
-
-    rng: random.Random
-
-
-def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
+def run_warp(world: WorldLike, w: Warp, quantum: int) -> None:
     """Run up to about `quantum` instructions, until the warp blocks or only polls."""
     fragments = w.fragments
     executed = 0

@@ -41,16 +41,6 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
     return scope == 3 or first.rank == second.rank
 
 
-class Learner(Protocol):
-    """Lanes of a warp, as they learn."""
-
-    def learn(self, clock: Clock, bits: int | None = None) -> None:
-        """Lanes have synchronized with who tells this."""
-        ...
-
-    def known(self, bits: int | None = None) -> Clock: ...
-
-
 class SyncPoint:
     """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
 
@@ -80,13 +70,13 @@ class SyncPoint:
         out.released = {key: clock.copy() for key, clock in self.released.items()}
         return out
 
-    def acquire(self, thread: Learner, cta: Place, scope: int, lanes: int) -> Place | None:
+    def acquire(self, order: Any, cta: Place, scope: int, lanes: int) -> Place | None:
         """Lanes of a warp of `cta` learn all that they may observe at `scope`; returns a CTA whose release was out of scope, if any."""
         missed = None
         for (released_scope, place), clock in self.released.items():
             if in_scope(released_scope, place, cta) and in_scope(scope, place, cta):
-                thread.learn(clock, lanes)
-            elif not thread.known(lanes).knows(clock):
+                order.learn(clock, lanes)
+            elif not order.known(lanes).knows(clock):
                 missed = place
         return missed
 

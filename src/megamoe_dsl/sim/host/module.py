@@ -105,12 +105,14 @@ class HostModule:
         self._kernels: list[str] = []
         self.symbols: dict[str, Any] = {
             "cuda_dialect_init_library_once": self._call(_load_once, _OUT_POINTER, _LOAD, _LOAD_TO_DEVICE),
-            "_cudaLibraryLoadData": self._call(self._load, _OUT_POINTER, c_void_p, *_WORDS),
+            "_cudaLibraryLoadData": self._call(lambda library, *_: _store(library, 1), _OUT_POINTER, c_void_p, *_WORDS),
             "_cudaLibraryGetKernel": self._call(self._get_kernel, _OUT_POINTER, c_void_p, c_char_p),
             "_cudaGetDevice": self._call(lambda out: _store(out, 0), _OUT_INT),
             "_cudaGetDeviceCount": self._call(lambda out: _store(out, 1), _OUT_INT),
             "_cuDeviceGet": self._call(_store, _OUT_INT, c_int),
-            "_cudaDeviceGetAttribute": self._call(self._attribute, _OUT_INT, c_int, c_int),
+            "_cudaDeviceGetAttribute": self._call(
+                lambda out, number, _: _store(out, self.device.attribute(number)), _OUT_INT, c_int, c_int
+            ),
             "_cuKernelGetAttribute": self._call(lambda out, *_: _store(out, 0), _OUT_INT, c_int, c_void_p, c_int),
             "_cudaLaunchKernelEx": self._call(self._launch, POINTER(_Config), c_void_p, _OUT_POINTER),
             "_cuTensorMapEncodeTiled": self._call(self._encode, c_void_p, c_int, c_uint, *(c_void_p,) * 5, *(c_int,) * 4),
@@ -128,15 +130,9 @@ class HostModule:
 
         return ctypes.CFUNCTYPE(c_int, *types)(run)
 
-    def _load(self, library: Any, *_: Any) -> None:
-        library[0] = 1
-
     def _get_kernel(self, out: Any, _: int, name: bytes) -> None:
         self._kernels.append(name.decode())
         out[0] = len(self._kernels)
-
-    def _attribute(self, out: Any, number: int, _: int) -> None:
-        _store(out, self.device.attribute(number))
 
     def _encode(self, out: int, *arguments: Any) -> None:
         ctypes.memmove(out, encode_tiled(*arguments).encode(), DESCRIPTOR_BYTES)
