@@ -22,11 +22,10 @@ from .clock import Clock, LaneAgents, check_agents
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding, KernelNames
-from .shadow import Places, Shadow
+from .shadow import GLOBAL, SHARED, Places, Shadow
 from .sync import Place, SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
-TENSOR, GLOBAL, SHARED = 0, 1, 2
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
 
 
@@ -138,10 +137,6 @@ class Race:
     def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         shadow = self.global_shadow(allocation)
         self.write(shadow, shadow.index(where, size), actor, code_of(where))
-
-    def tensor_shadow(self, cta: Place, size: int) -> Shadow:
-        """A shadow for tensor memory; the engine numbers its locations as it likes."""
-        return Shadow(size, 1, "tmem", f"{cta} tmem", 0, TENSOR)
 
     def _shared_shadow(self, cta: Place) -> Shadow:
         cta.shared.shadow = Shadow(SMEM_BYTES, CHUNK, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)

@@ -23,7 +23,7 @@ from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError, require_integer
 from .geometry import Dim3, StreamedGeometry
 from .interfaces import STRICT, Action, Assumptions, Origin, WorldLike
-from .memory import SMEM_MAX, GlobalMemory
+from .memory import SMEM_MAX, SMEM_RESERVED, GlobalMemory
 from .program import Program, load
 from .race import Race
 from .report import KernelNames, Report, describe_line
@@ -235,7 +235,8 @@ def describe_warps(world: WorldLike, live: Iterable[Cluster], what: str) -> str:
         for cta in cluster.ctas:
             out += [f"  {cta}"]
             out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
-            out += _describe_barriers(cta)
+            out += [f"    mbarrier smem+{offset - SMEM_RESERVED}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
+            out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
         out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
     return "\n".join(out)
 
@@ -249,12 +250,6 @@ def _describe_warp(world: WorldLike, warp: Warp) -> str:
         line = describe_line(ins.line, world.kernels.of(warp.kernel), ins.source or "")
         parts.append(f"{line}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
     return f"warp {warp.index}: {'; '.join(parts)}"
-
-
-def _describe_barriers(cta: Cta) -> list[str]:
-    out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
-    out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
-    return out
 
 
 _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and looking for it takes a tenth of its time

@@ -25,7 +25,7 @@ from .clock import Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .interfaces import Action, Origin
-from .shadow import Shadow
+from .shadow import TENSOR, Shadow
 from .tma_engine import Pipe
 
 LANES = 128
@@ -160,7 +160,7 @@ class TensorUnit:
         race = cta.world.race
         self.shadow: Shadow | None = None
         if race:
-            self.shadow = race.tensor_shadow(cta, QUARTERS * COLUMNS)
+            self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
             self._told: PipeIssue | None = None  # the last operation that has begun

@@ -39,15 +39,6 @@ class AsyncCopy:
     def perform(self) -> None:
         """Finish now if it has not (an arrive that tracks the copy overtakes its delay)."""
 
-    def source_clock(self) -> Clock | None:
-        """What a waiter for the source read learns."""
-        if self.clock is None:
-            return None
-        clock = self.clock.copy()
-        if self.destination >= 0:
-            clock.set(self.destination, 0)
-        return clock
-
 
 def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
     """One operation in the place of several that have completed."""
@@ -90,7 +81,11 @@ class AsyncGroups:
         if read:
             groups = list(self.committed)[self.reads_waited : count]
             self.reads_waited = max(self.reads_waited, count)
-            return [clock for group in groups for copy in group if (clock := copy.source_clock()) is not None]
+            learned = [(copy.clock.copy(), copy.destination) for group in groups for copy in group if copy.clock is not None]
+            for clock, destination in learned:
+                if destination >= 0:
+                    clock.set(destination, 0)
+            return [clock for clock, _ in learned]
         self.reads_waited = max(0, self.reads_waited - count)
         groups = [self.committed.popleft() for _ in range(count)]
         return [copy.clock for group in groups for copy in group if copy.clock is not None]

@@ -144,7 +144,11 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         if isinstance(mma.a, SmemDescriptor):
             a = fetch_operand(cta, mma.a, rows, fields.a_format, fields.a_mn_major, shared_actor, k_bytes)
         else:
-            a = _tensor_operand(cta, mma.a, rows, k_bytes, fields.a_format, tensor_actor)
+            if rows != 128:
+                raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
+            words = _read_tensor(cta, mma.a & 0xFFFF, k_bytes // 4, slice(0, 128), "MMA operand A", tensor_actor)
+            raw = np.ascontiguousarray(words).view(np.uint8)  # row m in lane m, K packed along 8 columns (12 of K = 96)
+            a = decode_holders(raw, fields.a_format) if is_held(fields.a_format) else decode_operand(raw, fields.a_format)
         if fields.a_negate:
             a = -a
         scaled_b = b
@@ -155,16 +159,6 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
             scales = _scales(cta, mma.b_scales, fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
             scaled_b = scale_rows(b, scales)
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
-
-
-def _tensor_operand(cta: Cta, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
-    """Operand A in tensor memory: row m in lane m, K packed along 8 columns (12 of K = 96)."""
-    if rows != 128:
-        raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
-    column = address & 0xFFFF
-    words = _read_tensor(cta, column, k_bytes // 4, slice(0, 128), "MMA operand A", actor)
-    raw = np.ascontiguousarray(words).view(np.uint8)
-    return decode_holders(raw, name) if is_held(name) else decode_operand(raw, name)
 
 
 def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
@@ -219,31 +213,22 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
         raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
     where = [slice(lanes.start + lane_base, lanes.stop + lane_base) for lanes, _, _ in blocks]
     accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
-    by_rows = len(blocks) == QUARTERS
+    by_rows, halves = len(blocks) == QUARTERS, np.dtype(dtype).itemsize == 2
     if mma.accumulate:
         parts = []
         for lanes in where:
             if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
                 raise SimError(f"tcgen05.mma accumulates into uninitialized TMEM: {cta} columns [{column}, {column + width})")
-            parts.append(_from_words(words, dtype))
+            parts.append(words.astype(np.uint16).view(dtype) if halves else words.view(dtype))  # of 16 bits the low half of a column
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
             accumulator = accumulator * dtype(2.0**-mma.shift)
-    result = _to_words(multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate))
+    values = multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate)
+    result = values.view(np.uint16) | np.uint32(_PADDING) if halves else values.view(np.uint32)
     for k, lanes in enumerate(where):
         memory.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
-
-
-def _from_words(words: np.ndarray, dtype: type) -> np.ndarray:
-    """Accumulator values; one of 16 bits has the low half of a column (`tcgen05.ld.pack::16b` puts two into a register)."""
-    return words.astype(np.uint16).view(dtype) if np.dtype(dtype).itemsize == 2 else words.view(dtype)
-
-
-def _to_words(values: np.ndarray) -> np.ndarray:
-    """Inverse of `_from_words`; the half that 16 bits leave over is poison."""
-    return values.view(np.uint16) | np.uint32(_PADDING) if values.itemsize == 2 else values.view(np.uint32)
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
@@ -276,13 +261,10 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             values = values.reshape(rows, row_bytes)
             words = np.ascontiguousarray(expand(values, source) if source else values).view(np.uint32)
-            _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
+            unit, count = tensor_unit(cta), words.shape[1]
+            words = words.reshape(-1, 32, count).take(_COPY_QUARTERS[multicast], 0).reshape(128, count)
+            unit.memory.write(slice(0, 128), target, words, "tcgen05.cp")
+            if actors and unit.shadow and cta.world.race:
+                cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, target, count), actors[1])
 
     return run
-
-
-def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
-    unit, count = tensor_unit(cta), words.shape[1]
-    unit.memory.write(slice(0, 128), column, words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count), "tcgen05.cp")
-    if actor is not None and unit.shadow and cta.world.race:
-        cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, count), actor)

@@ -164,8 +164,12 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
         if w.world.race is not None:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
-                if _reaches(w, changes.get(at), level):
-                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), changes.get(at)))
+                if (change := changes.get(at)) is None:  # the host's copy
+                    reached = level == SCOPES["sys"]
+                else:
+                    reached = change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
+                if reached:
+                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), change))
 
     return Straight(run)
 
@@ -175,13 +179,6 @@ def _release(w: Warp) -> None:
         for change in _changes(w).values():
             if change.by is w.order.agents:
                 change.released, change.when = True, w.order.now()
-
-
-def _reaches(w: Warp, change: MapChange | None, level: int) -> bool:
-    """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
-    if change is None:
-        return level == SCOPES["sys"]
-    return change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
 
 
 def check_acquired(w: Warp, address: int) -> None:
