@@ -168,17 +168,12 @@ def time_of(kernel: dict[str, Any]) -> float:
     return float(kernel["graph_us"]["median"])
 
 
-def choice_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a configuration that are not their defaults; how many warpgroups, where a tile does not say."""
-    default = {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
-    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED
-    return {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
-
-
 def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> GemmEntry:
     """What a table says of a kernel at a point."""
     problem = GemmProblem(**record["problem"])
-    choice = choice_of(kernel["config"])
+    config, default = kernel["config"], {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
+    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED  # where a tile says how many warpgroups
+    choice = {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
     rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
     return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results, problem.recipe)
 

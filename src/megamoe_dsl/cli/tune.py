@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
-    from ..bench.tuning import Verdict
     from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
@@ -133,6 +132,7 @@ def enter(runs: list[Results], folder: Path) -> None:
     """
     from ..artifact.cache import require_writable
     from ..bench.tuning import tune as judge_all
+    from ..bench.variant import variant_text
 
     before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
     after, judged = dict(before), []
@@ -143,15 +143,8 @@ def enter(runs: list[Results], folder: Path) -> None:
     if changed:
         require_writable("--tables", folder)
     for name, verdicts in judged:
-        print_verdicts(name, verdicts)
+        entries = [(variant_text(one.entry.choice), f"{one.entry.us:.1f}") if one.entry else ("", "") for one in verdicts]
+        rows = [(one.name, *entry, one.reason) for one, entry in zip(verdicts, entries, strict=True)]
+        wide_console().print(ruled(name, ("point", "configuration", "us", "verdict"), rows))
     for table in changed:
         typer.echo(f"wrote {table.write(folder)}: {len(table.entries)} entries")
-
-
-def print_verdicts(name: str, verdicts: list[Verdict]) -> None:
-    """Those of the run with this name, a line each."""
-    from ..bench.variant import variant_text
-
-    entries = [(variant_text(one.entry.choice), f"{one.entry.us:.1f}") if one.entry else ("", "") for one in verdicts]
-    rows = [(one.name, *entry, one.reason) for one, entry in zip(verdicts, entries, strict=True)]
-    wide_console().print(ruled(name, ("point", "configuration", "us", "verdict"), rows))

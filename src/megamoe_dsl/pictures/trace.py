@@ -58,7 +58,12 @@ def read_trace(path: Path) -> list[TraceRecord] | list[TracedSpan]:
     found = read_json_object(path)
     try:
         spans = [_span(event) for event in found["traceEvents"]] if "traceEvents" in found else []
-        records = [] if "traceEvents" in found else [_record(found, one) for one in found["records"]]
+        records = [
+            TraceRecord(
+                dict(one["point"]), str(one["name"]), str(found["gpu"]), str(found["date"]), _finite(one["launch_us"]), activities(one)
+            )
+            for one in ([] if "traceEvents" in found else found["records"])
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TraceFileError(f"{path}: not a file that `megamoe bench --trace` wrote ({type(error).__name__}: {error})") from None
     if not spans and not any(one.activities for one in records):
@@ -81,16 +86,12 @@ def _span(event: dict[str, Any]) -> TracedSpan:
     return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, end)
 
 
-def _record(whole: dict[str, Any], one: dict[str, Any]) -> TraceRecord:
-    return TraceRecord(
-        dict(one["point"]), str(one["name"]), str(whole["gpu"]), str(whole["date"]), _finite(one["launch_us"]), tuple(_activities(one))
+def activities(record: dict[str, Any]) -> tuple[DrawnActivity, ...]:
+    return tuple(
+        DrawnActivity(role, name, _finite(sums["first"]), _finite(sums["last"]), _finite(sums["us"]))
+        for role, names in record["trace"].items()
+        for name, sums in names.items()
     )
-
-
-def _activities(one: dict[str, Any]) -> Iterator[DrawnActivity]:
-    for role, names in one["trace"].items():
-        for name, sums in names.items():
-            yield DrawnActivity(role, name, _finite(sums["first"]), _finite(sums["last"]), _finite(sums["us"]))
 
 
 def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:
