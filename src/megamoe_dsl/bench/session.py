@@ -100,6 +100,10 @@ class Session:
         return self.watchdog_ms * 1_000_000
 
 
+def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Measurement(Generic[AnyLayer]):
     """What a session does at every point; worker processes get it pickled.
@@ -116,7 +120,7 @@ class Measurement(Generic[AnyLayer]):
     layer: Callable[[Problem], AnyLayer]
     record: Callable[[Session, Point, AnyLayer, ArtifactStore, list[MegaMoeConfig]], dict[str, Any]]
     row: Callable[[dict[str, Any]], str] = timed_row
-    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = lambda config: ()
+    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone
     sites: tuple[Path | str, ...] = ()
 
 
