@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .chunks import CHUNK
 from .errors import SimError
-from .shadow import Shadow
+from .shadow import GLOBAL, SHARED, Shadow
 
 SHARED_BASE = 0x0001_0000_0000_0000
 PARAM_BASE = 0x0002_0000_0000_0000
@@ -42,8 +43,13 @@ class ByteStore:
 
     def __init__(self, data: Bytes, valid: NDArray[np.bool_] | None) -> None:
         self.data, self.valid, self.limit = data, valid, len(data)
+        self.read_only = False
+        self.shadow: Shadow | None = None  # of the race detector, while a run lasts
         self._views: dict[tuple[int, int], NDArray[Any]] = {}
         self._valid_views: dict[int, NDArray[Any]] = {}
+
+    def make_shadow(self) -> Shadow:
+        raise NotImplementedError("nobody else reaches this memory")
 
     def rows(self, size: int, count: int) -> NDArray[Any]:
         """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out)."""
@@ -85,10 +91,12 @@ class Allocation(ByteStore):
         super().__init__(data, None if initialized else np.zeros(len(data), np.bool_))
         self.name, self.rank, self.base, self.read_only, self.owner = name, rank, base, read_only, owner
         self.end = base + len(data)
-        self.shadow: Shadow | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}@rank{self.rank}"
+
+    def make_shadow(self) -> Shadow:
+        return Shadow(len(self.data), CHUNK, self.name, repr(self), 0, GLOBAL)
 
 
 class GlobalMemory:
@@ -165,7 +173,9 @@ class SharedMemory(ByteStore):
         super().__init__(np.full(SMEM_BYTES, POISON_BYTE, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
         self.limit, self.label = SMEM_RESERVED + size, label
         self.initialized: set[object] = set()  # chunks that were found, or made, initialized: they stay so
-        self.shadow: Shadow | None = None
+
+    def make_shadow(self) -> Shadow:
+        return Shadow(SMEM_BYTES, CHUNK, "smem", f"{self.label} smem", SMEM_RESERVED, SHARED)
 
     def holds(self, low: int, end: int) -> bool:
         return low >= SMEM_RESERVED and end <= self.limit

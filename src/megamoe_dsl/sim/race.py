@@ -20,9 +20,9 @@ from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
 from .clock import Clock, LaneAgents, check_agents
 from .lane_order import Acting, LaneOrder
-from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
+from .memory import SMEM_RESERVED, ByteStore, GlobalMemory
 from .report import Finding, KernelNames
-from .shadow import GLOBAL, SHARED, Places, Shadow
+from .shadow import Places, Shadow
 from .sync import Place, SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
@@ -43,7 +43,7 @@ class Race:
     width: int = 64
     quick: Any = QUICK
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
-    shadows: dict[int, Shadow] = field(default_factory=dict)
+    stores: list[ByteStore] = field(default_factory=list)  # that have a shadow
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
     single: int = 0  # agents that are one lane of another
     warps: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # agents of a warp and its lanes: its first
@@ -111,48 +111,33 @@ class Race:
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:
-        for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
+        for store in self.stores:
+            store.shadow = None
+        for kept in (self.places, self.points, self.state, self.stores, self.lanes):
             kept.clear()
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
-        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks.
+    def read_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks, in shared memory or a global buffer.
 
         A warp's lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole.
         """
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
+        if not store.read_only:
+            shadow = store.shadow or self.shadow_of(store)
+            self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
-    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
-        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_shared`."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
+    def write_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_bytes`."""
+        shadow = store.shadow or self.shadow_of(store)
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
-    def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        if not allocation.read_only:
-            shadow = self.global_shadow(allocation)
-            self.read(shadow, shadow.index(where, size), actor, code_of(where))
-
-    def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        shadow = self.global_shadow(allocation)
-        self.write(shadow, shadow.index(where, size), actor, code_of(where))
-
-    def _shared_shadow(self, cta: Place) -> Shadow:
-        cta.shared.shadow = Shadow(SMEM_BYTES, CHUNK, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
-        return cta.shared.shadow
-
-    def global_shadow(self, allocation: Allocation) -> Shadow:
-        if (shadow := self.shadows.get(allocation.base)) is None:
-            shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
-            self.shadows[allocation.base] = shadow
-        return shadow
-
-    def shadow_of(self, store: ByteStore, cta: Place | None) -> Shadow:
-        if cta is not None:
-            return cta.shared.shadow or self._shared_shadow(cta)
-        assert isinstance(store, Allocation)
-        return self.global_shadow(store)
+    def shadow_of(self, store: ByteStore) -> Shadow:
+        """The shadow of a shared memory or of a global buffer in this run."""
+        if store.shadow is None:
+            store.shadow = store.make_shadow()
+            self.stores.append(store)
+        return store.shadow
 
     def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
@@ -179,8 +164,8 @@ class Race:
         shadow.read[index] = records
 
     def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
-        """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        """A read like `read_bytes`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
+        shadow = cta.shared.shadow or self.shadow_of(cta.shared)
         if not cta.shared.holds(chunks.low, chunks.end):
             return False
         index = shadow.index(chunks, CHUNK)

@@ -205,8 +205,8 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
         raise SimError(f"read of uninitialized global memory {allocation}+{offset + int(rows.steps[row]) + column}")
-    if actor is not None and world.race and not allocation.read_only:
-        world.race.read_global(allocation, *rows.places(offset), actor)
+    if actor is not None and world.race:
+        world.race.read_bytes(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
 
 
@@ -217,13 +217,13 @@ def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Reducti
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if reduce is None:
         if actor is not None and world.race:
-            world.race.write_global(allocation, *rows.places(offset), actor)
+            world.race.write_bytes(allocation, *rows.places(offset), actor)
         rows.store(allocation.data, offset, values)
         if allocation.valid is not None:
             rows.store(allocation.valid, offset, True)
         return
     if actor is not None and world.race:
-        shadow = world.race.global_shadow(allocation)
+        shadow = world.race.shadow_of(allocation)
         world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)
     if allocation.valid is not None and not rows.of(allocation.valid, offset).all():
         raise SimError(f"reduction into uninitialized global memory {allocation}")
@@ -244,7 +244,7 @@ def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None)
                 raise SimError(text)
             cta.world.warnings[text] += 1
     if actor is not None and cta.world.race:
-        cta.world.race.read_shared(cta, chunks, CHUNK, actor)
+        cta.world.race.read_bytes(cta.shared, chunks, CHUNK, actor)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
@@ -253,7 +253,7 @@ def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | 
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
     if actor is not None and cta.world.race:
-        cta.world.race.write_shared(cta, chunks, CHUNK, actor)
+        cta.world.race.write_bytes(cta.shared, chunks, CHUNK, actor)
     shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
     if chunks not in shared.initialized:
         shared.mark(chunks.numbers, CHUNK)

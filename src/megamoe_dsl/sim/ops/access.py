@@ -190,15 +190,12 @@ def gather(
             if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
                 _uninitialized(w, store, bad)
             values = store.rows(size, count).take(index, 0)
-        if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
+        if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w, writes=False)
-            elif cta is not None:
-                race.read_shared(cta, offsets, total, w, parts)
+                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=False)
             else:
-                race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
+                race.read_bytes(store, offsets, total, w, parts)
         if isinstance(lanes, slice):
             return values
         w.mask = mask
@@ -215,11 +212,8 @@ def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: b
     unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
     if unwritten and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
         _uninitialized(w, store, offset)
-    if race is not None and not seen:
-        if cta is not None:
-            race.read_shared(cta, slice(offset, offset + total), total, w, parts)
-        elif isinstance(store, Allocation):
-            race.read_global(store, slice(offset, offset + total), total, w)
+    if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
+        race.read_bytes(store, slice(offset, offset + total), total, w, parts)
     row = _row(store, offset, total)
     return store.rows(size, count)[row : row + 1]
 
@@ -235,21 +229,17 @@ def scatter(
         where = stacked([where], mask)
     race, total = w.world.race, size * count
     w.world.progress += 1
-    for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
-        if isinstance(store, Allocation):
-            if store.read_only:
-                raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
-        elif cta is None and store is not w.local:
+    for store, offsets, lanes, _ in resolve(w, space, where, total, mask):
+        if store.read_only:
+            raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
+        if not isinstance(store, Allocation | SharedMemory) and store is not w.local:
             raise SimError("store to parameter memory")
         if race is not None and store is not w.local:
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w, writes=True)
-            elif cta is not None:
-                race.write_shared(cta, offsets, total, w, parts)
+                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=True)
             else:
-                race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
+                race.write_bytes(store, offsets, total, w, parts)
         w.mask = mask
         _row(store, 0, total)
         if not put(store.rows(size, count), store.valid, offsets, total, values[lanes]):

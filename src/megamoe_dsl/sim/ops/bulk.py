@@ -225,11 +225,11 @@ class _LaneCopies(AsyncCopy):
         if self.actor and race:
             for (allocation, count), places in read.items():
                 if count == self.size and not allocation.base % count:
-                    race.read_global(allocation, np.array(places), count, self.actor)
+                    race.read_bytes(allocation, np.array(places), count, self.actor)
                 else:
                     for at in places:
-                        race.read_global(allocation, slice(at, at + count), 1, self.actor)
-            race.write_shared(cta, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
+                        race.read_bytes(allocation, slice(at, at + count), 1, self.actor)
+            race.write_bytes(cta.shared, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
         self.done = self.read_done = True
         world.progress += 1
 
@@ -321,7 +321,7 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
 def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
     def store() -> None:
         if actor and w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + len(values)), 1, actor)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
         cta.shared.write(offset, values)
         finish_async_store(barrier, len(values), actor.clock if actor else None)
 
@@ -345,7 +345,7 @@ def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
         if offset % 8 or count % 8 or cta is not w.cta:
             raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
         cta.shared.write(offset, np.zeros(count, np.uint8))
         w.world.progress += 1
 

@@ -166,7 +166,7 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
         if offset % BYTES:
             raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
         cta.shared.write(offset, np.zeros(BYTES, np.uint8))
         if not cta.state.setdefault("mbarrier exit check", False):
             cta.state["mbarrier exit check"] = True
@@ -192,7 +192,7 @@ def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: Warp, lane: int, where: int) -> None:
         barrier = _barrier(w, where)
         if w.world.race:
-            w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+            w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
         del barrier.cta.mbarriers[barrier.offset]
 
     return run

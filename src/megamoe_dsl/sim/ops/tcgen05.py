@@ -108,7 +108,7 @@ def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
             return w.block(f"tcgen05.alloc of {int(count(w)[lane])} columns: no room")
         cta, offset = shared_target(w, int(destination(w)[lane]))
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + 4), 4, w)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
         cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
         w.world.progress += 1
         return None

@@ -91,7 +91,7 @@ def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     """Store a whole map, and remember who did."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
-        race.write_global(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
+        race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
         _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.now(), released)
     w.world.memory.write(address, values)
 
@@ -125,7 +125,7 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
             cta, piece = _shared(w, at)
             changed = replace_field(_read_shared(cta, piece.start), name, which or 0, new)
             if w.world.race:
-                w.world.race.write_shared(cta, piece, 1, w)
+                w.world.race.write_bytes(cta.shared, piece, 1, w)
             cta.shared.write(piece.start, changed)
         else:
             _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which or 0, new), released=False)
@@ -145,7 +145,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
         cta, piece = _shared(w, int(source(w)[lane]))
         values = _read_shared(cta, piece.start)
         if w.world.race:
-            w.world.race.read_shared(cta, piece, 1, w)
+            w.world.race.read_bytes(cta.shared, piece, 1, w)
         _write_global(w, int(destination(w)[lane]), values, released=True)
 
     return run

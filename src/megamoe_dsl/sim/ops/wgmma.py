@@ -319,7 +319,7 @@ def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors
         chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)[0]
         if not (alike and race.read_shared_if_known(cta, chunks, common)):
             for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
-                race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
+                race.read_bytes(cta.shared, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
     if alike:
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
