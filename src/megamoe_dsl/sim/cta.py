@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from math import prod
 from typing import Any
 
@@ -19,22 +20,16 @@ from .race import Race
 from .sync import BarrierState
 
 
-class Outcome:
-    """One of BLOCK, PARK, YIELD and EXIT."""
+class Outcome(Enum):
+    """What a handler answers where its instruction was not simply done."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
-PARK = Outcome("PARK")  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
-YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
-EXIT = Outcome("EXIT")  # these lanes leave the kernel
+    BLOCK = auto()  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
+    PARK = auto()  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
+    YIELD = auto()  # executed, but it only polled: let others run before going on
+    EXIT = auto()  # these lanes leave the kernel
 
 
+BLOCK, PARK, YIELD, EXIT = Outcome
 ALL_LANES = b"\x01" * 32
 
 

@@ -55,18 +55,23 @@ Row = NDArray[np.int32]
 _NOTHING: frozenset[int] = frozenset()
 
 
-class Acting(Protocol):
+class Thread(Protocol):
     """A warp: the lanes that execute an instruction now, at a PTX line, and at first those that it never has."""
 
     mask: Mask
     exited: Lanes
     line: int
+    agent: int
+    state: dict[Any, Any]
 
     @property
     def cta(self) -> Place: ...
 
     @property
     def loads(self) -> LoadsInFlight: ...
+
+    @property
+    def order(self) -> LaneOrder: ...
 
 
 @dataclass
@@ -88,7 +93,7 @@ class LaneOrder:
     """
 
     def __init__(
-        self, agents: LaneAgents, warp: Acting, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
+        self, agents: LaneAgents, warp: Thread, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
     ) -> None:
         self.agents, self.warp, self.lockstep, self._width, self._add = agents, warp, lockstep, width, add
         self.missing = bits_of(warp.exited)

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import ALIKE, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
-from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
-from .clock import Clock, LaneAgents, check_agents
-from .lane_order import Acting, LaneOrder
+from .clock import Actor, Clock, LaneAgents, check_agents
+from .lane_order import LaneOrder, Thread
 from .memory import SMEM_RESERVED, ByteStore, GlobalMemory
 from .report import Finding, KernelNames
 from .shadow import Places, Shadow
 from .sync import Place, SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
+Accessor = Thread | Actor
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
 
 
@@ -74,7 +74,7 @@ class Race:
         lanes = self.lanes[agent] = LaneAgents(agent, add)
         return lanes
 
-    def order(self, name: str, warp: Acting) -> LaneOrder:
+    def order(self, name: str, warp: Thread) -> LaneOrder:
         def add() -> LaneAgents:
             lanes = self.agent_of_lanes(name, warp.cta)
             self.warps[lanes.agent] = own.agent
@@ -90,18 +90,22 @@ class Race:
         """What lanes of a warp know at the issue of an asynchronous operation; what the warp does later is not covered."""
         return warp.order.snapshot(lanes)
 
+    def engine(self, warp: Thread, name: str) -> tuple[int, int]:
+        """The agent of an engine that works for a warp, made when it is first used, and its operations, this one included."""
+        agent, count = warp.state.get(("engine", name)) or (self.agent(f"{self.names[warp.agent]} {name}", warp.cta), 0)
+        warp.state["engine", name] = agent, count + 1
+        return agent, count + 1
+
     def barrier_init(self, warp: Thread) -> Actor:
         """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
-        if (agent := warp.state.get("mbarrier.init")) is None:
-            agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init", warp.cta)
-        count = warp.state["mbarrier.inits"] = warp.state.get("mbarrier.inits", 0) + 1
+        agent, count = self.engine(warp, "mbarrier.init")
         warp.order.know(agent, count)
         return Actor(agent, warp.order.known(), warp.line, asynchronous=False)
 
     def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
-        if (agent := warp.state.get("mbarrier.init")) is not None:
-            warp.order.release_agent(agent, warp.order.known().at(agent))
+        if (engine := warp.state.get(("engine", "mbarrier.init"))) is not None:
+            warp.order.release_agent(engine[0], warp.order.known().at(engine[0]))
 
     def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
         """The end of a launch of these CTAs: all that any agent of theirs has done happened, and is visible to both proxies, before the

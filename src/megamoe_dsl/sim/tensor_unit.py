@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import SEVERAL
-from .accessor import Actor
 from .chunks import IndexArray
-from .clock import Clock
+from .clock import Actor, Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .interfaces import Action, Origin
@@ -254,16 +253,14 @@ class TensorThread:
 
 def tensor_unit(cta: Cta) -> TensorUnit:
     """The unit of a CTA, created at first use."""
-    unit = cta.state.get("tensor unit")
-    if unit is None:
+    if (unit := cta.state.get("tensor unit")) is None:
         unit = cta.state["tensor unit"] = TensorUnit(cta)
     return unit  # type: ignore[no-any-return]
 
 
 def tensor_thread(w: Warp) -> TensorThread:
     """The tcgen05 side of a warp, created at first use."""
-    thread = w.state.get("tensor thread")
-    if thread is None:
+    if (thread := w.state.get("tensor thread")) is None:
         thread = w.state["tensor thread"] = TensorThread(w)
     return thread  # type: ignore[no-any-return]
 

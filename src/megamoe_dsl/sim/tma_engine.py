@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .accessor import Actor
 from .chunks import CHUNK, Chunks, GlobalRows
-from .clock import Clock
+from .clock import Actor, Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
@@ -176,14 +175,11 @@ class StoreActors:
         race = w.world.race
         if race is None:
             return None
-        agents = w.state.get("bulk store agents")
-        if agents is None:
-            agents = w.state["bulk store agents"] = tuple(race.agent(f"{w} bulk store {side}", w.cta) for side in ("source", "destination"))
-        count = w.state["bulk stores"] = w.state.get("bulk stores", 0) + 1
+        (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
         clock = race.snapshot(w, w.order.whole(1 << lane))
-        for agent in agents:
+        for agent in (source, destination):
             clock = _advanced(race, clock, agent, count)
-        return cls(Actor(agents[0], clock, w.line), Actor(agents[1], clock, w.line), clock)
+        return cls(Actor(source, clock, w.line), Actor(destination, clock, w.line), clock)
 
 
 def _advanced(race: Race, clock: Clock, agent: int, count: int) -> Clock:

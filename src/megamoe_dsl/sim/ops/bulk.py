@@ -13,9 +13,8 @@ import numpy as np
 
 from .. import tma_engine as tma
 from ..access_record import HAPPENED, mask_of
-from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, GlobalRows
-from ..clock import Clock
+from ..clock import Actor, Clock
 from ..memory import SMEM_RESERVED, Allocation, Bytes
 from ..operands import DTYPES, UNSIGNED
 from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
@@ -181,10 +180,7 @@ def _engine_actor(w: Warp, kind: str) -> Actor | None:
     race = w.world.race
     if race is None:
         return None
-    agent = w.state.get((kind, "agent"))
-    if agent is None:
-        agent = w.state[(kind, "agent")] = race.agent(f"{w} {kind}", w.cta)
-    count = w.state[(kind, "count")] = w.state.get((kind, "count"), 0) + 1
+    agent, count = race.engine(w, kind)
     clock = race.snapshot(w)
     clock.own()[HAPPENED, agent] = count
     return Actor(agent, clock, w.line, asynchronous=False)

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from .. import umma
-from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, IndexArray
+from ..clock import Actor
 from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, copy_bytes, operand_bytes
 from ..formats import Float64Array
 from ..memory import Bytes

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from .. import tma_engine as tma
-from ..accessor import Actor
 from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
+from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register
 from .access import generic_bytes, line_of, origin, shared_target

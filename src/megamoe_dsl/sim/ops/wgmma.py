@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from .. import umma
-from ..accessor import Actor
 from ..chunks import CHUNK, Chunks
-from ..clock import Clock
+from ..clock import Actor, Clock
 from ..descriptors import K_BYTES, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..interfaces import Origin
