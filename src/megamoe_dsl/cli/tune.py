@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
-from .bench import FAILED, HALVES, KernelOption, PointsOption, check_kernel, tune_ep, tune_gemms
+from .bench import FAILED, KernelOption, PointsOption, check_kernel, tune_other
 from .options import takes
 from .tables import ruled, wide_console
 
@@ -60,9 +59,7 @@ def tune(
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
         check_kernel(kernel, points, given)
         if kernel != MegaMoeKernel.name:
-            tune_one = partial(tune_ep, kernel) if kernel in HALVES else partial(tune_gemms, points)
-            right = tune_one(given, given.compile_only, files, tables)
-            if not right:
+            if not tune_other(kernel, points, given, files, tables):
                 raise typer.Exit(FAILED)
             return
         if files:
