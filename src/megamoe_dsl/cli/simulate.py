@@ -22,7 +22,7 @@ from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, ProblemError
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import TILE, KernelOptions, takes
-from .tables import compiled, config_table, counting, print_outcome, print_reports, problem_table, ruled, steps, verdict
+from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -221,9 +221,6 @@ def print_results(console: Console, results: list[tuple[list[RankComparison], Re
         for one in ranks
     ]
     console.print(ruled("y against the reference", headings, rows))
-    reports = [report for _, report in results]
-    print_reports(console, reports, race=race)
-    passed = all(one.passed for ranks, _ in results for one in ranks) and not any(report.findings for report in reports)
     proved = "every element equals the reference bit for bit" if exact else "every element is within the error bound"
-    print_outcome(console, passed, proved, race=race)
-    return passed
+    right = all(one.passed for ranks, _ in results for one in ranks)
+    return conclude(console, right, [report for _, report in results], proved, race=race)

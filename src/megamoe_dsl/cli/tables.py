@@ -180,7 +180,10 @@ def print_reports(console: Console, reports: Sequence[Report], *, race: bool) ->
         console.print(Text(WARNINGS, style="dim"), soft_wrap=True)
 
 
-def print_outcome(console: Console, passed: bool, proved: str, *, race: bool) -> None:
-    """The last line: PASS with what was proved, or FAIL."""
+def conclude(console: Console, right: bool, reports: Sequence[Report], proved: str, *, race: bool) -> bool:
+    """What the simulator saw, and the last line: PASS with what was proved, or FAIL; whether all is right and nothing was found."""
+    print_reports(console, reports, race=race)
+    passed = right and not any(report.findings for report in reports)
     outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"
     console.print(Text(outcome, style="bold green" if passed else "bold red"))
+    return passed
