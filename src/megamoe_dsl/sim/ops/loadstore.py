@@ -228,7 +228,7 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
 
 
 def _apply(w: Warp, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
-    for store, offsets, _, _ in resolve(w, space, np.array([address]), size):
+    for store, offsets, _ in resolve(w, space, np.array([address]), size):
         if store.read_only:
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")
         if (race := w.world.race) is not None:
