@@ -11,7 +11,7 @@ import numpy as np
 
 from .clock import Clock
 from .geometry import Dim3, StreamedGeometry
-from .interfaces import WorldLike
+from .interfaces import RunState
 from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .loads_in_flight import LoadsInFlight
@@ -119,7 +119,7 @@ class Grid:
 class Cta:
     """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
 
-    def __init__(self, world: WorldLike, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
+    def __init__(self, world: RunState, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
         self.world, self.cluster, self.ctaid, self.cluster_rank = world, cluster, ctaid, cluster_rank
         launch = self.launch = grid.launch
         self.program, self.kernel = grid.program, grid.program.kernel
@@ -197,7 +197,7 @@ class Warp:
         "rest", "sleep", "state", "thread_index", "wake", "why", "world",
     )  # fmt: skip
 
-    def __init__(self, world: WorldLike, cta: Cta, program: Any, index: int) -> None:
+    def __init__(self, world: RunState, cta: Cta, program: Any, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
         linear = LANE.astype(np.int64) + 32 * index

@@ -7,12 +7,10 @@ after they were posted. The seed fixes all of it.
 from __future__ import annotations
 
 import gc
-import random
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -22,13 +20,12 @@ from .clock import agents_needed, check_agents
 from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError, require_integer
 from .geometry import Dim3, StreamedGeometry
-from .interfaces import STRICT, Action, Assumptions, Origin, WorldLike
+from .interfaces import STRICT, Action, Assumptions, Origin, RunState
 from .memory import SMEM_MAX, SMEM_RESERVED, GlobalMemory
 from .program import Program, load
 from .race import Race
 from .report import KernelNames, Report, describe_line
 from .simt import run_warp
-from .sync import Place
 
 
 @dataclass(frozen=True)
@@ -64,41 +61,14 @@ QUANTUM = 400
 IDLE_LIMIT = 300
 
 
-class World:
-    """One run: state that all launches share."""
+@dataclass(eq=False)
+class World(RunState):
+    """One run, with what moves it on."""
 
-    def __init__(
-        self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames, assumptions: Assumptions
-    ) -> None:
-        self.memory, self.race, self.max_delay, self.kernels, self.assumptions = memory, race, max_delay, kernels, assumptions
-        self.rng = random.Random(seed)
-        self.instructions = self.sweeps = self.progress = self._uid = 0
-        self.warnings: Counter[str] = Counter()
-        self.copied: Counter[tuple[int, int]] = Counter()
-        self.live: list[Cluster] = []
-        self.ended: list[Cluster] = []  # those whose memory an action that is under way may still touch
-        self.waiting: deque[tuple[Grid, Dim3]] = deque()
-        self.streams: dict[int, Grid] = {}
-        self.ending: list[Grid] = []  # of which all clusters have ended
-        self.pipes: list[deque[tuple[Origin, Action]]] = []
-        self._posted: list[tuple[int, Origin, Action]] = []
-
-    def next_uid(self) -> int:
-        self._uid += 1
-        return self._uid
-
-    def clock(self) -> int:
-        """Simulated time: advances with instructions, and with sweeps when nothing runs."""
-        return self.instructions + 64 * self.sweeps
-
-    def chance(self, probability: float) -> bool:
-        """Whether something happens that does with this probability."""
-        return self.rng.random() < probability
-
-    def post(self, action: Action, origin: Origin) -> None:
-        """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
-        self.progress += 1
-        self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
+    live: list[Cluster] = field(default_factory=list)
+    ended: list[Cluster] = field(default_factory=list)  # those whose memory an action that is under way may still touch
+    streams: dict[int, Grid] = field(default_factory=dict)
+    ending: list[Grid] = field(default_factory=list)  # of which all clusters have ended
 
     # ---- loading
 
@@ -166,16 +136,6 @@ class World:
                 cta.forget()
         self.ended, self.live = [], []
 
-    def cancel(self, cta: Place) -> Dim3 | None:
-        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
-        grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
-        for i, (other, origin) in enumerate(self.waiting):
-            if other is grid:
-                del self.waiting[i]
-                grid.cancel()
-                return origin
-        return None
-
     def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
         for i, (grid, origin) in enumerate(self.waiting):
@@ -228,7 +188,7 @@ class World:
             self.ended = []
 
 
-def describe_warps(world: WorldLike, live: Iterable[Cluster], what: str) -> str:
+def describe_warps(world: RunState, live: Iterable[Cluster], what: str) -> str:
     """What happened, then every unfinished warp and the state of every barrier."""
     out = [what]
     for cluster in live:
@@ -241,7 +201,7 @@ def describe_warps(world: WorldLike, live: Iterable[Cluster], what: str) -> str:
     return "\n".join(out)
 
 
-def _describe_warp(world: WorldLike, warp: Warp) -> str:
+def _describe_warp(world: RunState, warp: Warp) -> str:
     parts = []
     for fragment in warp.fragments:
         ins = warp.kernel.code[fragment.pc]

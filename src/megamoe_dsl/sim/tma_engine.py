@@ -20,7 +20,7 @@ from .clock import Actor, Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
-from .interfaces import Action, Origin, WorldLike
+from .interfaces import Action, Origin, RunState
 from .memory import B128, SMEM_RESERVED, Bytes
 from .ops.mbarrier import Mbarrier, finish_async_store
 from .race import Race
@@ -118,7 +118,7 @@ def _exit_check(cta: Cta) -> None:
 class Pipe:
     """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
 
-    def __init__(self, world: WorldLike) -> None:
+    def __init__(self, world: RunState) -> None:
         self.world, self.actions = world, deque[tuple[Origin, Action]]()
         world.pipes.append(self.actions)
 
@@ -142,7 +142,7 @@ TMA_STORE = "TMA store"
 class Issue:
     """What an asynchronous operation remembers of the instruction that issued it."""
 
-    world: WorldLike
+    world: RunState
     line: int
     clock: Clock | None
 

@@ -291,7 +291,7 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
 
 def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offset: int) -> Callable[[], None]:
     def run() -> None:
-        first = issue.world.cancel(cta)
+        first = issue.world.cancel(cta.cluster.grid)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
         for target, barrier in answers:
             actor = issue.load_actor(barrier)
