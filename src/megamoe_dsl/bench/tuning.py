@@ -105,7 +105,7 @@ def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
 
 
 NOISE = 1.08
-"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/explanation/ep_moe.md)."""
+"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
 HALVES_SAY = frozenset({"stages_us", "activation_us"})
 """What records of these kernels have one of, and no others."""
 DISPATCH = (
@@ -159,12 +159,10 @@ def read_run(path: Path, fits: Callable[[list[dict[str, Any]]], object]) -> tupl
 
 
 def read_ep_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Of expert-parallel kernels."""
     return read_run(path, lambda records: any("us" in one and HALVES_SAY & one.keys() for one in records))
 
 
 def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Of GEMMs."""
     return read_run(path, lambda records: [GemmProblem(**one["problem"]) for one in records] or True)
 
 
