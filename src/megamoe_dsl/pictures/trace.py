@@ -20,26 +20,15 @@ class TraceFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class DrawnActivity:
-    """What the warps of a role did, in microseconds: from the first begin to the last end, and how long a warp took on average."""
-
-    role: str
-    name: str
-    first: float
-    last: float
-    mean: float
-
-
-@dataclass(frozen=True)
 class TraceRecord:
-    """One launch of a point, summed over all SMs.  `point` says which one, `gpu` and `date` where and when."""
+    """One launch of a point, summed over all SMs, in microseconds.  `point` says which one, `gpu` and `date` where and when."""
 
     point: dict[str, Any]
     name: str
     gpu: str
     date: str
     launch: float
-    activities: tuple[DrawnActivity, ...]
+    activities: tuple[Lane, ...]
 
 
 @dataclass(frozen=True)
@@ -86,12 +75,15 @@ def _span(event: dict[str, Any]) -> TracedSpan:
     return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, end)
 
 
-def activities(record: dict[str, Any]) -> tuple[DrawnActivity, ...]:
-    return tuple(
-        DrawnActivity(role, name, _finite(sums["first"]), _finite(sums["last"]), _finite(sums["us"]))
-        for role, names in record["trace"].items()
-        for name, sums in names.items()
-    )
+def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
+    """What the warps of each role did: from the first begin to the last end, filled as high as a warp's average share of that time."""
+    lanes = []
+    for role, names in record["trace"].items():
+        for name, sums in names.items():
+            first, last, mean = (_finite(sums[one]) for one in ("first", "last", "us"))
+            share = min(1.0, mean / (last - first)) if last > first else 1.0
+            lanes.append(Lane(str(name), (Bar(first, last, kind_of(name), share=share),), (f"{mean:.1f}",), str(role)))
+    return tuple(lanes)
 
 
 def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:
@@ -129,13 +121,12 @@ def kind_of(activity: str) -> str:
 
 
 def _draw_record(record: TraceRecord, source: str) -> Picture:
-    lanes = tuple(_window(one) for one in record.activities)
     note = (
         f"Measured on {record.gpu}, {record.date[:10]}: {_in_words(record)}; rank 0's launch of {record.launch:.0f} µs, all its SMs "
         "together. A bar reaches from when the first warp began an activity to when the last one ended it; it is filled as high as the "
         f"share of that time that a warp spends on it, on average over the role's warps. From {source}."
     )
-    return Picture("Timeline of one launch", note, (BarChart(lanes, record.launch, "µs", ("µs per warp",)),))
+    return Picture("Timeline of one launch", note, (BarChart(record.activities, record.launch, "µs", ("µs per warp",)),))
 
 
 def _in_words(record: TraceRecord) -> str:
@@ -148,11 +139,6 @@ def _in_words(record: TraceRecord) -> str:
     if isinstance(remote, float):
         words.append(f"{remote:.1%} of the top-k slots on other ranks")
     return ", ".join(words)
-
-
-def _window(one: DrawnActivity) -> Lane:
-    share = min(1.0, one.mean / (one.last - one.first)) if one.last > one.first else 1.0
-    return Lane(one.name, (Bar(one.first, one.last, kind_of(one.name), share=share),), (f"{one.mean:.1f}",), one.role)
 
 
 def _draw_spans(spans: list[TracedSpan], source: str) -> Picture:

@@ -226,6 +226,7 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(first, *others)
 
 
+@dataclass
 class Simulator:
     """Runs the kernels of one or more PTX modules.
 
@@ -238,28 +239,24 @@ class Simulator:
     Raises SimError for an argument that is out of range.
     """
 
-    def __init__(
-        self,
-        ptx: str | None,
-        memory: GlobalMemory,
-        seed: int = 0,
-        race: bool = True,
-        max_delay: int = 3,
-        progress: Callable[[int, float], None] | None = None,
-        kernel: str | None = None,
-        resident: int | None = None,
-        assumptions: Assumptions = STRICT,
-        most_instructions: int | None = None,
-    ) -> None:
-        require_integer("seed", seed, None)
-        require_integer("max_delay", max_delay, 0)
-        for name, value in (("resident", resident), ("most_instructions", most_instructions)):
+    ptx: str | None
+    memory: GlobalMemory
+    seed: int = 0
+    race: bool = True
+    max_delay: int = 3
+    progress: Callable[[int, float], None] | None = None
+    kernel: str | None = None
+    resident: int | None = None
+    assumptions: Assumptions = STRICT
+    most_instructions: int | None = None
+
+    def __post_init__(self) -> None:
+        require_integer("seed", self.seed, None)
+        require_integer("max_delay", self.max_delay, 0)
+        for name, value in (("resident", self.resident), ("most_instructions", self.most_instructions)):
             if value is not None:
                 require_integer(name, value, 1)
-        self.most_instructions = most_instructions
-        self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.assumptions = assumptions
-        self.program = None if ptx is None else load(ptx, kernel)
+        self.program = None if self.ptx is None else load(self.ptx, self.kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
         """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""
