@@ -139,7 +139,7 @@ class Race:
     def shadow_of(self, store: ByteStore) -> Shadow:
         """The shadow of a shared memory or of a global buffer in this run."""
         if store.shadow is None:
-            store.shadow = store.make_shadow()
+            store.shadow = Shadow(len(store.data), CHUNK, store.name, store.label, store.origin, store.space)
             self.stores.append(store)
         return store.shadow
 

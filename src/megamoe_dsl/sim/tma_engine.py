@@ -21,7 +21,7 @@ from .cta import Cta, Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Action, Origin, RunState
-from .memory import B128, SMEM_RESERVED, Bytes
+from .memory import B128, Bytes
 from .ops.mbarrier import Mbarrier, finish_async_store
 from .race import Race
 
@@ -200,7 +200,7 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
-        raise SimError(f"read of uninitialized global memory {allocation}+{offset + int(rows.steps[row]) + column}")
+        raise SimError(f"read of uninitialized {allocation.where(offset + int(rows.steps[row]) + column)}")
     if actor is not None and world.race:
         world.race.read_bytes(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
@@ -235,7 +235,7 @@ def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None)
         if (bad := shared.first_uninitialized(chunks.numbers, CHUNK)) is None:
             shared.initialized.add(chunks)
         else:
-            text = f"{what} reads uninitialized shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
+            text = f"{what} reads uninitialized {shared.where(bad)}"
             if what != TMA_STORE or not cta.world.assumptions.store_uninitialized:
                 raise SimError(text)
             cta.world.warnings[text] += 1

@@ -16,7 +16,6 @@ from ..memory import (
     PARAM_BASE,
     SHARED_BASE,
     SMEM_BYTES,
-    SMEM_RESERVED,
     WINDOW_MASK,
     WINDOW_SHIFT,
     Allocation,
@@ -161,10 +160,8 @@ def _is_local(space: str, address: int) -> bool:
 
 def _uninitialized(w: Warp, store: ByteStore, offset: int, seen: bool) -> None:
     """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning the first time."""
-    if not isinstance(store, SharedMemory):
-        raise SimError(f"read of uninitialized global memory: {store!r}+{offset}")
-    if not w.world.assumptions.load_uninitialized:
-        raise SimError(f"read of uninitialized shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
+    if not isinstance(store, SharedMemory) or not w.world.assumptions.load_uninitialized:
+        raise SimError(f"read of uninitialized {store.where(offset)}")
     if not seen:
         w.world.warnings[f"{line_of(w)}: load of uninitialized shared memory"] += 1
 
