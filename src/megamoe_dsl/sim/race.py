@@ -22,7 +22,7 @@ from .lane_order import LaneOrder, Thread
 from .memory import SMEM_RESERVED, ByteStore, GlobalMemory
 from .report import Finding, KernelNames
 from .shadow import Places, Shadow
-from .sync import Place, SyncPoint, in_scope
+from .sync import Place, SyncPoint
 
 Rows = NDArray[np.int32]
 Accessor = Thread | Actor
@@ -85,10 +85,6 @@ class Race:
 
     def clock(self) -> Clock:
         return Clock(np.zeros((ROWS, self.width), np.int32))
-
-    def snapshot(self, warp: Thread, lanes: int | None = None) -> Clock:
-        """What lanes of a warp know at the issue of an asynchronous operation; what the warp does later is not covered."""
-        return warp.order.snapshot(lanes)
 
     def engine(self, warp: Thread, name: str) -> tuple[int, int]:
         """The agent of an engine that works for a warp, made when it is first used, and its operations, this one included."""
@@ -295,11 +291,7 @@ class Race:
             point = self.points[key] = SyncPoint()
         if replace:
             point.clear()
-        if semantics in ("release", "acq_rel"):
-            point.release(warp.order.released(lanes), warp.cta, scope)
-        else:  # a relaxed write after a fence makes a release pattern, at the narrower of the two scopes
-            for level, clock in warp.order.fenced(lanes):
-                point.release(clock, warp.cta, min(level, scope))
+        point.publish(warp.order, warp.cta, scope, lanes, relaxed=semantics not in ("release", "acq_rel"))
 
     def observe(self, key: Any, warp: Thread, semantics: str, scope: int, lanes: int) -> None:
         """A strong read of lanes at `key`. A relaxed one takes effect at a later fence."""
@@ -316,9 +308,7 @@ class Race:
                 kind = f"insufficient scope for synchronization across {across}"
                 self.report(kind, missed, *self._flag(key), 0, warp)
             return
-        for (released, place), clock in point.released.items():
-            if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
-                order.put_off(place, clock, lanes)
+        point.put_off(order, warp.cta, scope, lanes)
 
     def _flag(self, key: Any) -> tuple[str, str]:
         if isinstance(key, tuple):

@@ -64,6 +64,18 @@ class SyncPoint:
             known.join(clock)
         self.version += 1
 
+    def publish(self, order: Any, cta: Place, scope: int, lanes: int, relaxed: bool) -> None:
+        """A write of lanes; a relaxed one after a fence makes a release pattern, at the narrower of the two scopes."""
+        told = [(min(level, scope), clock) for level, clock in order.fenced(lanes)] if relaxed else [(scope, order.released(lanes))]
+        for level, clock in told:
+            self.release(clock, cta, level)
+
+    def put_off(self, order: Any, cta: Place, scope: int, lanes: int, by: Place | None = None) -> None:
+        """A relaxed read of lanes: they learn at a later fence what they observe here, from who told it or, if given, from `by`."""
+        for (released, place), clock in self.released.items():
+            if in_scope(released, place, cta) and in_scope(scope, place, cta):
+                order.put_off(by or place, clock, lanes)
+
     def copy(self) -> SyncPoint:
         """A snapshot (for the completed phase of a barrier)."""
         out = SyncPoint()

@@ -141,7 +141,7 @@ class PipeIssue:
     def __init__(self, w: Warp) -> None:
         self.line = w.line
         race = w.world.race
-        self.shared: Clock | None = race.snapshot(w) if race else None
+        self.shared: Clock | None = w.order.snapshot() if race else None
         thread = tensor_thread(w)
         if w.world.assumptions.tensor_fences:
             thread.after_thread_sync()

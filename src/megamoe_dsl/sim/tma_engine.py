@@ -148,7 +148,7 @@ class Issue:
 
     @classmethod
     def of(cls, w: Warp, lane: int) -> Issue:
-        return cls(w.world, w.line, w.world.race.snapshot(w, w.order.whole(1 << lane)) if w.world.race else None)
+        return cls(w.world, w.line, w.order.snapshot(w.order.whole(1 << lane)) if w.world.race else None)
 
     def load_actor(self, barrier: Mbarrier) -> Actor | None:
         """The load engine behind `barrier`, about to make one more copy."""
@@ -176,7 +176,7 @@ class StoreActors:
         if race is None:
             return None
         (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
-        clock = race.snapshot(w, w.order.whole(1 << lane))
+        clock = w.order.snapshot(w.order.whole(1 << lane))
         for agent in (source, destination):
             clock = _advanced(race, clock, agent, count)
         return cls(Actor(source, clock, w.line), Actor(destination, clock, w.line), clock)

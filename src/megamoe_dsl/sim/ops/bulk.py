@@ -181,7 +181,7 @@ def _engine_actor(w: Warp, kind: str) -> Actor | None:
     if race is None:
         return None
     agent, count = race.engine(w, kind)
-    clock = race.snapshot(w)
+    clock = w.order.snapshot()
     clock.own()[HAPPENED, agent] = count
     return Actor(agent, clock, w.line, asynchronous=False)
 

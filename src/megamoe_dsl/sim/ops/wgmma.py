@@ -274,7 +274,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
             a = umma.a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
-        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), race.snapshot(w) if race else None)
+        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)
         accumulator.pending += 1
         thread.issued += 1
         thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
