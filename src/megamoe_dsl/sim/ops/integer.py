@@ -315,9 +315,9 @@ def _extreme(p: tuple[str, ...], t: type) -> Function:
 
 
 def _dot_product(p: tuple[str, ...], t: type) -> Function:
-    types = tuple(np.int8 if kind == "s32" else np.uint8 for kind in p[1:3])
+    first, second = (np.int8 if kind == "s32" else np.uint8 for kind in p[1:3])
     result = np.int32 if "s32" in p[1:3] else np.uint32
-    return partial(_dot, types=types, result=result), [np.uint32, np.uint32, result], result
+    return partial(_dot, types=(first, second), result=result), [np.uint32, np.uint32, result], result
 
 
 def _is_space(p: tuple[str, ...], t: type) -> Function:

@@ -204,7 +204,7 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
     accumulator, dtype = None, umma.RESULT_TYPES[mma.fields.accumulator]
     by_rows, halves = len(blocks) == QUARTERS, np.dtype(dtype).itemsize == 2
     if mma.accumulate:
-        parts = []
+        parts: list[umma.Matrix] = []
         for lanes in where:
             if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
                 raise SimError(f"tcgen05.mma accumulates into uninitialized TMEM: {cta} columns [{column}, {column + width})")
