@@ -374,11 +374,10 @@ class LaneOrder:
         """What a relaxed arrive of the executing lanes at `scope` publishes: only what an earlier fence has released."""
         return [clock for level, clock in self.fenced() if level >= scope] + self.light_fences()
 
-    def put_off(self, place: Place, clock: Clock, bits: int | None = None) -> None:
-        """A relaxed read of lanes (default: those that execute) has seen this; they learn it at their next fence."""
-        key = place, self.lanes() if bits is None else bits
-        if (known := self.pending.get(key)) is None:
-            self.pending[key] = clock.copy()
+    def put_off(self, place: Place, clock: Clock, bits: int) -> None:
+        """A relaxed read of lanes has seen this; they learn it at their next fence."""
+        if (known := self.pending.get((place, bits))) is None:
+            self.pending[place, bits] = clock.copy()
         else:
             known.join(clock)
 
