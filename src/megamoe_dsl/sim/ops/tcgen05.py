@@ -35,6 +35,7 @@ from . import (
     build,
     converged,
     each_lane,
+    plain,
     register,
     vector,
 )
@@ -135,14 +136,10 @@ def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-@register("tcgen05.relinquish_alloc_permit")
-def build_relinquish(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("tcgen05.relinquish_alloc_permit")
+def relinquish(w: Warp, mask: Mask) -> None:
     """No allocation may follow in this CTA."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        tensor_unit(w.cta).memory.may_allocate = False
-
-    return Straight(run)
+    tensor_unit(w.cta).memory.may_allocate = False
 
 
 @register("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")

@@ -17,7 +17,7 @@ from .. import tma_engine as tma
 from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
 from .access import generic_bytes, line_of, origin, shared_target
 from .bulk import post_store
 from .mbarrier import Mbarrier, mbarrier_at
@@ -119,10 +119,9 @@ def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     return _build_store(ins, b, operation)
 
 
-@register("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
-def build_prefetch(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
+def prefetch(w: Warp, mask: Mask) -> None:
     """Prefetches have no functional effect."""
-    return Straight(lambda w, mask: None)
 
 
 def _build_load(ins: PtxInstruction, b: Binder) -> Straight:

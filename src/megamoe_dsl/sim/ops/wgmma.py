@@ -28,7 +28,7 @@ from ..formats import Float64Array
 from ..interfaces import Origin
 from ..memory import POISON
 from ..tma_engine import Pipe
-from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, converged, register, vector
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, converged, plain, register, vector
 from .access import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -198,27 +198,19 @@ _INTEGERS = ("s8", "u8")
 _ROWS = 16  # of one warp
 
 
-@register("wgmma.fence")
-def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("wgmma.fence")
+def fence(w: Warp, mask: Mask) -> None:
     """Orders register accesses of the warp before later wgmma."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        wgmma_thread(w).fenced = True
-
-    return Straight(run)
+    wgmma_thread(w).fenced = True
 
 
-@register("wgmma.commit_group")
-def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("wgmma.commit_group")
+def commit(w: Warp, mask: Mask) -> None:
     """Close the group of what the warp has issued since the last one."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        thread = wgmma_thread(w)
-        thread.groups.append(thread.open)
-        thread.open = []
-        w.world.progress += 1
-
-    return Straight(run)
+    thread = wgmma_thread(w)
+    thread.groups.append(thread.open)
+    thread.open = []
+    w.world.progress += 1
 
 
 @register("wgmma.wait_group")
