@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.gather.problem import GatherGemmProblem
-from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..options.option import numbers

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.gather.problem import GATE_FIRST, GATE_UP, SORTED_PACKED, GatherGemmProblem
-from ..blocks.gemm.problem import F32, GEMM_RECIPES, PACKED, SCALE_BLOCK, GemmProblem
+from ..blocks.gemm.problem import F32, GATE_FIRST, GATE_UP, GEMM_RECIPES, PACKED, SCALE_BLOCK, SORTED_PACKED, GatherGemmProblem, GemmProblem
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
 from ..target import Target

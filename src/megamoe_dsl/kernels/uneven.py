@@ -28,7 +28,7 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
         return Sm100GemmConfig.choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
-    # Linear1 is a launch of blocks/gemm/gather, and where rows lie is said by the one before it.
+    # Linear1 is a launch of blocks/gemm, and where rows lie is said by the one before it.
     own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
     return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
 

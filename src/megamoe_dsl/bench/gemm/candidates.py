@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ...blocks.gemm.choose import NARROW, WIDE, cost, unscaled
+from ...blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...config_error import ConfigError
 from ...target import Target
 from .point import GemmPoint
@@ -27,7 +26,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
-    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/decoding/choose.py)."""
+    """A rough time in clocks (blocks/gemm/choose.py)."""
     if point.problem.decodes:
         return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)

@@ -50,17 +50,17 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def rows(self) -> Any:
-        """Who brings rows of A (rows.py, sm100/rows.py)."""
+        """Who brings rows of A (rows.py)."""
 
     @property
     @abstractmethod
     def weights(self) -> Any:
-        """Who brings rows of B (weights.py, sm100/weights.py)."""
+        """Who brings rows of B (weights.py)."""
 
     @property
     @abstractmethod
     def epilogue(self) -> Any:
-        """What becomes of sums (epilogue.py, sm100/finish.py)."""
+        """What becomes of sums (epilogue.py)."""
 
     @property
     @abstractmethod

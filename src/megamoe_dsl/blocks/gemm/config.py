@@ -11,8 +11,7 @@ from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
 from .epilogue import ActivateGateUp, Epilogue, Store
-from .gather.problem import GATE_FIRST, UP_FIRST
-from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
+from .problem import BF16, CONTIGUOUS, GATE_FIRST, PACKED, ROW_BLOCK, UP_FIRST, GemmProblem
 from .rows import ListedRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
@@ -68,7 +67,7 @@ class GemmConfig(BaseGemmConfig):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     epilogue_buffers  of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
-    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
+    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (store.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`

@@ -45,7 +45,7 @@ def weight_promotion(config: Any, alone: int) -> int:
     return BURST_PROMOTION if config.burst > 1 else alone
 
 
-def byte_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
+def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
     """A matrix of bytes, whose boxes are so many rows of 128."""
     return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
 

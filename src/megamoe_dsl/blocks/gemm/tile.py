@@ -90,3 +90,8 @@ class TileShape:
     def boxes(self, half: bool) -> int:
         """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
+
+
+WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+VECTOR = 4  # sums that a thread sends at a time
+EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...blocks.gemm.arguments import BiasedGemmArguments, FactoredGemmArguments, GemmArguments
-from ...blocks.gemm.base_config import BaseGemmConfig
-from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.gather.arguments import (
+from ...blocks.gemm.arguments import (
     BiasArguments,
+    BiasedGemmArguments,
     FactorArguments,
+    FactoredGemmArguments,
     GatherGemmArguments,
+    GemmArguments,
     HiddenFactorArguments,
     StoringArguments,
     TraceArguments,
     with_parts,
 )
-from ...blocks.gemm.gather.problem import GatherGemmProblem
-from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
+from ...blocks.gemm.base_config import BaseGemmConfig
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields, TensorMap

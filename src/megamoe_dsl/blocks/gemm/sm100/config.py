@@ -15,14 +15,13 @@ from ...sm100.pair_config import PairConfig
 from ...sm100.pair_stage import PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
-from ..gather.sm100.choose import CANDIDATES, fastest
+from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..rows import BroughtRows, PairRows
+from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
-from .choose import choose_pair_fields
-from .finish import ScatterGateUp, ScatterPasses, StorePasses
-from .rows import BroughtRows, PairRows
-from .smem_plan import PairGemmSmemPlan
-from .weights import PairGateUpWeights, PairWeights
+from ..weights import PairGateUpWeights, PairWeights
+from .choose import CANDIDATES, choose_pair_fields, fastest
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128

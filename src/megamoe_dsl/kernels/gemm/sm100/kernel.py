@@ -17,8 +17,7 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.setup import prefetch_maps
+from ....blocks.gemm.context import GemmContext, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_weights
