@@ -4,8 +4,8 @@ decoded_rows.py).
 
 | role | waits | signals |
 |---|---|---|
-| decode_weights | work_tile_full, per tile; codes_full and empty, per stage | work_tile_empty, per tile; full and codes_empty, per warp and stage |
-| multiply_columns, multiply_rows | work_tile_full, per tile; full, per stage | work_tile_empty and empty, per warp, tile and stage |
+| decode_weights | work_tile_full, per tile; codes_full, empty, per stage | work_tile_empty, per tile; full, codes_empty, per stage |
+| multiply_columns, multiply_rows | work_tile_full, per tile; full, per stage | work_tile_empty, empty, per warp, tile and stage |
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ...schedule.tile_sums import LANES
 from ..sm100.operand_maps import byte_rows, scale_words
 from ..sm100.pair_stage import PairStage
 from .maps import L2_PROMOTION, operand_rows, part, promotion, rows_of_a
-from .tile import SCALE_STEP, TileShape
+from .tile import GATHER_WARPS, LISTS, SCALE_STEP, TileShape
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,6 @@ class ListedRows:
 
 
 RowSource = LoadedRows | ListedRows
-
-
-GATHER_WARPS = 4
-"""Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
-LISTS = 2
-"""Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 
 
 def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:

@@ -14,6 +14,13 @@ MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread'
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
 SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
+WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+VECTOR = 4  # sums that a thread sends at a time
+EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
+GATHER_WARPS = 4
+"""Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
+LISTS = 2
+"""Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,3 @@ class TileShape:
     def boxes(self, half: bool) -> int:
         """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
-
-
-WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
-VECTOR = 4  # sums that a thread sends at a time
-EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed

@@ -34,7 +34,7 @@ from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext, GemmTile, next_tile
-from ..rows import GATHER_WARPS, LISTS
+from ..tile import GATHER_WARPS, LISTS
 from .mma import issue_mma
 
 
