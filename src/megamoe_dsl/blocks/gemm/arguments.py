@@ -39,26 +39,6 @@ class GemmArguments:
 
 
 @dataclass(frozen=True)
-class BiasedGemmArguments(GemmArguments):
-    """Of a problem with biases.
-
-    bias      f32 or bf16 [num_groups, n], as `biases` says, added to sums
-    """
-
-    bias: Int64
-
-
-@dataclass(frozen=True)
-class FactoredGemmArguments(GemmArguments):
-    """Of number formats with a factor of a whole matrix.
-
-    factors   f32 [num_groups], what the sums of each group's rows are multiplied with
-    """
-
-    factors: Int64
-
-
-@dataclass(frozen=True)
 class GatherGemmArguments(GemmArguments):
     """Those of a packed GEMM, whose `m` are the rows of all experts, and where rows lie.
 
@@ -81,7 +61,7 @@ class GatherGemmArguments(GemmArguments):
 class FactorArguments:
     """In number formats with a factor of a whole matrix.
 
-    factors   f32 [num_groups], what the sums of each expert's rows are multiplied with
+    factors   f32 [num_groups], what the sums of each group's rows are multiplied with
     """
 
     factors: Int64
@@ -103,7 +83,7 @@ class HiddenFactorArguments:
 class BiasArguments:
     """Of a problem with biases.
 
-    bias      f32 or bf16 [num_groups, n], in the order of the rows of B
+    bias      f32 or bf16 [num_groups, n], as `biases` says, in the order of the rows of B; added to sums
     """
 
     bias: Int64
@@ -130,9 +110,9 @@ class TraceArguments:
 
 
 @cache
-def with_parts(*parts: type[Any]) -> type[GatherGemmArguments]:
-    """`GatherGemmArguments` and behind them the fields of each of these classes."""
+def with_parts(whole: type[GemmArguments], *parts: type[Any]) -> type[GemmArguments]:
+    """The arguments of a launch and behind them the fields of each of these classes."""
     if not parts:
-        return GatherGemmArguments
-    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, GatherGemmArguments)) + "Arguments"
-    return make_dataclass(name, (), bases=(*reversed(parts), GatherGemmArguments), frozen=True, namespace={"__module__": __name__})
+        return whole
+    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, whole)) + "Arguments"
+    return make_dataclass(name, (), bases=(*reversed(parts), whole), frozen=True, namespace={"__module__": __name__})

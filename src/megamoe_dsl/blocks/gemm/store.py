@@ -48,7 +48,7 @@ from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedShare
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
-from .arguments import BiasedGemmArguments
+from .arguments import BiasArguments
 from .context import GemmContext, GemmTile
 from .problem import BF16, GATE_FIRST, INTERLEAVED
 from .tile import SWAPPED_COLUMNS, VECTOR, WARPS_PER_GROUP
@@ -294,7 +294,7 @@ def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, toge
     row = (column_of(config, tile, column) if problem.gate_up else tile.n_block * config.block_n + column) + first
     if problem.n % config.block_n:
         row = cutlass.min(row, problem.n - together)
-    return cast_to(BiasedGemmArguments, ctx.args).bias + (Int64(tile.group) * problem.n + row) * (2 if problem.biases == BF16 else 4)
+    return cast_to(BiasArguments, ctx.args).bias + (Int64(tile.group) * problem.n + row) * (2 if problem.biases == BF16 else 4)
 
 
 def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:

@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 
 from ...blocks.gemm.arguments import (
     BiasArguments,
-    BiasedGemmArguments,
     FactorArguments,
-    FactoredGemmArguments,
     GatherGemmArguments,
     GemmArguments,
     HiddenFactorArguments,
@@ -56,10 +54,17 @@ class GemmKernel(Kernel):
         return kernel_of(config)
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """With factors where the number formats have them, and with biases where the problem does."""
-        if config.problem.biases:
-            return BiasedGemmArguments
-        return FactoredGemmArguments if config.problem.has_factors else GemmArguments
+        """With factors where the number formats have them, biases, an address of gate and up where they are stored, and of stamps."""
+        problem = config.problem
+        parts = {
+            FactorArguments: problem.has_factors,
+            HiddenFactorArguments: problem.of_experts and problem.hidden.factor,
+            BiasArguments: bool(problem.biases),
+            StoringArguments: problem.preactivations,
+            TraceArguments: config.trace,
+        }
+        whole = GatherGemmArguments if problem.of_experts else GemmArguments
+        return with_parts(whole, *(part for part, there in parts.items() if there))
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         return config.maps(args)  # type: ignore[no-any-return]
@@ -108,18 +113,6 @@ class GatherGemmKernel(GemmKernel):
     name = "gather_gemm"
     problem = GatherGemmProblem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16"), "sm_100a": Sm100GemmConfig.recipes}
-
-    def arguments_type(self, config: Any) -> type[GatherGemmArguments]:
-        """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
-        problem = config.problem
-        parts = {
-            FactorArguments: problem.has_factors,
-            HiddenFactorArguments: problem.hidden.factor,
-            BiasArguments: bool(problem.biases),
-            StoringArguments: problem.preactivations,
-            TraceArguments: config.trace,
-        }
-        return with_parts(*(part for part, there in parts.items() if there))
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
         """trace: the stamps of all warps, if they leave any."""

@@ -41,7 +41,7 @@ from ...sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, sh
 from ...sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from ...sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address, read_address, read_row, write_address
 from ...sm100.results import ROWS_PER_STEP, ResultPart, stage_pass, store_results
-from ..arguments import FactoredGemmArguments, StoringArguments
+from ..arguments import FactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile, next_tile
 from ..problem import INTERLEAVED
 from ..store import store_value
@@ -53,7 +53,7 @@ def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
     """Reads the FP32 factor of the tile's group; formats without factors have 1.0."""
     if not ctx.config.problem.has_factors:
         return 1.0
-    return load_f32(cast_to(FactoredGemmArguments, ctx.args).factors + Int64(tile.group) * 4)
+    return load_f32(cast_to(FactorArguments, ctx.args).factors + Int64(tile.group) * 4)
 
 
 def with_factor(ctx: GemmContext, sums: Sequence[Any], factor: Any) -> Sequence[Any]:
