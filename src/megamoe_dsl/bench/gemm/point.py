@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
-from ...kernels.gemm.work import GemmLoad, count_work
+from ...kernels.gemm.family import GemmLoad, count_work
 from ...problem import ProblemError
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))

@@ -1,8 +1,9 @@
-"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts."""
+"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts; and the least that they have to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...blocks.gemm.arguments import (
@@ -26,9 +27,24 @@ from ...layouts.region import Region
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel
-from ..work import Work
-from .work import GemmLoad, count_work
+from ..kernel import Kernel, Work, value_bytes
+
+
+@dataclass(frozen=True)
+class GemmLoad:
+    """rows of all groups together, and how many groups have any"""
+
+    rows: int
+    touched: int = 1
+
+
+def count_work(problem: GemmProblem, load: GemmLoad) -> Work:
+    """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the fused layer's
+    count."""
+    p = problem
+    read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
+    written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
+    return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)
 
 
 class GemmKernel(Kernel):
