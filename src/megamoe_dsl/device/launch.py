@@ -67,7 +67,8 @@ def kernel_with_maps(run: Callable[..., None], names: tuple[str, ...]) -> Callab
         *maps, args = operands
         run(config, args, *maps)
 
-    kinds = {"config": cutlass.Constexpr[Any], **dict.fromkeys(names, GridConstant[cuda.TensorMap]), "args": Any}
+    by_value: Any = GridConstant
+    kinds: dict[str, Any] = {"config": cutlass.Constexpr[Any], **dict.fromkeys(names, by_value[cuda.TensorMap]), "args": Any}
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in kinds.items()]
     kernel.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     kernel.__name__ = run.__name__
