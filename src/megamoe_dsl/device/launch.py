@@ -26,6 +26,7 @@ TYPES = {
     TensorMapDtype.BF16: cutlass.BFloat16,
     TensorMapDtype.FP4_UNPACKED: cutlass.Float4E2M1FNx2,
 }
+CONFIG: Any = cutlass.Constexpr
 FORMATS = {TensorMapDtype.FP4_UNPACKED: cuda.TensorMapDataFormat.B4X16_P64}
 
 
@@ -67,8 +68,7 @@ def kernel_with_maps(run: Callable[..., None], names: tuple[str, ...]) -> Callab
         *maps, args = operands
         run(config, args, *maps)
 
-    by_value: Any = GridConstant
-    kinds: dict[str, Any] = {"config": cutlass.Constexpr[Any], **dict.fromkeys(names, by_value[cuda.TensorMap]), "args": Any}
+    kinds: dict[str, Any] = {"config": CONFIG[Any], **dict.fromkeys(names, GridConstant[cuda.TensorMap]), "args": Any}
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in kinds.items()]
     kernel.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     kernel.__name__ = run.__name__

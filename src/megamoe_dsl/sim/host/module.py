@@ -1,22 +1,66 @@
-"""One compiled host function of the DSL: the CUDA calls that it makes, answered in Python.
+"""Compiled host functions of the DSL, whose CUDA calls are answered in Python.
 
 Compiled host code calls CUDA through C functions named `_cuda...`. `HostModule.symbols` are callbacks under these names, to be given to
 the module's execution engine in place of CUDA's. An exception in a callback is kept by the device, and the call answers an error.
+
+What the DSL (4.8.1) compiles inside `launches_on` runs on a simulated device: every compilation keeps its PTX, the execution engine of a
+compiled module gets the module's CUDA calls, the module learns its PTX, and calls through TVM FFI keep the engine of their compilation.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..errors import SimError
 from ..geometry import Dim3
-from ..launch import Launch
+from ..memory import SMEM_MAX
 from ..program import Program, load
-from .simulated_device import SimulatedDevice
+from ..simulator import Launch
+
+_SMS, _SMEM, _SMEM_OPT_IN, _MAJOR, _MINOR = 16, 8, 97, 75, 76
+"""Numbers of cudaDeviceAttr."""
+CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (10, 0), "sm_100f": (10, 0), "sm_103a": (10, 3)}
+"""Compute capability of each architecture whose PTX the simulator may be asked to run."""
+
+
+def check_arch(arch: str) -> None:
+    if arch not in CAPABILITIES:
+        raise SimError(f"arch = {arch!r}: must be one of {', '.join(CAPABILITIES)}")
+
+
+@dataclass
+class SimulatedDevice:
+    """One simulated GPU of `arch` with `num_sms` SMs.  `take` gets every launch, made for `rank`; `error` is the first failed call's."""
+
+    arch: str
+    num_sms: int
+    take: Callable[[Launch], None]
+    rank: int = 0
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        check_arch(self.arch)
+
+    def attribute(self, number: int) -> int:
+        major, minor = CAPABILITIES[self.arch]
+        return {_SMS: self.num_sms, _SMEM: 48 * 1024, _SMEM_OPT_IN: SMEM_MAX, _MAJOR: major, _MINOR: minor}.get(number, 0)
+
+    def failed(self, error: BaseException) -> None:
+        self.error = self.error or error
+
+    def raise_error(self) -> None:
+        if (error := self.error) is not None:
+            self.error = None
+            raise error
+
 
 SUCCESS, UNKNOWN_ERROR = 0, 999
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
@@ -128,7 +172,6 @@ class HostModule:
 
 
 def _load_once(library: Any, load: Callable[..., int], load_to_device: Callable[..., int]) -> None:
-    """Load the module's kernels where the library is not loaded yet."""
     if not library[0]:
         loaded = c_void_p()
         if load(ctypes.addressof(loaded)) or load_to_device(ctypes.addressof(loaded), 0):
@@ -188,3 +231,77 @@ def encode_tiled(
         swizzle=_SWIZZLES[swizzle],
         l2_promotion=_L2_PROMOTIONS[l2_promotion],
     )
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def launches_on(device: SimulatedDevice, *, line_info: bool = True) -> Iterator[None]:
+    """Functions that the DSL compiles inside, for the device's architecture, launch on it, also when they are called later."""
+    from cutlass.base_dsl.compiler import CompileOptions, Compiler, DumpDir, GenerateLineInfo, KeepPTX
+    from cutlass.base_dsl.dsl import BaseDSL
+    from cutlass.cutlass_dsl import CuTeDSL
+    from cutlass.cutlass_dsl.tvm_ffi_provider import TVMFFIJitCompiledFunctionBase
+
+    apply_settings, make_engine, build = CompileOptions.apply_envar_settings, Compiler.jit, BaseDSL._build_jit_function
+
+    def apply(self: Any, settings: Any, function_name: str) -> None:
+        for name, value in (("_arch", device.arch), ("disable_file_caching", True)):
+            if getattr(settings, name) != value:
+                stack.enter_context(_replaced(settings, name, value))
+        for option, value in ((KeepPTX, True), (DumpDir, folder), (GenerateLineInfo, line_info)):
+            if not self.options[option].value:
+                stack.enter_context(_replaced(self.options[option], "value", value))
+        apply_settings(self, settings, function_name)
+
+    def jit(self: Any, *arguments: Any, **options: Any) -> Any:
+        engine = make_engine(self, *arguments, **options)
+        engine.host_module = HostModule(device)
+        for name, callback in engine.host_module.symbols.items():
+            engine.raw_register_runtime(name, ctypes.cast(callback, ctypes.c_void_p))
+        return engine
+
+    def build_function(self: Any, kind: Any, module: Any, engine: Any, *arguments: Any) -> Any:
+        if engine is not None and self.num_kernels:
+            engine.host_module.ptx = Path(self.compile_options.full_ptx_path).read_text()
+        function: Any = build(self, kind, module, engine, *arguments)
+        function.num_devices = 1  # in place of a cached property that asks the driver
+        return function
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        for owner, name, value in (
+            (CuTeDSL._get_dsl().envar, "_arch", device.arch),
+            (CompileOptions, "apply_envar_settings", apply),
+            (Compiler, "jit", jit),
+            (BaseDSL, "_build_jit_function", build_function),
+            (TVMFFIJitCompiledFunctionBase, "_create_tvm_ffi_function", _tvm_ffi_function),
+        ):
+            stack.enter_context(_replaced(owner, name, value))
+        yield
+
+
+def _tvm_ffi_function(self: Any) -> Any:
+    """A TVM FFI function over the engine's packed entry, which takes an array of pointers to arguments and result."""
+    import tvm_ffi
+
+    if (engine := self.engine) is None:
+        return None
+    packed = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup(f"__tvm_ffi_{self.function_name}"))
+
+    def call(handle: int | None, arguments: int | None, count: int, result: int | None) -> int:
+        values = ctypes.c_void_p(handle), ctypes.c_void_p(arguments), ctypes.c_int32(count), ctypes.c_void_p(result), ctypes.c_int32()
+        packed((ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values)))
+        return values[-1].value  # type: ignore[return-value]
+
+    entry = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * 2, ctypes.c_int32, ctypes.c_void_p)(call)
+    engine.tvm_ffi_entry = entry  # lives as long as what calls it
+    return tvm_ffi.Function.__from_extern_c__(ctypes.cast(entry, ctypes.c_void_p).value or 0, keep_alive_object=engine)
