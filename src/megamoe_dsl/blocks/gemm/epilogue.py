@@ -12,8 +12,7 @@ from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS
 from ..sm100.operand_maps import byte_rows
 from ..sm100.result_tile import HALF_BYTES, HALF_CHANNELS
-from .maps import result_map
-from .tile import GROUP_ROWS
+from .tile import GROUP_ROWS, result_map
 
 GATE_UP_ROWS = 256
 """Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""

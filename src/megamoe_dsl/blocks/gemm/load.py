@@ -28,9 +28,8 @@ from ..sm90 import load
 from ..sm90.decode import CodeStage
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
 from .context import GemmContext, GemmTile, next_tile, read_end
-from .maps import part
 from .problem import UP_FIRST
-from .tile import SCALE_STEP
+from .tile import SCALE_STEP, part
 
 
 @dataclass(frozen=True)

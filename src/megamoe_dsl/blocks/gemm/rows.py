@@ -19,8 +19,7 @@ from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...schedule.tile_sums import LANES
 from ..sm100.operand_maps import byte_rows, scale_words
 from ..sm100.pair_stage import PairStage
-from .maps import L2_PROMOTION, operand_rows, part, promotion, rows_of_a
-from .tile import GATHER_WARPS, LISTS, SCALE_STEP, TileShape
+from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a
 
 
 @dataclass(frozen=True)

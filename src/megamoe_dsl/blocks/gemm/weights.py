@@ -13,9 +13,8 @@ from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
 from ..sm100.operand_maps import scale_words, weight_rows
-from .maps import operand_rows, part, promotion, weight_promotion
 from .problem import INTERLEAVED, GemmProblem
-from .tile import WARPS_PER_GROUP
+from .tile import WARPS_PER_GROUP, operand_rows, part, promotion, weight_promotion
 
 
 @dataclass(frozen=True)
