@@ -13,22 +13,6 @@ from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, 
 from megamoe_dsl.reference.tensor_core import hopper_dot
 
 __all__ = [
-    "Accumulate",
-    "LayerInputs",
-    "MoeResult",
-    "Routing",
-    "activate",
-    "combine",
-    "dispatch_order",
-    "error_bound",
-    "expert_rows",
-    "hopper_dot",
-    "linear1",
-    "linear2",
-    "mega_moe_stages",
-    "promoted_matmul",
-    "requantize",
-    "route",
-    "scaled_matmul",
-    "travel",
-]
+    "Accumulate", "LayerInputs", "MoeResult", "Routing", "activate", "combine", "dispatch_order", "error_bound", "expert_rows",
+    "hopper_dot", "linear1", "linear2", "mega_moe_stages", "promoted_matmul", "requantize", "route", "scaled_matmul", "travel",
+]  # fmt: skip

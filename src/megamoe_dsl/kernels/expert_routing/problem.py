@@ -14,7 +14,6 @@ F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
 MOST_REPLICAS = 64
-
 MOST_SLOTS = 1 << 27
 """Of all tokens together: rows are counted in 32 bits, with room."""
 
@@ -62,8 +61,7 @@ class RoutingProblem:
 class TopExpertsProblem:
     """Which experts have the highest scores, and what their results are weighted with.
 
-    num_experts  at most 1024
-    topk        experts that are chosen, at most 32
+    num_experts, topk  at most 1024, of which at most 32 are chosen
     scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
     logits      f32 or bf16
     biased      each expert has a bias that is added to its score when experts are chosen, not to the weights
