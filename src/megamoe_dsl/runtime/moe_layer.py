@@ -209,13 +209,11 @@ class MoE(torch.nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.problem, self.router, self.rank = problem, router, 0
-        self.traffic: Traffic | None = None
+        self.problem, self.router, self.rank, ranks = problem, router, 0, 1
         self.experts: Any
+        self.traffic: Traffic | None = None
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
-        self.device = place
-        ranks = 1
+        self.device = place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         if problem.num_ranks > 1:
             if group is None and not (dist.is_available() and dist.is_initialized()):
                 raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks")
@@ -245,8 +243,7 @@ class MoE(torch.nn.Module):
         fields: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Self:
-        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` replace what they say, and others, of its
-        `Problem`."""
+        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are of its `Problem`, in their place too."""
         ranks, packed = 1 if group is None else group.size(), weights.fc1.dtype == torch.uint8
         hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
         by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}

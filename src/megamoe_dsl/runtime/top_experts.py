@@ -18,10 +18,9 @@ from ..reference.router import top_experts as chosen_experts
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans, missing
 from .cuda_kernel import LAUNCHES, CudaKernel
-from .custom_op import check_no_gradient, define, differentiate, is_plain_call
+from .custom_op import check_no_gradient, define, differentiate, is_plain_call, takes_tensors
 from .device_gemm import check_current, gpu_target
 from .gemm import gemm
-from .tensor_arguments import takes_tensors
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 ROW_STEP, K_STEP = 16, 64
@@ -100,14 +99,11 @@ class TopExpertsPlan:
             values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
             values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
             if self._problem.hashed or self._problem.replicas:
-                values.token_ids, values.hash_table, values.replicas = map(address_of, (token_ids, hash_table, replicas))
+                values.token_ids, values.hash_table, values.replicas = (
+                    0 if one is None else one.data_ptr() for one in (token_ids, hash_table, replicas)
+                )
                 values.hash_rows, values.replica_shift = 0 if hash_table is None else len(hash_table), self._shift
             self._kernel.launch()
-
-
-def address_of(tensor: torch.Tensor | None) -> int:
-    """Where a tensor lies; 0 without one."""
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 @lru_cache
