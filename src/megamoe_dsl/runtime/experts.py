@@ -23,10 +23,10 @@ from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
-from .custom_op import check_no_gradient, define, is_plain_call
+from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
+from .expert_gradients import MainGrads, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights, Routing
 from .gemm_tensors import OUTPUT_DTYPES
 from .tensor_arguments import takes_tensors
@@ -191,13 +191,8 @@ def launch(
         return call_of(tensors, *layouts).y
     if x.device.type == "cpu":
         return layer_on_cpu(call_of(tensors, *layouts))
-    plan = _PLANS.of(tensors, (layouts, missing((*weights, preactivations, factors))))
+    plan = _PLANS.of(tensors, layouts)
     return plan(x, (topk_idx, topk_weights), weights, preactivations, factors)
-
-
-def missing(tensors: Sequence[torch.Tensor | None]) -> tuple[bool, ...]:
-    """Which of a call's tensors are None: two calls whose others have the same layouts may differ in that."""
-    return tuple([one is None for one in tensors])
 
 
 def launch_routed(
@@ -211,7 +206,7 @@ def launch_routed(
 ) -> torch.Tensor:
     """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
     tensors = (x, *routing, *weights, preactivations, factors)
-    plan = _ROUTED.of(tensors, (choice, layouts, missing(tensors)))
+    plan = _ROUTED.of(tensors, (choice, layouts))
     return plan(x, routing, weights, preactivations, factors)
 
 
@@ -235,15 +230,14 @@ def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
 
 
 def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    layouts, _ = others
-    call = call_of(tensors, *layouts)
+    call = call_of(tensors, *others)
     check_current(call.x.device)
     return ExpertPlan(call)
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
     x, logits, bias, *weights, stored, factors = tensors
-    choice, layouts, _ = others
+    choice, layouts = others
     problem = problem_of(logits, bias, choice)
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
