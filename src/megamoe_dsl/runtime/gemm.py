@@ -241,11 +241,11 @@ _OTHERS = "Tensor? factors=None, bool batch_invariant=False"
 
 
 def _gemm(*given: Any) -> torch.Tensor:
-    return launch(None, *given[:7], False, *given[7:])
+    return launch(*(None, *given[:7], False, *given[7:]))
 
 
 def _gemm_out(out: torch.Tensor, *given: Any) -> None:
-    launch(out, *given[:6], out.dtype, *given[6:])
+    launch(*(out, *given[:6], out.dtype, *given[6:]))
 
 
 gemm_op = torch.library.custom_op(
