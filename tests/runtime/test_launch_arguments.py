@@ -17,8 +17,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.kernels.argument_spec import ArgumentSpec
-from megamoe_dsl.kernels.kernel import KernelConfig
+from megamoe_dsl.kernels.kernel import ArgumentSpec, KernelConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
