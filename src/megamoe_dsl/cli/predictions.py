@@ -11,6 +11,7 @@ from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
+from ..predict.nodes import NodePrediction
 from ..predict.prediction import BUSY, Gain, Prediction, prefers
 from ..target import Target
 from .tables import ruled
@@ -32,6 +33,29 @@ def print_predictions(console: Console, found: list[Prediction], limits: list[li
     ]
     headings = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
     console.print(ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", headings, rows))
+
+
+def print_nodes(console: Console, found: list[NodePrediction], gpu: Gpu) -> None:
+    """A line per number of nodes and tokens: the call, what the network and the launches of it take, and which is the limit."""
+    columns = (
+        "nodes",
+        "tokens",
+        "chunks",
+        "us",
+        "network us",
+        "launches us",
+        "MB sent",
+        "limit",
+        "nodes per token",
+        "rows, of ranks, of experts",
+    )
+    table = ruled(f"Predicted for {gpu.name}, rows to other nodes", *columns)
+    for one in found:
+        times = (f"{us:.0f}" for us in (one.us, one.network_us, one.launch_us))
+        rows = " ".join(f"{row:.2f}" for row in (one.spread.away_nodes, one.spread.away_ranks, one.spread.away_experts))
+        start = str(one.nodes), str(one.tokens), str(one.chunks)
+        table.add_row(*start, *times, f"{one.sent / 1e6:.1f}", one.limit, f"{one.spread.nodes:.2f}", rows)
+    console.print(table)
 
 
 def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
