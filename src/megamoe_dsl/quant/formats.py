@@ -276,9 +276,9 @@ def no_scales(values: torch.Tensor) -> torch.Tensor:
 
 
 # --- NVFP4 -----------------------------------------------------------------------------------------------------------------------
-# E2M1 with an E4M3 scale, never negative, for 16 values, and an FP32 factor of the matrix (PTX ISA, `kind::mxf4nvf4`): the largest scale
-# of what a factor was made from is the largest of E4M3, as in NVIDIA's Model Optimizer, whose checkpoints call the factor weight_scale_2,
-# and input_scale of activations (docs/lab/references.md).
+# E2M1 with an E4M3 scale, never negative, for 16 values (`kind::mxf4nvf4` of PTX ISA, "tcgen05.mma"), and an FP32 factor of the matrix: the
+# largest scale of what a factor was made from is the largest of E4M3, as in NVIDIA's Model Optimizer, whose checkpoints call the factor
+# weight_scale_2, and input_scale of activations (docs/lab/references.md).
 
 NVFP4_BLOCK = 16
 
