@@ -105,15 +105,9 @@ class TopExpertsProblem(TokensProblem):
         self.require("scores", self.scores in SCORES, "one of " + ", ".join(SCORES))
         self.require("logits", self.logits in LOGITS, "one of " + ", ".join(LOGITS))
         self.require("biased", not (self.biased and self.scores == SOFTMAX), f"False with scores = {SOFTMAX}")
-        self.require(
-            "hashed",
-            not (self.hashed and (self.biased or self.groups > 1)),
-            "False with a bias or groups, by which experts would be chosen",
-        )
-        self.require(
-            "num_experts",
-            not (self.groups > 1 and self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups)),
-            f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}",
-        )
+        by_scores = not self.hashed or not (self.biased or self.groups > 1)
+        self.require("hashed", by_scores, "False with a bias or groups, by which experts would be chosen")
+        whole = self.groups == 1 or self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups) == 0
+        self.require("num_experts", whole, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
         room = self.num_experts // self.groups * self.topk_groups
         self.require("topk", self.topk <= room, f"at most the {room} experts of {self.topk_groups} of {self.groups} groups")
