@@ -10,9 +10,8 @@ from typing import Any, TypeGuard
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig, tuned_fields
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
-from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
 from ..problem import Problem
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..json_file import read_json_object
+from ..kernels.moe.halves.config import HALVES
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.halves.tuned_fields import HALVES
 from ..tuned import EpEntry, Table
 from .ep import Variant
 from .point import Point

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.pool import pool_blocks, pool_tokens
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
-from ..kernels.moe.layouts.workspace import workspace
+from ..kernels.moe.layouts.symmetric import pool_blocks, pool_tokens, symmetric_buffer, workspace
 from ..layouts.region import Region
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..hardware.k_block import BYTE_VALUES, KBlock
 from ..hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem

@@ -70,7 +70,7 @@ class GemmConfig(BaseGemmConfig):
     burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
-                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
+                its own wait is over (blocks/cta.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/activity.py), over the rows of experts; for profiles
     most_columns  of a wgmma

@@ -1,4 +1,4 @@
-"""What a CTA of a GEMM sets up before its roles begin, on every architecture, besides its mbarriers (blocks/setup.py)."""
+"""What a CTA of a GEMM sets up before its roles begin, on every architecture, besides its mbarriers (blocks/cta.py)."""
 
 from __future__ import annotations
 

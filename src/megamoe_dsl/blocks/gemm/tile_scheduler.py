@@ -20,8 +20,7 @@ from cutlass import Int32, Int64
 from ...device.memory import load_u32, reduce_add_u32
 from ...device.tile_queue import TileQueue, fetch_numbers, publish
 from ...layouts.arith import div, minimum, select
-from ...schedule.dense import DenseOrder
-from ...schedule.grouped import GroupedOrder
+from ...schedule.gemm import DenseOrder, GroupedOrder
 from ..walk import Walk, advance_to_valid, first_number
 from .context import GemmContext
 from .group_table import GroupTable, fill_table

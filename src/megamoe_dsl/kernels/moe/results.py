@@ -23,7 +23,7 @@ from ...device.memory import load_shared_u8, load_shared_v2, load_shared_v4, sto
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_among
 from ...device.where import store_where
-from .layouts.combine_plan import CombineRow, vector_address
+from .layouts.smem_plan import CombineRow, vector_address
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The math warpgroups of a GEMM whose B is decoded by warps of its own, rows of A as the wgmma's rows: tile by tile the main loop
-(blocks/sm90/decoded_share.py, decoded_rows.py) and the epilogue of FP8.
+(blocks/sm90/decoded_share.py) and the epilogue of FP8.
 
 waits     work_tile_full, per tile; full, per stage
 signals   work_tile_empty and empty, per warp, per tile and per stage
@@ -14,8 +14,7 @@ from cutlass import Int32
 from ....device.stage import Stage
 from ....device.tile_queue import TileQueue
 from ....device.tma import wait_group_read
-from ...sm90.decoded_rows import DecodedRows
-from ...sm90.decoded_share import DecodedShare
+from ...sm90.decoded_share import DecodedRows, DecodedShare
 from ...sm90.math_thread import MathThread
 from .. import epilogue_rows
 from ..context import GemmContext

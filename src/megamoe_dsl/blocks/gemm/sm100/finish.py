@@ -10,9 +10,8 @@ from ....config_error import require
 from ....hardware.map_fields import MapFields
 from ....hardware.tensor_map import TensorMapDtype
 from ....recipe import Format
-from ...sm100.epilogue_tile import FC1_CHANNELS
-from ...sm100.operand_maps import byte_rows
-from ...sm100.result_tile import HALF_BYTES, HALF_CHANNELS
+from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
+from ...sm100.pair_stage import byte_rows
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from ....layouts.arith import align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U16, U32, Field
 from ....schedule.tile_sums import LANES
-from ...sm100.operand_maps import byte_rows, scale_words
-from ...sm100.pair_stage import PairStage
+from ...sm100.pair_stage import PairStage, byte_rows, scale_words
 from ..gather.sm100.barriers import GATHER_WARPS, LISTS, gather_barriers
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ....hardware.map_fields import MapFields
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.arith import align
-from ...sm100.operand_maps import scale_words, weight_rows
+from ...sm100.pair_stage import scale_words, weight_rows
 from ..gather.problem import INTERLEAVED
 
 RUN = 8  # rows of gate, then of up

@@ -10,7 +10,7 @@ from ....blocks.gemm.sm100.smem_plan import PairGemmSmemPlan
 from ....blocks.gemm.smem_plan import GemmSmemPlan
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
-from ..layouts.combine_plan import CombinePlan
+from ..layouts.smem_plan import CombinePlan
 
 COMMUNICATION_WARPS = 4
 WARP = "the communication warp"

@@ -24,8 +24,7 @@ from .....device.tcgen05 import load_columns
 from .....device.tma import wait_group_read
 from .....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
-from ....sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
-from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, write_address
+from ....sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, PASS_ROWS, fc1_scale, write_address
 from ....sm100.results import ResultPart, stage_pass
 from ...context import GemmContext
 from ...sm100.epilogue import FIRST_BARRIER

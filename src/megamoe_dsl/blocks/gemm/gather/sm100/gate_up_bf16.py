@@ -17,7 +17,7 @@ from .....device.memory import fence_async_shared
 from .....device.tcgen05 import load_columns
 from .....device.tma import wait_group_read
 from ....sm100.activated_rows import activate_channels
-from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address
+from ....sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address
 from ....sm100.results import ResultPart
 from ...context import GemmContext
 from ...sm100.factor import load_factor, with_factor

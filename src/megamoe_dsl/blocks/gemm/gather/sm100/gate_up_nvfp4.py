@@ -22,8 +22,7 @@ from .....device.warp import shuffle_f32, shuffle_xor_f32
 from .....layouts.arith import select
 from ....quantize import divided, ue4m3_scale
 from ....sm100.activated_rows import OUTPUTS, activate_channels
-from ....sm100.epilogue_tile import FC1_CHANNELS
-from ....sm100.result_tile import PASS_ROWS
+from ....sm100.epilogue_tile import FC1_CHANNELS, PASS_ROWS
 from ....sm100.results import ResultPart
 from ...context import GemmContext
 from ...sm100.factor import load_factor

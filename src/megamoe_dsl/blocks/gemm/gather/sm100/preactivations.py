@@ -17,7 +17,7 @@ from .....device.matrix import store_transposed_b16
 from .....device.memory import load_shared_v4, store_shared_u32, store_v4
 from .....device.tma import wait_group_read
 from .....layouts.arith import select
-from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, chunk_address, read_address, read_row
+from ....sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, chunk_address, read_address, read_row
 from ....sm100.results import ROWS_PER_STEP, ResultPart
 from ...context import GemmContext
 from ...work_tile import GemmTile

@@ -8,7 +8,7 @@ from cutlass import Int32
 
 from .....device.tma import commit_group, scatter_rows
 from .....layouts.arith import select
-from ....sm100.result_tile import HALF_CHANNELS, PASS_ROWS
+from ....sm100.epilogue_tile import HALF_CHANNELS, PASS_ROWS
 from ....sm100.results import ResultPart
 from ...context import GemmContext
 from ...tile import WARPS_PER_GROUP
