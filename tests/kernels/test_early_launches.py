@@ -60,7 +60,8 @@ def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Rep
         chosen = {"logits": logits[number % 2].data_ptr(), "bias": 0, "topk_idx": idx.data_ptr(), "topk_weights": topk_weights.data_ptr()}
         launches.append(launch_of(artifacts[TOP], {**chosen, "num_tokens": TOKENS}))
         launches += launches_of(artifacts[ROUTE:], call, (counters[1 + number % 2 :].data_ptr(), counters.data_ptr()))
-    read = {"logits": logits, **{f"x{number}": call.x for number, call in enumerate(calls)}, **vars(own)}
+    matrices = {name: tensor for name, tensor in vars(own).items() if tensor is not None}
+    read = {"logits": logits, **{f"x{number}": call.x for number, call in enumerate(calls)}, **matrices}
     written = {"workspace": first.workspace, "topk_idx": idx, "topk_weights": topk_weights, "counters": counters}
     memory = memory_of(read, {**written, **{f"y{number}": call.y for number, call in enumerate(calls)}})
     report = Simulator(None, memory, seed=seed).run(launches)

@@ -19,7 +19,7 @@ from megamoe_dsl.kernels.moe.halves.layouts.watchdog import EpWait
 from megamoe_dsl.kernels.moe.halves.layouts.watchdog import describe as describe_halves
 from megamoe_dsl.kernels.moe.layouts.symmetric import RankBarrier
 from megamoe_dsl.kernels.moe.layouts.watchdog import Wait, describe
-from megamoe_dsl.layouts.watchdog import RECORD
+from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, machine
 

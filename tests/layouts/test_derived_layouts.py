@@ -28,10 +28,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.atoms import swizzle_atom, utccp_atom, utccp_source
-from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
-from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.fragments import stmatrix_b8, swizzle_atom, tmem_16x256b, utccp_atom, utccp_source
+from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_sf_row, utccp_row
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim import SimError, formats, umma
 from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact.artifact import Artifact
-from ..hardware.tmem import TmemField
-from ..layouts.mbarrier import MBarrier
-from ..layouts.region import Placement
+from ..hardware.cta_pair import TmemField
+from ..layouts.region import MBarrier, Placement
 from ..sass.measurer import Measure
 from ..sass.source import function_at
 from .baseline import StaticBaseline, find_baseline

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ..hardware.atoms import COLUMNS, QUARTER, swizzle_atom, utccp_atom, utccp_source
-from ..hardware.bank_conflicts import wavefronts
-from ..hardware.operand_tile import CORE_ROWS
-from ..hardware.swizzle import CHUNK
+from ..hardware.fragments import COLUMNS, QUARTER, swizzle_atom, utccp_atom, utccp_source, wavefronts
+from ..hardware.operand_tile import CHUNK, CORE_ROWS
 from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd
 from .chart import Cell, CellGrid, Picture

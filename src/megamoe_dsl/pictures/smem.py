@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..arch import SMEM_BYTES
-from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
 from .regions import in_bytes

@@ -10,7 +10,7 @@ from ..blocks.gemm.config import GemmConfig
 from ..blocks.gemm.gather.problem import SORTED_BLOCKED, GatherGemmProblem
 from ..blocks.gemm.problem import ROW_BLOCK, GemmProblem
 from ..blocks.gemm.sm100.config import Sm100GemmConfig
-from ..layouts.stamps import trace_buffer
+from ..layouts.records import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import UE4M3, UE8M0

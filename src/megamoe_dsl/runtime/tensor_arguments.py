@@ -16,15 +16,15 @@ R = TypeVar("R")
 
 
 def takes_tensors(*names: str, optional: tuple[str, ...] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function raises `ProblemError` that names the argument instead of AttributeError, if one of `names` is no tensor, or one of
-    `optional` neither a tensor nor None.  Arguments are looked at only after the AttributeError, so that a good call takes no longer."""
+    """A function raises `ProblemError` that names the argument if one of `names` is no tensor, or one of `optional` neither a tensor nor
+    None.  Arguments are looked at only after Python's AttributeError or an operator's RuntimeError, so that a good call takes no longer."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
-            except AttributeError:
+            except (AttributeError, RuntimeError):
                 given = inspect.signature(function).bind(*args, **kwargs).arguments
                 for name in (*names, *optional):
                     value = given.get(name)

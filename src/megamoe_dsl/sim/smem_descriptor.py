@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..hardware.swizzle import Swizzle
+from ..hardware.operand_tile import Swizzle
 from .chunks import CHUNK, IndexArray
 from .errors import SimError
 

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hardware.swizzle import Swizzle
+from ..hardware.operand_tile import Swizzle
 from ..hardware.tensor_map import TensorMap, TensorMapDtype
 from .chunks import CHUNK, Chunks, GlobalRows, IndexArray
 

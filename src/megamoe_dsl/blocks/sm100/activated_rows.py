@@ -17,8 +17,7 @@ from cutlass import Float32, Int32
 from ...device import cast
 from ...device.cast import E2M1_MAX, E4M3_MAX, pack_e2m1, pack_e4m3
 from ...device.e2m1 import gather_rows
-from ...device.matrix import store_transposed_b8
-from ...device.memory import store_shared_v2
+from ...device.memory import store_shared_v2, store_transposed_b8
 from ...device.ptx import emit, emit_to_many
 from ...recipe import E2M1, E4M3
 from ..swiglu import activate

@@ -9,8 +9,7 @@ Results of a CTA's 128 weight rows: BF16 [tokens][128], two halves of 64 channel
 from __future__ import annotations
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.scale_factors import CHANNELS_PER_SCALE
-from ...hardware.swizzle import SW32, SW64, SW128
+from ...hardware.operand_tile import CHANNELS_PER_SCALE, SW32, SW64, SW128
 from ...layouts.algebra import ComposedLayout, Layout, join, swizzled
 from ...layouts.arith import Int
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...hardware.cta_pair import BLOCK_N, CLUSTER
-from ...hardware.k_block import ALL_BYTES, BYTE_VALUES, PLAIN_VALUES, KBlock, packed_values
-from ...hardware.map_fields import MapFields
-from ...hardware.operand_tile import OPERAND_ALIGNMENT
-from ...hardware.pair_mma import PAIR_MMAS, PairMma
-from ...hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
-from ...hardware.tensor_map import TensorMapDtype
+from ...hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, PairMma
+from ...hardware.operand_tile import (
+    ALL_BYTES,
+    BYTE_VALUES,
+    OPERAND_ALIGNMENT,
+    PLAIN_VALUES,
+    SF_ATOM_BYTES,
+    SF_ATOM_ROWS,
+    KBlock,
+    packed_values,
+)
+from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import U8, Field
 

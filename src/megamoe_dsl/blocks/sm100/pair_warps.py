@@ -10,9 +10,9 @@ import cutlass
 import cutlass.cute as cute
 
 from ...device import tcgen05
-from ...device.cluster import sync_cluster
 from ...device.memory import load_shared_u32
 from ...device.ptx import emit
+from ...device.warp import sync_cluster
 from ..cta import WarpRole, one_warp
 
 

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
 from ...device.memory import load_f32
-from ...device.stage import Stage
+from ...device.ring import Stage
 from ...device.warp import shuffle_f32
 
 

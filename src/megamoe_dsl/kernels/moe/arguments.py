@@ -20,9 +20,9 @@ class Arguments:
     stats            i32[experts_per_rank] to which received tokens are added, or 0
     num_tokens       tokens of this rank
     rank             this rank's index
-    watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog         record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (layouts/activity.py), or 0
+    trace            stamps of a traced kernel (layouts/records.py), or 0
     """
 
     sym: Int64
@@ -123,7 +123,7 @@ class DispatchGemmArguments:
     weights_sf   f32 [El, 2 intermediate / 128, hidden / 128]
     out          bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
     rank         this rank's index
-    watchdog     record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog     record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns  the limit in nanoseconds
     """
 
@@ -139,14 +139,14 @@ class DispatchGemmArguments:
 
 @dataclass(frozen=True)
 class TracedDispatchGemmArguments(DispatchGemmArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
 
     trace: Int64
 
 
 @dataclass(frozen=True)
 class TracedGemmCombineArguments(GemmCombineArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
 
     trace: Int64
 

@@ -38,8 +38,8 @@ from ...device.memory import (
     store_u64,
 )
 from ...device.warp import named_barrier
-from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum, select
+from ...layouts.records import Activity, Role
 from .context import Context
 from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
 from .layouts.symmetric import ONE_REPORT, RankBarrier

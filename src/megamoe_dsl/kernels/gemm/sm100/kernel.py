@@ -19,7 +19,7 @@ from cutlass import GridConstant
 
 from ....blocks.cta import WarpRole, begin, init_barriers, one_warp, run_roles, shared_memory, warp_group
 from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.setup import addresses, prefetch_maps
+from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_weights
@@ -34,7 +34,8 @@ from ....blocks.sm100.pair_warps import (
     loader_roles,
     run_scheduler,
 )
-from ....device.cluster import sync_cluster
+from ....device.launch import addresses
+from ....device.warp import sync_cluster
 
 
 @cute.jit

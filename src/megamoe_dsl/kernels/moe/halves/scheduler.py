@@ -19,7 +19,7 @@ from cutlass import Int32
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.tile_scheduler import walk_tiles
 from ....device.memory import load_u32, store_shared_v2
-from ....device.tile_queue import fetch_numbers
+from ....device.ring import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
 from ....layouts.arith import ceil_div, minimum
 from .context import EpContext, EpGemm

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U8, U32, U64, Field, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from ....recipe import BF16, BITS, COMBINE, Format
 
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
@@ -170,7 +169,7 @@ class SmemPlan(ABC):
     """
 
     work_tiles: ClassVar[int]
-    """Places of the queue of tiles (device/tile_queue.py)."""
+    """Places of the queue of tiles (device/ring.py)."""
 
     config: Any
     num_stages: int

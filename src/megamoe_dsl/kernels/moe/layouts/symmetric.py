@@ -44,7 +44,7 @@ from functools import lru_cache
 from math import lcm
 
 from ....arch import Arch
-from ....hardware.scale_factors import CHANNELS_PER_WORD, SF_ATOM_ROWS
+from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
 from ....layouts.arith import Int, align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES

@@ -37,9 +37,9 @@ from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
-from ....layouts.activity import Activity, Role
+from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..arrival import part_mark, signal_part, wait_tokens
 from ..bias import add_bias, bias_address, weighs_bias, weights_of_pair

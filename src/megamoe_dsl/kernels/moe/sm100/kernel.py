@@ -20,7 +20,7 @@ import cutlass.cute as cute
 
 from ....blocks.cta import WarpRole, acquire_maps, init_barriers, run_roles, shared_memory, warp_group
 from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
-from ....device.cluster import sync_cluster
+from ....device.warp import sync_cluster
 from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch

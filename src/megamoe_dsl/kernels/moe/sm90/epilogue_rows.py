@@ -24,8 +24,7 @@ from cutlass import Float32, Int64
 from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
 from ....device import cast
-from ....device.byte_order import joined_pairs
-from ....device.matrix import store_b16
+from ....device.cast import joined_pairs
 from ....device.mbarrier import arrive
 from ....device.memory import (
     fence_async_shared,
@@ -33,14 +32,14 @@ from ....device.memory import (
     load_f32x2,
     load_shared_f32,
     load_shared_v4,
+    store_b16,
     store_f32,
     store_shared_f32,
     store_v4,
 )
 from ....device.ptx import emit_to
-from ....device.warp import shuffle, shuffle_xor, sync_warp
-from ....device.where import store_where
-from ....hardware.swizzle import SW128
+from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
+from ....hardware.operand_tile import SW128
 from ..arrival import free_rows
 from ..bias import add_bias, bias_address, weighs_bias, weight_of
 from ..context import Context

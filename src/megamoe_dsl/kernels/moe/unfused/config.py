@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import BF16, Field, Region
+from ....layouts.region import BF16, Field, MBarrier, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles

@@ -27,7 +27,7 @@ from .....blocks.gemm.sm100.load import load_tokens, load_weights
 from .....blocks.gemm.sm100.mma import issue_mma
 from .....blocks.rank_barrier import arrive
 from .....blocks.sm100.pair_warps import LOADER_WARPS, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
-from .....device.cluster import sync_cluster
+from .....device.warp import sync_cluster
 from ..config import EpConfig, GemmCombineConfig
 from ..context import EpGemm
 from ..kernel import communicates, context, keep_epoch, math_group

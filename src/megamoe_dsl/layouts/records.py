@@ -1,9 +1,21 @@
-"""What the stamps of a traced kernel mean (layouts/stamps.py, blocks/trace.py, inspect/spans.py): of the fused one, of its two halves."""
+"""Records that kernels leave for the host: stamps of what a warp was doing (device/stamps.py), and the wait that exceeded its limit."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Any
+
+from .region import U32, U64, Field, Region
+
+CAPACITY = 2048  # stamps of a warp
+
+STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
+"""`time` in nanoseconds of %globaltimer; each kernel defines what `activity` and `detail` mean."""
+
+
+def trace_buffer(num_sms: int, warps: int) -> Region:
+    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
+    return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))
 
 
 class Role(IntEnum):
@@ -44,3 +56,15 @@ TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
 def tile_detail(block: Any, n_block: Any, phase: Any) -> Any:
     """Detail of a stamp that belongs to a tile: its row block in the pool, its block of weight rows, and of which linear it is."""
     return 2 * (block * 256 + n_block) + phase
+
+
+RECORD = Region.stack(
+    "watchdog",
+    Field("wait", (1,), U32),
+    Field("rank", (1,), U32),
+    Field("sm", (1,), U32),
+    Field("detail", (1,), U32),
+    Field("expected", (2,), U32),
+    Field("observed", (2,), U32),
+)
+"""`wait` says which wait it was; it is written last, and is not zero."""
