@@ -2,7 +2,7 @@
 
     python bench/fusion_gain.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/fusion_gain.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
-    python bench/fusion_gain.py table FILE                    anywhere: the table and the picture of docs/explanation/moe_stages.md
+    python bench/fusion_gain.py table FILE                    anywhere: the table and the picture of docs/lab/fusion.md
 
 Before it times a point, it compares y of both, every element, over launches with masked, skewed and empty routing.
 """
@@ -22,8 +22,7 @@ from fusion_report import markdown, picture
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, points_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.options.option import at_least

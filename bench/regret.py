@@ -1,5 +1,5 @@
 """What a shape costs that nobody has tuned: each shape of the tuned tables left out of them, and what is chosen then beside the fastest
-configuration that was timed.  The tables of docs/howto/tuning.md.
+configuration that was timed.  The tables of docs/lab/tuning.md.
 
 python bench/regret.py [FILE ...]
 
@@ -18,8 +18,8 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.tuning import beats, median, right_variants
 from megamoe_dsl.bench.variant import kind_of, variant_name
-from megamoe_dsl.bench.verdict import beats, median, right_variants
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.tuned import Table
 from megamoe_dsl.tuned.table import FOLDER

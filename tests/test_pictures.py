@@ -16,10 +16,9 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_color
-from megamoe_dsl.pictures.regions import EXPERTS
-from megamoe_dsl.pictures.schedule import TILES
-from megamoe_dsl.pictures.subject import sample_counts
+from megamoe_dsl.pictures.chart import PAPER, STYLES, contrast, style, terminal_color
+from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
+from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs_sm90, configs_sm100
@@ -281,3 +280,9 @@ def test_orders_name_every_word_and_chunk_once():
         assert sorted(names) == sorted(f"{row}.{chunk}" for row in range(8) for chunk in range(chunks))
         assert "takes 1 wavefront" in grid.caption
     assert str(Layout((32, 4), (4, 1))) in scales.caption
+
+
+def test_fragments_are_those_of_the_ptx_isa():
+    for grid in draw("fragments").charts:
+        names = [[cell.text for cell in row] for row in grid.rows]
+        assert names == [[f"{4 * (row % 8) + column // 2}.{2 * (row // 8) + column % 2}" for column in range(8)] for row in range(16)]

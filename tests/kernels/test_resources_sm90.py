@@ -15,7 +15,7 @@ from megamoe_dsl.blocks.sm90 import tokens_as_n
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.sass.flow import Flow

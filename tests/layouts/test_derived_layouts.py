@@ -34,10 +34,10 @@ from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from megamoe_dsl.sim.tma_box import to_shared_format
-from megamoe_dsl.sim.tmem import fragment
-from megamoe_dsl.sim.wgmma_fragment import to_registers
+from megamoe_dsl.sim.chunks import to_shared_format
+from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.tensor_unit import fragment
+from megamoe_dsl.sim.umma import to_registers
 
 
 # --- register fragments

@@ -50,7 +50,7 @@ from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.testing import configs_sm100
 
 WARPS, THREADS = range(4), range(32)

@@ -1,4 +1,4 @@
-"""Predicted times beside measured and published ones: those that are cheap.  Those of docs/explanation/predict.md are in bounds."""
+"""Predicted times beside measured and published ones: those that are cheap.  Those of docs/lab/prediction.md are in bounds."""
 
 import re
 from dataclasses import replace
@@ -10,13 +10,12 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.prediction import Prediction
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import Prediction, Subject
 from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, published, rms
 from sweep import sample
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "predict.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "lab" / "prediction.md").read_text()
 MOST_RMS, MOST_RMS_SM100 = 0.06, 0.10
 LEAST_RIGHT = 0.95
 

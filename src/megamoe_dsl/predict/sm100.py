@@ -17,10 +17,8 @@ from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, result_bytes, weights_kept
-from .machine import Machine
-from .tile_table import TileTable
-from .tiles import Tiles
+from .launch import KBlocks, RankLoad, Tiles, result_bytes, weights_kept
+from .machine import Machine, TileTable
 
 MMA_TOKENS = 16
 LEAST_CLOCKS = 32  # of an MMA of all rows, beside an eighth of a clock per token
@@ -73,7 +71,6 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Epilogue warpgroups that take alternate tiles."""
         return 1 if self.shares_tile else self.epilogue_warpgroups
 
 

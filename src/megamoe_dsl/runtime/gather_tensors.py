@@ -224,7 +224,7 @@ class GatherTensors:
         }
 
     def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
-        """The same with memory for the stamps of a traced kernel, `bench.trace.spans_of` reads them.  Raises `ProblemError` for a
+        """The same with memory for the stamps of a traced kernel, `inspect.spans.spans_of` reads them.  Raises `ProblemError` for a
         configuration without."""
         if not config.trace:
             raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")
