@@ -14,8 +14,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.gather.problem import GatherGemmProblem
-from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from ..cases import Case, random_routing
 from ..cases.common import normal
 from ..kernel_cases.gather import GatherCase, gather_case

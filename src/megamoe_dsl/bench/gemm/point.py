@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...blocks.gemm.choose import NARROW, WIDE, cost, unscaled
+from ...blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ...config_error import ConfigError
-from ...kernels.gemm.work import GemmLoad, count_work
+from ...kernels.gemm.family import GemmLoad, count_work
 from ...problem import ProblemError
 from ...target import Target
 
@@ -144,7 +143,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
-    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/decoding/choose.py)."""
+    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/choose.py)."""
     if point.problem.decodes:
         return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
