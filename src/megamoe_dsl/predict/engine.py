@@ -27,7 +27,7 @@ class Run:
     workers                              tensor cores, or pairs of them
     hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
     written                              to memory
-    multiplying, waiting, first_wait     us of all tensor cores: at work, waiting within a tile, and before one
+    multiplying                          us of all tensor cores at work
     energy                               K blocks of 128 x 256 x 128
     """
 
@@ -41,8 +41,6 @@ class Run:
     nvlink_bytes: float
     written: float
     multiplying: float
-    waiting: float
-    first_wait: float
     energy: float
 
 
@@ -97,7 +95,7 @@ class Engine:
         self.end = start
         self.worker = np.full(len(tiles), -1)
         self.stamps = np.zeros((len(tiles), STAMPS))
-        self.written = self.multiplying = self.waiting = self.first_wait = self.energy = 0.0
+        self.written = self.multiplying = self.energy = 0.0
         self.every = np.arange(workers)
 
     def run(self) -> Run:
@@ -105,7 +103,8 @@ class Engine:
         for _ in range(self.machine.places + self.machine.groups):
             self._fetch(self.every)
         while True:
-            weights, tokens, stores = self._due_weights(), self._due_tokens(), self._due_stores()
+            weights, tokens = np.where(self.position[0] < self.fetched, self._slot(0), NEVER), self._due_tokens()
+            stores = self.multiplied[self.every, self.finished % ACCUMULATORS]
             earliest = min(weights.min(), tokens.min(), stores.min())
             if earliest == NEVER:
                 if not self._multiply():
@@ -128,8 +127,6 @@ class Engine:
             self.nvlink.served,
             self.written,
             self.multiplying,
-            self.waiting,
-            self.first_wait,
             self.energy,
         )
 
@@ -148,17 +145,11 @@ class Engine:
         free = np.maximum(self.free[self.every, self.count[role] % stages], self.last[role])
         return np.where(self.count[role] - self.count[2] < stages, free, NEVER)
 
-    def _due_weights(self) -> Floats:
-        return np.where(self.position[0] < self.fetched, self._slot(0), NEVER)
-
     def _due_tokens(self) -> Floats:
         known = self.position[1] < self.fetched
         tile = self._tile(1)
         ready = self.ready[self.tiles.is_fc2[tile, None], self.tiles.pools[tile]].max(axis=1)
         return np.where(known, np.maximum(self._slot(1), ready), NEVER)
-
-    def _due_stores(self) -> Floats:
-        return self.multiplied[self.every, self.finished % ACCUMULATORS]
 
     def _tile(self, role: int) -> Ints:
         return self.history[self.every, self.position[role] % HISTORY]
@@ -303,9 +294,6 @@ class Engine:
         begin = np.maximum(ready, since + np.where(begins, machine.tile, 0.0))
         took = self.tiles.multiply[tile]
         end = begin + took
-        waited = begin - since
-        self.first_wait += float(waited[begins].sum())
-        self.waiting += float(waited[~begins].sum())
         self.multiplying += float(took.sum())
         self.energy += float(self.tiles.energy[tile].sum())
         self.stamps[tile[begins], 0], self.stamps[tile[begins], 1] = since[begins], begin[begins]

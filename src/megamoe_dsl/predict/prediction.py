@@ -32,9 +32,9 @@ HALVINGS = 20
 class Launched:
     """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts.
 
-    start     when counts are known
-    pulled    when the last token has been pulled
-    combine   us of the end's traffic at full bandwidth, and its bytes
+    start          when counts are known
+    pulled         when the last token has been pulled
+    combine_bytes  of the end's traffic
     """
 
     clock: float
@@ -43,7 +43,6 @@ class Launched:
     run: Run
     start: float
     pulled: float
-    combine: float
     combine_bytes: float
 
 
@@ -61,12 +60,10 @@ def at_power(launch: Callable[[float], Launched], calibration: Calibration, firs
     """
     found = launch(calibration.clock if first is None else first)
     for _ in range(RUNS):
-        if found.clock == calibration.clock and found.watts <= calibration.power:
+        highest = found.clock == calibration.clock and found.watts <= calibration.power
+        if highest or abs(found.watts - calibration.power) < CLOSE * calibration.power:
             return found
-        if abs(found.watts - calibration.power) < CLOSE * calibration.power:
-            return found
-        clock = expected_clock(found, calibration)
-        if clock == found.clock:
+        if (clock := expected_clock(found, calibration)) == found.clock:
             return found
         found = launch(clock)
     return found
@@ -74,23 +71,19 @@ def at_power(launch: Callable[[float], Launched], calibration: Calibration, firs
 
 def expected_clock(found: Launched, calibration: Calibration) -> float:
     """Where the launch's power would meet the GPU's, if its time changed as its tensor cores' does."""
+    busy = found.run.multiplying / found.run.workers
+
+    def too_much(clock: float) -> bool:
+        us = found.us + busy * (found.clock / clock - 1)
+        return power(found.run, us, found.combine_bytes, calibration, clock) > calibration.power
+
     low, high = LOWEST, calibration.clock
-    if expected_power(found, calibration, high) <= calibration.power:
+    if not too_much(high):
         return high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if expected_power(found, calibration, middle) > calibration.power:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if too_much(middle) else (middle, high)
     return low
-
-
-def expected_power(found: Launched, calibration: Calibration, clock: float) -> float:
-    """At another clock than the launch's."""
-    busy = found.run.multiplying / found.run.workers
-    us = found.us + busy * (found.clock / clock - 1)
-    return power(found.run, us, found.combine_bytes, calibration, clock)
 
 
 Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
@@ -148,9 +141,8 @@ class Subject:
         start = counted(calibration, self.load)
         run = Engine(tiles, pool, machine, start).run()
         in_the_end = combine_bytes(self.problem, self.load)
-        combine = in_the_end / calibration.hbm
-        us = run.end + combine + calibration.tail
-        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), combine, in_the_end)
+        us = run.end + in_the_end / calibration.hbm + calibration.tail
+        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), in_the_end)
 
     def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
         """At the clock that the GPU's power allows; `first` is a clock that is near."""
@@ -196,12 +188,8 @@ RESOURCES: dict[str, Callable[[Calibration], Calibration]] = {
 
 def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
     """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
-    shares = []
-    for resource, changed in RESOURCES.items():
-        if resource == "power" and found.clock == calibration.clock:
-            continue
-        us = subject.predict(changed(calibration), found.clock).us
-        shares.append(Gain(resource, 1 - us / found.us))
+    tried = [one for one in RESOURCES.items() if one[0] != "power" or found.clock != calibration.clock]
+    shares = [Gain(resource, 1 - subject.predict(changed(calibration), found.clock).us / found.us) for resource, changed in tried]
     return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
 
 

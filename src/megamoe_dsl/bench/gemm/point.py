@@ -160,7 +160,10 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
     one."""
     chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     if point.problem.decodes:
-        return list(dict.fromkeys([chosen, *decoding_candidates(point)]))
+        orders = (False, True) if point.problem.has_groups else (False,)
+        tiles = decoding_tiles(point.problem, point.rows / point.problem.num_groups)
+        decoding = [GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": one}) for tile in tiles for one in orders]
+        return list(dict.fromkeys([chosen, *decoding]))
     found: list[list[GemmConfig]] = []
     for tile in (*NARROW, *WIDE) if point.problem.formats.scaled else map(unscaled, (*NARROW, *WIDE)):
         same = []
@@ -173,13 +176,3 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
             found.append(same)
     found.sort(key=lambda same: estimate(point, same[0]))
     return list(dict.fromkeys([chosen, *(config for same in found[:most] for config in same)]))
-
-
-def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
-    """Candidates for weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
-    expected = point.rows / point.problem.num_groups
-    return [
-        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": dynamic_schedule})
-        for tile in decoding_tiles(point.problem, expected)
-        for dynamic_schedule in ((False, True) if point.problem.has_groups else (False,))
-    ]

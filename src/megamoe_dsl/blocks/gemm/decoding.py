@@ -1,6 +1,5 @@
 """GEMMs on SM90 whose E2M1 weights stay packed up to the warps that decode them: math warps for themselves, with rows of A as the
-wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py,
-decoded_share.py).
+wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py).
 
 | role | waits | signals |
 |---|---|---|
