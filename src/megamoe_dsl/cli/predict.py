@@ -34,6 +34,7 @@ class PredictOptions(ShapeOptions):
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The GPU's first by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
     block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
@@ -45,7 +46,9 @@ class PredictOptions(ShapeOptions):
         layer = ConfigOptions(
             self.preset, **shape, pool_rows=self.pool_rows, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe
         )
-        tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
+            raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))
         return config

@@ -157,9 +157,9 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
 
 
 def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
-    """The GPU at a clock in GHz."""
-    per_us, pairs = clock * 1e3, shape.num_sms // 2
-    weight_bytes = shape.problem.formats.weights.bytes_per_value
+    """The GPU at a clock in GHz.  Between two rows' bytes of a box HBM could serve `hbm_gap` bytes more."""
+    per_us, pairs, weights = clock * 1e3, shape.num_sms // 2, shape.problem.formats.weights
+    rows = np.array([weights.row_bytes(shape.k_block.channels), shape.k_block.row_bytes])
     return Machine(
         stages=shape.num_stages,
         handed_out=shape.handed_out,
@@ -170,12 +170,13 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
         l2=calibration.l2_per_clock * per_us,
         nvlink=calibration.nvlink,
         port=calibration.port_per_clock * per_us * 2,
+        slower=1 + calibration.kernel["hbm_gap"] / rows,
         hbm_latency=calibration.hbm_latency,
         l2_latency=calibration.hbm_latency * calibration.l2_latency,
         spread=calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1),
         l2_kept=calibration.l2_kept,
         fill=calibration.l2_fill,
-        kept=weights_kept(shape.problem, load, weight_bytes, calibration),
+        kept=weights_kept(shape.problem, load, weights.bytes_per_value, calibration),
         pulled_from=load.remote,
         issue=shape.instructions.load * kernel_clocks(calibration) * 1e-3 / clock,
         release=0.05,

@@ -101,6 +101,7 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
         l2=calibration.l2_per_clock * per_us,
         nvlink=calibration.nvlink,
         port=calibration.port_per_clock * per_us * config.cluster,
+        slower=np.ones(2),  # weight tiles are contiguous
         hbm_latency=calibration.hbm_latency,
         l2_latency=calibration.hbm_latency * calibration.l2_latency,
         spread=np.zeros(config.num_clusters),
