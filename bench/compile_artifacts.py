@@ -21,8 +21,7 @@ from megamoe_dsl.artifact.cache import require_writable
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import Point, points_of
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig

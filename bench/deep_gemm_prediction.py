@@ -14,10 +14,9 @@ from math import ceil
 from megamoe_dsl.hardware.k_block import packed_values
 from megamoe_dsl.layouts.arith import ceil_div
 from megamoe_dsl.predict.calibration import Calibration
-from megamoe_dsl.predict.launch import KBlocks, RankLoad
+from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, TokenBlocks
+from megamoe_dsl.predict.prediction import Subject
 from megamoe_dsl.predict.sm100 import Instructions, Shape
-from megamoe_dsl.predict.subject import Subject
-from megamoe_dsl.predict.tiles import Tiles, TokenBlocks
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block
 

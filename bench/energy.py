@@ -24,8 +24,7 @@ from energy_per_call import joules_in_turns
 from megamoe_dsl.artifact.cache import require_place
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import BASELINE, SEED, CurrentLayer, Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import BASELINE, SEED, CurrentLayer, Point, points_of
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.timing import run_earlier_batches, synchronize, time_graphs
 from megamoe_dsl.bench.variant import variant_name

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from halves.bits import SMALL
 from halves.run import ComparedRun
-from megamoe_dsl.bench.ep import Variant
-from megamoe_dsl.bench.ep_run import well
-from megamoe_dsl.bench.ep_tuning import entered, read_run
+from megamoe_dsl.bench.ep import Variant, well
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import points_of
+from megamoe_dsl.bench.tuning import enter_ep_run as entered
+from megamoe_dsl.bench.tuning import read_ep_run as read_run
 from megamoe_dsl.kernels.moe.halves.gemm_part import WARPGROUPS
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError

@@ -24,8 +24,7 @@ import torch
 import torch.distributed as dist
 
 from cuda_library import STREAM, CudaLibrary
-from megamoe_dsl.bench.point import SEED, Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import SEED, Point, points_of
 from megamoe_dsl.bench.timing import synchronize, time_graphs
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.layouts.region import BF16, I32, Field, Region

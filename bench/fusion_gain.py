@@ -22,8 +22,7 @@ from fusion_report import markdown, picture
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, points_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.options.option import at_least

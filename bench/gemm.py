@@ -21,8 +21,7 @@ from pathlib import Path
 
 from gemms.counters import count, counters_table, launch_once
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.gemm.candidates import MOST
-from megamoe_dsl.bench.gemm.point import MEASURED, find_points
+from megamoe_dsl.bench.gemm.point import MEASURED, MOST, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
@@ -63,7 +62,8 @@ def counters(given: argparse.Namespace) -> None:
 
 def tune(given: argparse.Namespace) -> None:
     """Writes the table of the GPU that the run was on."""
-    from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
+    from megamoe_dsl.bench.tuning import enter_gemm_run as enter_run
+    from megamoe_dsl.bench.tuning import read_gemm_run as read_run
     from megamoe_dsl.tuned import GemmEntry, Table
 
     gpu, records = read_run(given.file)

@@ -13,8 +13,7 @@ from typing import Any
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import Point, points_of
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError

@@ -19,7 +19,7 @@ from megamoe_dsl.hardware.operand_tile import BLOCK_K
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import Subject
 from result_archive import read_record
 
 RESULTS = Path(__file__).parent / "results"

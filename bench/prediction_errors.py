@@ -23,8 +23,7 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.prediction import prefers
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import Subject, prefers
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import Problem
 

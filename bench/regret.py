@@ -18,8 +18,8 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.tuning import beats, median, right_variants
 from megamoe_dsl.bench.variant import kind_of, variant_name
-from megamoe_dsl.bench.verdict import beats, median, right_variants
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.tuned import Table
 from megamoe_dsl.tuned.table import FOLDER

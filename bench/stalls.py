@@ -28,7 +28,7 @@ from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Listing
-from megamoe_dsl.sass.source import function_of
+from megamoe_dsl.sass.measurer import function_of
 from records import save
 from script_points import shares_of
 

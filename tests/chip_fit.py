@@ -5,7 +5,7 @@ from __future__ import annotations
 from megamoe_dsl.arch import REGISTER_FILE
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 
 

@@ -19,11 +19,9 @@ from megamoe_dsl.bench import host, session
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
-from megamoe_dsl.bench.point import Point, summarize
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import Point, points_of, summarize
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.report import timed_row
-from megamoe_dsl.bench.result_file import packages, without_folders
+from megamoe_dsl.bench.result_file import packages, timed_row, without_folders
 from megamoe_dsl.bench.results import Results, is_point, passed
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.cases import random_inputs, random_weights

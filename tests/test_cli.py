@@ -25,7 +25,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
-from megamoe_dsl.device import tile_queue
+from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection
 from megamoe_dsl.runtime import comparison
@@ -258,7 +258,7 @@ def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["inspect", *SMALL, "--arch", "sm_90a", "--sms", "4", "--tokens", "16"]
     fine = runner.invoke(app, arguments).output
     assert "that are overtaken" not in fine and "gives their bytes away): none." in fine
-    monkeypatch.setattr(tile_queue, "release", lambda barrier, word: arrive(barrier))
+    monkeypatch.setattr(ring, "release", lambda barrier, word: arrive(barrier))
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "listed above: the bytes may be overwritten" in result.output

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from megamoe_dsl.artifact import workers
 from megamoe_dsl.cli import INTERRUPTED, errors
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.inspect.saved import SECTIONS
+from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.interrupts import held_interrupts
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]

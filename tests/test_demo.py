@@ -7,8 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import megamoe_dsl.cli.app as commands
 from megamoe_dsl import target as compiled
-from megamoe_dsl.cli import demo
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.target import Target
 
@@ -17,7 +17,7 @@ runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(0, 0), (1, 1), (3, 2), (4, 4), (8, 8), (16, 8)])
 def test_ranks_are_a_power_of_two(gpus: int, ranks: int) -> None:
-    assert demo.usable_ranks(gpus) == ranks
+    assert commands.usable_ranks(gpus) == ranks
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_gpus_that_have_the_kernel_are_used(monkeypatch: pytest.MonkeyPatch, arc
     monkeypatch.setattr(compiled, "local_target", lambda: None if arch is None else Target.typical(arch))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     for name in ("bench", "simulate"):
-        monkeypatch.setattr(demo, name, lambda name=name, **options: calls.update({name: options}))
+        monkeypatch.setattr(commands, name, lambda name=name, **options: calls.update({name: options}))
     result = runner.invoke(app, ["demo"])
     assert result.exit_code == 0, result.output
     assert list(calls) == [asked]

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.ep import without_clamp
-from megamoe_dsl.bench.ep_run import EpRun, well
-from megamoe_dsl.bench.ep_tuning import CANDIDATES, entered, entry_of, winner_of
+from megamoe_dsl.bench.ep import EpRun, well, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.tuning import CANDIDATES, winner_of
+from megamoe_dsl.bench.tuning import enter_ep_run as entered
+from megamoe_dsl.bench.tuning import ep_entry as entry_of
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.halves import tuned_fields
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig

@@ -14,7 +14,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.cli import estimate
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.estimate import GIB, Estimate
-from megamoe_dsl.cli.simulator_output import steps
+from megamoe_dsl.cli.tables import steps
 from megamoe_dsl.presets import PRESETS
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})

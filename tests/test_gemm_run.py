@@ -18,9 +18,10 @@ from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
-from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import ResultsError
+from megamoe_dsl.bench.tuning import enter_gemm_run as enter_run
+from megamoe_dsl.bench.tuning import read_gemm_run as read_run
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target

@@ -17,10 +17,9 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_color
-from megamoe_dsl.pictures.regions import EXPERTS
-from megamoe_dsl.pictures.schedule import TILES
-from megamoe_dsl.pictures.subject import sample_counts
+from megamoe_dsl.pictures.chart import PAPER, STYLES, contrast, style, terminal_color
+from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
+from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs_sm90, configs_sm100

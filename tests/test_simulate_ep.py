@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from megamoe_dsl.cli import simulate_ep
+from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
 from sweep import rarely, sample
 
@@ -36,8 +36,8 @@ def test_a_wrong_element_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         ys[0][0, 0] += 1
         return ys
 
-    combined = simulate_ep.combined
-    monkeypatch.setattr(simulate_ep, "combined", wrong)
+    combined = simulations.combined
+    monkeypatch.setattr(simulations, "combined", wrong)
     result = runner.invoke(app, [*TINY, "--no-race", "--random"])
     assert result.exit_code == 1
     assert re.findall(r"(\w+) +0 .* 1 mismatches", result.output) == ["combine"] and result.output.rstrip().endswith("FAIL")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from megamoe_dsl.cli import simulate_inputs
+from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.quant import quantize_e4m3
 from megamoe_dsl.recipe import E4M3
@@ -36,7 +36,7 @@ def test_wrong_bytes_are_counted_in_their_field_and_exit_code_1(monkeypatch: pyt
         sf[:1, :5] += 1
         return codes, sf
 
-    monkeypatch.setitem(simulate_inputs.MICRO_SCALING, E4M3, replace(simulate_inputs.MICRO_SCALING[E4M3], quantize=wrong))
+    monkeypatch.setitem(simulations.MICRO_SCALING, E4M3, replace(simulations.MICRO_SCALING[E4M3], quantize=wrong))
     result = runner.invoke(app, [*TINY, "--no-race", "--arch", "sm_100a"])
     assert result.exit_code == 1
     assert re.findall(r"0 +3 +(\w+) .* (\d+) mismatches", result.output) == [("x_sf", "5")]
@@ -45,7 +45,7 @@ def test_wrong_bytes_are_counted_in_their_field_and_exit_code_1(monkeypatch: pyt
 
 
 def test_a_byte_outside_of_the_fields_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate_inputs, "expected_buffer", lambda *_, right=simulate_inputs.expected_buffer: spoil(right(*_)))
+    monkeypatch.setattr(simulations, "expected_buffer", lambda *_, right=simulations.expected_buffer: spoil(right(*_)))
     result = runner.invoke(app, [*TINY, "--no-race"])
     assert result.exit_code == 1
     assert len(re.findall(r"all else .* 1 mismatches", result.output)) == 2

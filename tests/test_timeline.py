@@ -6,7 +6,7 @@ import pytest
 
 from megamoe_dsl.inspect.spans import Span, summarize, write_perfetto
 from megamoe_dsl.json_file import FileError
-from megamoe_dsl.layouts.activity import Activity, Role
+from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
 
 

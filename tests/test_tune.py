@@ -18,9 +18,9 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
+from megamoe_dsl.bench.tuning import judge
+from megamoe_dsl.bench.tuning import tune as tune_table
 from megamoe_dsl.bench.variant import read_variant, variant_name
-from megamoe_dsl.bench.verdict import judge
-from megamoe_dsl.bench.verdict import tune as tune_table
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.tuning import beats, median
 from megamoe_dsl.bench.variant import read_fields, variant_fields
-from megamoe_dsl.bench.verdict import beats, median
 from megamoe_dsl.kernels.moe import config as mega_moe_config
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS

@@ -11,10 +11,9 @@ import torch
 
 from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.gemm.inputs import PointInputs
 from megamoe_dsl.bench.gemm.point import GemmPoint
 from megamoe_dsl.bench.gemm.run import configs_of
-from megamoe_dsl.bench.gemm.session import Launches, Others, checked, copies_of, in_rotation, loaded
+from megamoe_dsl.bench.gemm.session import Launches, Others, PointInputs, checked, copies_of, in_rotation, loaded
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target

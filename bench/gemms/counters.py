@@ -45,8 +45,7 @@ def launch_once(run: GemmRun, host: Host, site: Path | None) -> None:
 
     from gemms.baselines import deep_gemm
     from megamoe_dsl.artifact.store import ArtifactStore
-    from megamoe_dsl.bench.gemm.inputs import PointInputs
-    from megamoe_dsl.bench.gemm.session import loaded
+    from megamoe_dsl.bench.gemm.session import PointInputs, loaded
 
     store, target = ArtifactStore(run.artifacts), host.target
     for point in run.points:

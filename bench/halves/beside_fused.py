@@ -11,8 +11,7 @@ import torch
 from fusion import time_stages
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import relative_difference
-from megamoe_dsl.bench.ep import FEW_LAUNCHES, MANY_TOKENS, ep_point, without_clamp
-from megamoe_dsl.bench.ep_run import EpRun
+from megamoe_dsl.bench.ep import FEW_LAUNCHES, MANY_TOKENS, EpRun, ep_point, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Layer, Point
 from megamoe_dsl.bench.timing import launches_of, synchronize

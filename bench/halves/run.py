@@ -11,8 +11,7 @@ from halves.bits import BITS, SMALL, BitsJob, check_bits
 from halves.unscaled import line_of as unscaled_line
 from halves.unscaled import point_configs, unscaled_point
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.ep import Variant
-from megamoe_dsl.bench.ep_run import EpRun
+from megamoe_dsl.bench.ep import EpRun, Variant
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
 from megamoe_dsl.kernels.moe.halves.config import EpConfig

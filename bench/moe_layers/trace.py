@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.trace import LAUNCHES
+from megamoe_dsl.bench.session import LAUNCHES
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.inspect.spans import spans_of, summarize, write_perfetto

@@ -31,7 +31,7 @@ def install(arch: str, num_sms: int) -> None:
 
     from megamoe_dsl.artifact.artifact import Artifact
     from megamoe_dsl.runtime.cuda_kernel import CudaKernel
-    from megamoe_dsl.sim.host.simulated_device import CAPABILITIES, SimulatedDevice
+    from megamoe_dsl.sim.host.module import CAPABILITIES, SimulatedDevice
 
     from . import driver, torch_cuda, untimed
     from .kernels import Kernels

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from megamoe_dsl.sim import Launch, load
-from megamoe_dsl.sim.host.host_module import argument_bytes, encode_tiled
+from megamoe_dsl.sim.host.module import argument_bytes, encode_tiled
 from megamoe_dsl.sim.program import Program
 
 CLUSTER_DIMENSION = 4  # CUlaunchAttributeID

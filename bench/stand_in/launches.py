@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megamoe_dsl.sim import Assumptions, Finding, GlobalMemory, Launch, SimError, Simulator, agents_needed
-from megamoe_dsl.sim.host.device_array import ByteSpan
-from megamoe_dsl.sim.host.visible_memory import bytes_of
-from megamoe_dsl.sim.lane_agents import MAX_AGENTS
+from megamoe_dsl.sim.clock import MAX_AGENTS
+from megamoe_dsl.sim.host.arrays import ByteSpan, bytes_of
 
 
 @dataclass

@@ -57,8 +57,7 @@ def main(arguments: list[str]) -> None:
         CUTE_DSL_ARCH=asked.arch, CUTE_DSL_DISABLE_FILE_CACHING="1", CUTE_DSL_NO_CACHE="0", TVM_FFI_DISABLE_TORCH_C_DLPACK="1"
     )
     from megamoe_dsl.sim import Assumptions
-    from megamoe_dsl.sim.host.compiler_hooks import launches_on
-    from megamoe_dsl.sim.host.simulated_device import CAPABILITIES, SimulatedDevice
+    from megamoe_dsl.sim.host.module import CAPABILITIES, SimulatedDevice, launches_on
 
     from . import driver, dsl, torch_cuda
     from .launches import Launches

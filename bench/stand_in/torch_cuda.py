@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from megamoe_dsl.sim.host.device_array import claim_cuda
+from megamoe_dsl.sim.host.arrays import claim_cuda
 
 GPU = torch.device("cuda", 0)
 Show = Callable[[int, int, Callable[[], bool]], None]

@@ -12,7 +12,7 @@ NAN = float("nan")
 
 def install() -> None:
     """Put it in place, for the rest of the process."""
-    from megamoe_dsl.bench import point, timing, trace
+    from megamoe_dsl.bench import point, session, timing
     from megamoe_dsl.inspect import spans
 
     spans_of = spans.spans_of
@@ -30,6 +30,6 @@ def install() -> None:
     timing.measure = measure
     timing.GRAPH_LAUNCHES = 1
     point.launches_of = lambda tokens: 1
-    for module in (spans, trace):
+    for module in (spans, session):
         module.spans_of = spans_without_times
         module.write_perfetto = lambda path, spans: None

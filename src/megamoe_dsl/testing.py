@@ -112,7 +112,6 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
 
 
 def configs(problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> st.SearchStrategy[MegaMoeConfig]:
-    """Valid configurations of either architecture; shrinks to one of SM100."""
     return st.one_of(configs_sm100(problem, max_sms=max_sms), configs_sm90(problem, max_sms=max_sms))
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from megamoe_dsl.arch import Arch
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import FP8, Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.point import FP8, Point, points_of
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import PointOptions

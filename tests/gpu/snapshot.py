@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD
+from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.layouts.combine_plan import CombineRow
 from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate, alignment_of
+from megamoe_dsl.sim.umma import aligned_multiply_accumulate, alignment_of
 from one_wgmma import TYPES, decode, draw, launch
 
 pytestmark = pytest.mark.gpu

@@ -1,6 +1,6 @@
 """A token's y depends on nothing but its inputs and the weights (docs/explanation/batch_invariance.md), in the simulator.
 
-Sums cancel (`fuzz.data`), so that y is made of roundings: additions in another order give other bits.
+Sums cancel (`fuzz.trial`), so that y is made of roundings: additions in another order give other bits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from megamoe_dsl.blocks.gemm.decoding.choose import DECODED, TILES
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.fuzz.data import case_of, repeated
-from megamoe_dsl.fuzz.trial import CANCELLING, FuzzedCall
+from megamoe_dsl.fuzz.trial import CANCELLING, FuzzedCall, case_of, repeated
 from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig

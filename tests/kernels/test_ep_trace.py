@@ -13,7 +13,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.spans import Span, spans_of
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig
-from megamoe_dsl.layouts.activity import TILE_ACTIVITIES, Activity, Role, tile_detail
+from megamoe_dsl.layouts.records import TILE_ACTIVITIES, Activity, Role, tile_detail
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from sweep import rarely
 

@@ -15,7 +15,7 @@ from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError

@@ -10,7 +10,7 @@ from gemm_runs import artifact
 from megamoe_dsl import GemmConfig, GemmProblem
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.target import Target

@@ -9,8 +9,8 @@ from golden_figures import has_figures
 from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from sweep import sample

@@ -12,10 +12,10 @@ from chip_fit import compile_fitting
 from megamoe_dsl.arch import REGISTER_FILE, SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.sm90 import tokens_as_n
-from megamoe_dsl.device import tile_queue
+from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.sass.flow import Flow
@@ -94,7 +94,7 @@ def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pyte
     """Every role that reads work_tiles: both loaders, the store warp and math, before their loops and in them."""
     config = config_of("flash", 16).replace(trace=trace)
     assert compile_kernel(config).overtaken_loads == []
-    monkeypatch.setattr(tile_queue, "release", lambda barrier, word: arrive(barrier))
+    monkeypatch.setattr(ring, "release", lambda barrier, word: arrive(barrier))
     found = compile_kernel(config).overtaken_loads
     assert {(one.load.opcode, one.by.opcode) for one in found} == {("LDS.128", "SYNCS.ARRIVE.TRANS64.A1T0")}
     assert len({one.by.address for one in found}) == 8

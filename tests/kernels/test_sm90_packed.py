@@ -17,7 +17,7 @@ from sm90_runs import problem as fp8_problem
 from megamoe_dsl.blocks.sm90 import decode, decoded_share, packed_share
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.device import e2m1
-from megamoe_dsl.device.stage import release_stage
+from megamoe_dsl.device.ring import release_stage
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem

@@ -12,10 +12,10 @@ from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.inspect.spans import spans_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.layouts.activity import Activity, Role
+from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.schedule.fused_moe import FusedMoeOrder, HostTable
 from megamoe_dsl.schedule.scheduler import Scheduler
-from megamoe_dsl.sim import machine
+from megamoe_dsl.sim import simulator as machine
 from sweep import rarely
 
 SMS = 3

@@ -10,11 +10,10 @@ import torch
 from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.bench.report import trace_row
+from megamoe_dsl.bench.result_file import trace_row
 from megamoe_dsl.cases import Case
 from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
-from megamoe_dsl.layouts.activity import Activity, Role
-from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
+from megamoe_dsl.layouts.records import CAPACITY, Activity, Role, trace_buffer
 from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely
 

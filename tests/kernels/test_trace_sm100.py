@@ -10,7 +10,7 @@ from mega_moe_runs import Layer, config, problem
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.inspect.spans import Span, spans_of
-from megamoe_dsl.layouts.activity import Activity, Role
+from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 
 WARPS = {Role.DISPATCH: 4, Role.TOKEN_LOADER: 1, Role.WEIGHT_LOADER: 1, Role.EPILOGUE: 8}

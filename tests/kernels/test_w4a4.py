@@ -25,7 +25,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.blocks.sm100 import outputs_e2m1
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
+from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.problem import Problem

@@ -19,9 +19,9 @@ from megamoe_dsl.kernels.moe.halves.layouts.watchdog import EpWait
 from megamoe_dsl.kernels.moe.halves.layouts.watchdog import describe as describe_halves
 from megamoe_dsl.kernels.moe.layouts.watchdog import Wait, describe
 from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier
-from megamoe_dsl.layouts.watchdog import RECORD
+from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from megamoe_dsl.sim import Deadlock, machine
+from megamoe_dsl.sim import Deadlock, simulator
 
 LIMIT_NS = 200_000  # longer than any honest wait of this layer
 MANY = ALONE // 2 + 4  # tokens with two experts each, of which every rank has too many for SM 0 alone
@@ -37,7 +37,7 @@ GRID_SITES = {RankBarrier.BEFORE_PULL: 0, "token": 1, RankBarrier.BEFORE_COMBINE
 @pytest.fixture
 def patient(monkeypatch):
     """The simulator's own deadlock detection waits until the kernel's watchdog has had its chance."""
-    monkeypatch.setattr(machine, "IDLE_LIMIT", 10 * LIMIT_NS // 64)
+    monkeypatch.setattr(simulator, "IDLE_LIMIT", 10 * LIMIT_NS // 64)
 
 
 def without(ptx: str, pattern: str, site: int) -> str:

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megamoe_dsl.hardware.atoms import COLUMNS, QUARTER, swizzle_atom, utccp_atom
-from megamoe_dsl.hardware.bank_conflicts import REQUEST_BYTES
-from megamoe_dsl.hardware.fragments import WINDOW, core_matrix, repeat_values, tmem_16x256b
-from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES
-from megamoe_dsl.hardware.scale_factors import SCALES_PER_WORD, SF_ATOM_ROWS
-from megamoe_dsl.hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
+from megamoe_dsl.hardware.fragments import (
+    COLUMNS,
+    QUARTER,
+    REQUEST_BYTES,
+    WINDOW,
+    core_matrix,
+    repeat_values,
+    swizzle_atom,
+    tmem_16x256b,
+    utccp_atom,
+)
+from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES, SCALES_PER_WORD, SF_ATOM_ROWS
 from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR
 from megamoe_dsl.layouts.algebra import ComposedLayout, Layout, composition, join, logical_product
 from megamoe_dsl.layouts.arith import Int

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.hardware.swizzle import SW32, SW64, SW128, Swizzle
+from megamoe_dsl.hardware.operand_tile import SW32, SW64, SW128, Swizzle
 from megamoe_dsl.layouts.algebra import (
     AlgebraError,
     ComposedLayout,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.hardware.swizzle import CHUNK, Swizzle
+from megamoe_dsl.hardware.operand_tile import CHUNK, Swizzle
 from megamoe_dsl.layouts import algebra
 from megamoe_dsl.layouts.algebra import AlgebraError, Layout, flatten, idx2crd, join, unflatten
 from megamoe_dsl.testing import layouts

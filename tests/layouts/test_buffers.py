@@ -9,7 +9,7 @@ from layout_properties import check_offsets, check_pool, check_region, check_vie
 
 from drawn_routings import routings, worst_routing
 from megamoe_dsl.arch import SM100
-from megamoe_dsl.hardware.scale_factors import pool_sf_row
+from megamoe_dsl.hardware.operand_tile import pool_sf_row
 from megamoe_dsl.kernels.moe.layouts.pool import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
-from megamoe_dsl.hardware.bank_conflicts import wavefronts
+from megamoe_dsl.hardware.fragments import wavefronts
 from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan, CombineRow, vector_address
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.work import Load, count_work

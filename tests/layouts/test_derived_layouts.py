@@ -28,18 +28,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.atoms import swizzle_atom, utccp_atom, utccp_source
-from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
-from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.fragments import stmatrix_b8, swizzle_atom, tmem_16x256b, utccp_atom, utccp_source
+from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_sf_row, utccp_row
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from megamoe_dsl.sim.tma_box import to_shared_format
-from megamoe_dsl.sim.tmem import fragment
-from megamoe_dsl.sim.wgmma_fragment import to_registers
+from megamoe_dsl.sim.chunks import to_shared_format
+from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.tensor_unit import fragment
+from megamoe_dsl.sim.umma import to_registers
 
 
 # --- register fragments

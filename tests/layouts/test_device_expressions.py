@@ -37,17 +37,22 @@ from megamoe_dsl.blocks.sm100.result_tile import (
     result_tile,
     write_address,
 )
-from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER
+from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, ScaledMma
 from megamoe_dsl.hardware.fragments import stmatrix_b8
-from megamoe_dsl.hardware.k_block import BYTE_VALUES, PLAIN_VALUES, packed_values
-from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES
-from megamoe_dsl.hardware.pair_mma import PAIR_MMAS, ScaledMma
-from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
+from megamoe_dsl.hardware.operand_tile import (
+    BYTE_VALUES,
+    MMA_K_BYTES,
+    PLAIN_VALUES,
+    SF_ATOM_BYTES,
+    SF_ROW_BYTES,
+    packed_values,
+    pool_sf_row,
+)
 from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.testing import configs_sm100
 
 WARPS, THREADS = range(4), range(32)

@@ -21,8 +21,7 @@ from layout_properties import (
 
 from megamoe_dsl.blocks.sm100.pair_stage import PairStage
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.scale_factors import utccp_row
-from megamoe_dsl.hardware.swizzle import SW128
+from megamoe_dsl.hardware.operand_tile import SW128, utccp_row
 from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks, pool_tokens
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan

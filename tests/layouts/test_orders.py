@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import bank_groups, check_sf_order, check_swizzle
 
-from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, pool_sf_row, utccp_row
-from megamoe_dsl.hardware.swizzle import SW64, SW128, Swizzle
+from megamoe_dsl.hardware.operand_tile import SF_ATOM_BYTES, SW64, SW128, Swizzle, pool_sf_row, utccp_row
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from megamoe_dsl.predict.engine import Engine, Run
-from megamoe_dsl.predict.machine import Machine
-from megamoe_dsl.predict.server import Server
-from megamoe_dsl.predict.tile_table import PoolTable, TileTable
+from megamoe_dsl.predict.machine import Machine, PoolTable, Server, TileTable
 
 START, K_BLOCKS = 10.0, 32
 BYTES, MULTIPLY, EPILOGUE = 1000.0, 1.0, 2.0

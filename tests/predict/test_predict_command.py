@@ -12,8 +12,7 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
-from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, prefers, worth_timing
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers, worth_timing
 from megamoe_dsl.presets import preset
 from megamoe_dsl.target import Target
 

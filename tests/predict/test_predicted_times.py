@@ -10,8 +10,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.prediction import Prediction
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import Prediction, Subject
 from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, profiled, profiled_table, published, rms
 from sweep import sample

@@ -8,7 +8,7 @@ SCRIPT = f"""
 import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None
-import megamoe_dsl.bench.session, megamoe_dsl.bench.ep_run, megamoe_dsl.bench.gemm.session, megamoe_dsl.runtime.layer
+import megamoe_dsl.bench.session, megamoe_dsl.bench.ep, megamoe_dsl.bench.gemm.session, megamoe_dsl.runtime.layer
 """
 
 

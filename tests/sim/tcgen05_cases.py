@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from ptx_cases import run
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.sim import formats
 
 A_AT, B_AT, SFA_AT, SFB_AT = 1024, 17408, 50176, 54272  # offsets from `smem`; the base is hardware offset 1024

@@ -10,8 +10,7 @@ import torch
 
 from megamoe_dsl import reference
 from megamoe_dsl.sim import formats
-from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate, alignment_of
-from megamoe_dsl.sim.umma import decode_operand
+from megamoe_dsl.sim.umma import aligned_multiply_accumulate, alignment_of, decode_operand
 
 DATA = Path(__file__).parents[1] / "reference" / "data"
 SILICON, SUMS = DATA / "wgmma_h200.json", DATA / "wgmma_sums_h200.json"

@@ -7,8 +7,8 @@ from ptx_cases import run
 
 from megamoe_dsl.sim import SimError
 from megamoe_dsl.sim.access_record import ROWS
-from megamoe_dsl.sim.async_groups import AsyncCopy, AsyncGroups
 from megamoe_dsl.sim.clock import Clock
+from megamoe_dsl.sim.tma_engine import AsyncCopy, AsyncGroups
 
 SHARED = ".shared .align 1024 .b8 smem[8192];"
 SETUP = """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_tensor_copy import COPY_LOOP, SETUP, TO_GLOBAL, TO_SHARED, WAIT, Tensor, launch
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.sim import SimError
 
 ROWS = (7, 0, 19, 3)

@@ -7,7 +7,7 @@ import pytest
 from ptx_cases import run
 
 from megamoe_dsl.sim import Assumptions, Deadlock, Finding, SimError
-from megamoe_dsl.sim.lane_codes import FULL
+from megamoe_dsl.sim.access_record import FULL
 from megamoe_dsl.sim.lane_order import LaneOrder
 
 SHARED = ".shared .align 16 .b8 buf[1024];"

@@ -135,7 +135,7 @@ def test_too_many_agents_are_refused_before_anything_is_loaded():
 
 
 def test_engines_beyond_the_limit_are_a_clear_error(monkeypatch):
-    monkeypatch.setattr("megamoe_dsl.sim.lane_agents.MAX_AGENTS", 1)
+    monkeypatch.setattr("megamoe_dsl.sim.clock.MAX_AGENTS", 1)
     one = program("init", "mov.b32 %r5, buf; mbarrier.init.shared::cta.b64 [%r5], 1;", shared=".shared .align 16 .b8 buf[128];")
     memory, _, addresses = buffers(32)
     with pytest.raises(SimError, match="2 agents so far, the limit is 1"):

@@ -13,8 +13,7 @@ from ptx_cases import module
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim import Assumptions, DeviceArray, Geometry, PerRank, SimError, run
-from megamoe_dsl.sim.host.compiler_hooks import launches_on
-from megamoe_dsl.sim.host.simulated_device import SimulatedDevice
+from megamoe_dsl.sim.host.module import SimulatedDevice, launches_on
 from megamoe_dsl.testing import assert_no_findings, check_schedules
 
 ADD = module(

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_compiler import require_compiler
+from segment_source import source_of
 
-from megamoe_dsl.sim.lane_program import lane_program
 from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder
 from megamoe_dsl.sim.ops import Inline, build, load_families
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
 from megamoe_dsl.sim.program import Program
-from megamoe_dsl.sim.segment import Live, Segment
+from megamoe_dsl.sim.segment import Live, Segment, lane_program
 
 OPERATIONS = (
     "add.s32 R, R, R;", "add.s32 R, R, 7;", "add.s64 L, L, L;", "add.s64 L, L, 7;", "mul.wide.s32 L, R, R;", "shl.b32 R, R, 3;",
@@ -67,15 +66,13 @@ def every_register(binder: Binder) -> Live:
 
 def from_source(segment: Segment, masked: bool) -> Callable[..., None]:
     """A segment as Python."""
-    exec("\n".join(["def unit(w, R, m=None):", *segment.source(masked), " return"]), segment.binder.names)
+    exec("\n".join(["def unit(w, R, m=None):", *source_of(segment, masked), " return"]), segment.binder.names)
     return segment.binder.names.pop("unit")  # type: ignore[no-any-return]
 
 
 def interpreted(segment: Segment, masked: bool) -> Callable[..., None]:
     """A segment as C interprets it."""
-    program = lane_program(segment, masked)
-    assert program is not None
-    return program
+    return lane_program(segment, masked)
 
 
 def run(
@@ -136,7 +133,6 @@ def test_together_as_one_after_the_other(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_interpreted_as_the_source(seed: int) -> None:
-    require_compiler()
     rng, values = random.Random(seed), np.random.default_rng(seed)
     parsed = kernel(rng, 80, OPERATIONS + MORE)
     binder = Binder(parsed)
@@ -151,7 +147,6 @@ def test_interpreted_as_the_source(seed: int) -> None:
 
 
 def test_every_operation_is_interpreted_alone() -> None:
-    require_compiler()
     values, rng = np.random.default_rng(0), random.Random(0)
     for text in OPERATIONS + MORE:
         binder = Binder(parsed := kernel(rng, 1, [text]))
@@ -161,7 +156,6 @@ def test_every_operation_is_interpreted_alone() -> None:
 
 
 def test_registers_of_another_size_are_refused() -> None:
-    require_compiler()
     binder = Binder(parsed := parse(HEAD + REGISTERS + "add.s32 R1, R0, 1;\nret;\n}\n", None))
     registers = random_registers(binder, np.random.default_rng(0))
     registers[binder.index["R0"]] = np.zeros(31, np.uint32)
@@ -176,7 +170,7 @@ def test_unrolled_operations_become_one() -> None:
     segment = Segment(binder, every_register(binder))
     for ins, item in built(parsed, binder):
         segment.add(ins, item)
-    source = "\n".join(segment.source(False))
+    source = "\n".join(source_of(segment, False))
     assert (source.count(" * "), source.count(" + ")) == (1, 1)
     assert source.count("reshape") == 1  # products are used together alone
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from tcgen05_cases import A_AT, B_AT, BASE, SFA_AT, SFB_AT, SWIZZLE_128, Case, copies, place_scales
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.sim import SimError, formats, umma
-from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, operand_bytes
+from megamoe_dsl.sim.descriptors import InstructionDescriptor, SmemDescriptor, operand_bytes
 
 LONG = 1 << 31
 ABSOLUTE = 1 << 52

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from ptx_cases import REGISTERS, run
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, SimError, Simulator
-from megamoe_dsl.sim.tma_box import PADDING_POISON
+from megamoe_dsl.sim.chunks import PADDING_POISON
 
 BOX_OFFSET = 1024  # of the box from `smem`
 SHARED = ".shared .align 1024 .b8 smem[33792];"

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim import SimError, formats, umma
-from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor
-from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, operand_bytes
-from megamoe_dsl.sim.tma_box import PADDING_POISON, box_at, to_shared_format
+from megamoe_dsl.sim.chunks import PADDING_POISON, box_at, to_shared_format
+from megamoe_dsl.sim.descriptors import InstructionDescriptor, SmemDescriptor, operand_bytes
 
 
 def test_smem_descriptor_fields():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from ptx_cases import run
 
-from megamoe_dsl.hardware.swizzle import Swizzle
+from megamoe_dsl.hardware.operand_tile import Swizzle
 from megamoe_dsl.sim import SimError, formats
-from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate, alignment_of
+from megamoe_dsl.sim.umma import aligned_multiply_accumulate, alignment_of
 
 A_AT, B_AT, IMAGE = 1024, 9216, 25600
 BASE = 1024

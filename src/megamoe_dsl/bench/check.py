@@ -33,7 +33,6 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every element is within the bound."""
         return self.violations == 0
 
 

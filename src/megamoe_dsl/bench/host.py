@@ -44,7 +44,6 @@ class Host:
 
     @property
     def target(self) -> Target:
-        """What kernels are chosen for."""
         return Target(self.arch, self.num_sms, self.gpu)
 
     def check(self, points: Iterable[Point]) -> None:

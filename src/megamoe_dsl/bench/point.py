@@ -1,4 +1,4 @@
-"""One point on one rank: a shape and a number of tokens, and every kernel that was compiled for it."""
+"""One point on one rank: a shape and a number of tokens, as command lines name them, and every kernel that was compiled for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
+from ..cases.routing import check_remote
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.sm90.config import with_pool_rows
 from ..kernels.moe.work import Load
+from ..options.option import numbers
+from ..options.points import PointOptions
 from ..predict.roofline import bound_of
 from ..presets import preset
-from ..problem import Problem
+from ..presets import preset as find_preset
+from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..quant.expansion import fp8_weights
 from ..recipe import BF16
@@ -108,12 +112,10 @@ class Point:
 
     @property
     def load(self) -> Load:
-        """What a rank can expect."""
         uniform = (self.ranks - 1) / self.ranks
         return Load.expected(self.problem, self.tokens, uniform if self.remote is None else self.remote)
 
     def draw(self, seed: int) -> TokenInputs:
-        """A batch of this process's rank, on its GPU."""
         return random_inputs(self.problem, dist.get_rank(), self.tokens, seed, "cuda", remote=self.remote)
 
 
@@ -254,7 +256,6 @@ def name_of(config: MegaMoeConfig, point: Point) -> str:
 
 
 def weight_bytes(buffers: RankBuffers) -> int:
-    """What a rank's weights take in kernel order, scales included."""
     return sum(getattr(buffers.weights, name).nbytes for name in weight_names(buffers.problem))
 
 
@@ -301,3 +302,36 @@ def summarize(record: dict[str, Any], point: Point) -> None:
         record["best"]["ratio"] = record["baseline"]["us"]["median"] / us
         if entry["graph_us"]:
             record["best"]["graph_ratio"] = record["baseline"]["graph_us"]["median"] / entry["graph_us"]["median"]
+
+
+def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:
+    """Every combination, as `Point`s whose problems are valid, with this `remote` and at least so many tokens.  Raises `ProblemError`."""
+    counts, groups = numbers("tokens", given.tokens, least_tokens), numbers("ranks", given.ranks, 1)
+    shape = {name: getattr(given, name) for name in SHAPE}
+    if given.experts is not None and given.experts_per_rank is not None:
+        raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
+    names, combine = names_of(given, shape), given.combine or BF16
+    points = [
+        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows, combine=combine)
+        for group in groups
+        for name in names
+        for count in counts
+    ]
+    for point in points:
+        if point.all_experts is not None and point.all_experts % point.ranks:
+            raise ProblemError("ranks", point.ranks, f"a divisor of {point.all_experts}, the number of experts")
+        check_remote(point.problem, remote)
+    return points
+
+
+def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | list[None]:
+    """Presets; None alone for a shape that needs none.  Raises `ProblemError` for an unknown name and for a shape in parts."""
+    if given.preset is None and any(value is not None for value in shape.values()):
+        for name, value in shape.items():
+            if value is None and (name != "experts" or given.experts_per_rank is None):
+                raise ProblemError(name, None, "given, or taken from a --preset")
+        return [None]
+    names = (given.preset or given.DEFAULT_PRESETS).split(",")
+    for name in names:
+        find_preset(name)
+    return names

@@ -77,12 +77,7 @@ def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder:
 
 
 def run_jobs(
-    worker: RankWorker,
-    jobs: list[Any],
-    folder: Path,
-    limit_s: float,
-    on_record: Callable[[Any, dict[str, Any]], None],
-    watchdog_s: float,
+    worker: RankWorker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], watchdog_s: float
 ) -> None:
     """Runs all jobs in order, in processes that live for as many jobs as they can.
 

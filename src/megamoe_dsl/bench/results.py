@@ -72,10 +72,8 @@ def is_timed(times: Any) -> bool:
 
 
 def is_spread(times: Any) -> bool:
-    """Whether repeats are summed up: their median and the fastest, in microseconds."""
     return isinstance(times, dict) and all(is_time(times.get(name)) for name in ("median", "low"))
 
 
 def is_time(value: Any) -> bool:
-    """Whether it is a number of microseconds: finite, and positive."""
     return isinstance(value, int | float) and 0 < value < inf

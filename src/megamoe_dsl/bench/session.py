@@ -1,30 +1,66 @@
-"""A benchmark run: points in worker processes, a table as they come in, one JSON file at the end."""
+"""A benchmark run: points in worker processes, timed or traced, a table as they come in, one JSON file at the end."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
+import torch
+import torch.distributed as dist
+
 from ..artifact.cache import require_place, require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
+from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
 from ..options.points import BenchOptions
 from ..problem import Problem, ProblemError
+from ..runtime.buffers import Inputs
+from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
-from .point import FP8, AnyLayer, CurrentLayer, Layer, Point, measure_point
-from .points import points_of
+from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
 from .process_group import RankWorker, run_jobs
-from .report import HEADINGS, POINT, timed_row, trace_row
-from .result_file import heading, result_path, write
+from .result_file import HEADINGS, POINT, heading, result_path, timed_row, trace_row, write
 from .results import Results
-from .trace import trace_point
+from .timing import run_earlier_batches, synchronize
 from .variant import variant_name
+
+LAUNCHES = 8
+"""One after another; the stamps are the last one's, when the ranks run in step."""
+
+
+def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
+    """What a record says of a launch's stamps; writes the file for Perfetto."""
+    spans = list(spans_of(stamps))
+    write_perfetto(out / f"trace-{name.replace(' ', '-').replace('=', '')}.json", spans)
+    return {"trace": summarize(spans), "launch_us": max((one.end for one in spans), default=0.0)}
+
+
+def trace_point(
+    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, out: Path
+) -> dict[str, Any]:
+    """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
+    problem = point.problem
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    kernel = layer.bind(store, configs[0], symmetric, watchdog_ns)
+    y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
+    run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])
+    kernel.buffers.load(Inputs(*point.draw(SEED)))
+    synchronize()
+    for _ in range(LAUNCHES):
+        kernel(y)
+    kernel.synchronize()
+    record: dict[str, Any] = {"point": asdict(point), "made_by": store.origin(configs[0])}
+    if dist.get_rank() == 0:
+        record |= traced(kernel.buffers.trace, out, point.name)
+    symmetric.close()
+    return record
+
 
 POINT_LIMIT_S = 240.0
 
@@ -63,7 +99,6 @@ class Session:
 
     @property
     def watchdog_ns(self) -> int:
-        """The same limit in nanoseconds."""
         return self.watchdog_ms * 1_000_000
 
 
@@ -96,7 +131,6 @@ def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactSt
 
 
 def trace_kernel(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    """Where the time of a launch goes."""
     return trace_point(point, layer, store, configs, session.watchdog_ns, session.out)
 
 

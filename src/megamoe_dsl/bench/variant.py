@@ -15,7 +15,6 @@ SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
 
 
 def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
-    """Fields of a configuration that tell the variants of a point apart."""
     return {name: value for name, value in asdict(config).items() if name not in SHARED}
 
 
@@ -24,7 +23,6 @@ def variant_name(config: MegaMoeConfig) -> str:
 
 
 def variant_text(values: Mapping[str, int]) -> str:
-    """Fields as they are named in results files."""
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 

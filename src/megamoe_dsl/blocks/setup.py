@@ -9,11 +9,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ..device.cluster import sync_cluster
 from ..device.mbarrier import fence_init, init
 from ..device.sync import let_next_launch_begin, wait_for_launches_before
 from ..device.tma import acquire_tensor_map, prefetch_tensor_map
-from ..device.warp import elect, smem_base
+from ..device.warp import elect, smem_base, sync_cluster
 from ..hardware.tensor_map import DESCRIPTOR_BYTES
 from ..layouts.region import Region
 

@@ -1,4 +1,4 @@
-"""Stamps of a traced kernel (layouts/activity.py).  Without `config.trace` nothing of this is compiled."""
+"""Stamps of a traced kernel (layouts/records.py).  Without `config.trace` nothing of this is compiled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import cutlass.cute as cute
 
 from ..device.stamps import StampBuffer, add_stamp, clear_stamps
 from ..device.warp import sync_warp
-from ..layouts.activity import Activity, Role, tile_detail
-from ..layouts.stamps import trace_buffer
+from ..layouts.records import Activity, Role, tile_detail, trace_buffer
 
 
 class Traced(Protocol):

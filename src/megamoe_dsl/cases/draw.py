@@ -1,19 +1,19 @@
 """Random cases, and random weights and tokens of single ranks of large layers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from types import ModuleType
-from typing import NamedTuple, SupportsIndex
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases import bf16xbf16, fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
-from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16, normal_x
+from megamoe_dsl.cases.generators import GENERATORS
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
-from megamoe_dsl.reference import activate, linear1, requantize, route
+from megamoe_dsl.reference import Accumulate, LayerInputs, MoeResult, activate, error_bound, linear1, mega_moe_stages, requantize, route
 from megamoe_dsl.reference.moe import ExpertInputs
 
 from ..cuda_device import require_usable
@@ -23,9 +23,29 @@ _LOWEST_SEED, _HIGHEST_SEED = -(1 << 63), (1 << 64) - 1  # what a torch generato
 _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
-def _generators(problem: Problem) -> ModuleType:
-    generators = (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8, fp8xfp8, fp8xmxfp4, bf16xbf16)
-    return {module.__name__.rsplit(".", 1)[1]: module for module in generators}[problem.recipe]
+@dataclass(frozen=True)
+class Case(LayerInputs):
+    """Inputs of a layer with what it should give.
+
+    exact  any FP32 accumulation order gives the reference's bits
+    """
+
+    exact: bool
+
+    def reference(self, accumulate: Accumulate = torch.float64) -> MoeResult:
+        return mega_moe_stages(self, accumulate)
+
+    def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
+        """Per rank float64 [T_r, H]: zeros for an exact case, else `reference.error_bound`."""
+        if self.exact:
+            return [torch.zeros(len(x), self.problem.hidden, dtype=torch.float64, device=x.device) for x in self.x]
+        return error_bound(self, rigorous)
+
+    def to(self, device: torch.device | str) -> Case:
+        tensors: dict[str, Any] = {
+            name: [one.to(device) for one in getattr(self, name)] for name in ("x", "x_sf", "topk_idx", "topk_weights")
+        }
+        return replace(self, **tensors, weights=[one.map(lambda tensor: tensor.to(device)) for one in self.weights])
 
 
 def random_case(
@@ -51,8 +71,8 @@ def random_case(
     found (a shape far beyond the ones of the presets).
     """
     generator = torch.Generator().manual_seed(check_draw(problem, tokens, seed, mask))
-    tell = progress or _say_nothing
-    make = _generators(problem)
+    tell = progress or (lambda step: None)
+    make = GENERATORS[problem.recipe]
     counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
     make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (normal_x, make.normal_weights)
@@ -70,10 +90,6 @@ def random_case(
             acts, acts_sf = _settle_topk_weights(case, job, generator)
             make.thin_linear2(job, acts, acts_sf)
     return case
-
-
-def _say_nothing(step: str) -> None:
-    pass
 
 
 def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: SupportsIndex, mask: float = 0.0) -> int:
@@ -99,13 +115,14 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     """Redraw the top-k weights of fragile rows in `case`, or mask their slots where these weights have nothing to do with them; returns the
     Linear1 activations and scales of the job's rows."""
     gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias)
-    weight = job.weight.clone()
+    weight, p, hidden = job.weight.clone(), case.problem, case.problem.formats.hidden
     for _ in range(_MAX_REDRAWS):
-        values = activate(case.problem, gate_up, None if job.hidden_weight is None else weight)
-        rows = _fragile(case.problem, values).nonzero().flatten()
+        values = activate(p, gate_up, None if job.hidden_weight is None else weight)
+        on_boundary = fragile_bf16(values) if hidden.scale is None else fragile(values, input_layout(p)[1], MICRO_SCALING[hidden.element])
+        rows = on_boundary.nonzero().flatten()
         if not len(rows):
             break
-        if case.problem.weigh_results:
+        if p.weigh_results:
             for rank, token, slot in job.rows[rows.cpu()].tolist():
                 case.topk_idx[rank][token, slot] = -1
             break
@@ -114,14 +131,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
         raise CaseError(job.expert, f"{len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
-    return requantize(values, case.problem.recipe)
-
-
-def _fragile(problem: Problem, values: torch.Tensor) -> torch.Tensor:
-    hidden = problem.formats.hidden
-    if hidden.scale is None:
-        return fragile_bf16(values)
-    return fragile(values, input_layout(problem)[1], MICRO_SCALING[hidden.element])
+    return requantize(values, p.recipe)
 
 
 class TokenInputs(NamedTuple):
@@ -154,7 +164,7 @@ def random_weights(
     order are those of the reference, in another order they may round differently.  Raises `ProblemError` when `rank` or `seed` is out of
     range.
     """
-    make = _generators(problem)
+    make = GENERATORS[problem.recipe]
     generator = _rank_generator(problem, rank, _check_seed(seed), device)
     return _with_biases(problem, (make.exact_weights if exact else make.normal_weights)(problem, generator), generator)
 
@@ -181,7 +191,7 @@ def random_inputs(
     `rank`, `seed` and `device` are those of `random_weights`.  Raises `ProblemError` when an argument does not fit `problem`.
     """
     count, start = problem.check_num_tokens(num_tokens), _check_seed(seed)
-    make = _generators(problem)
+    make = GENERATORS[problem.recipe]
     generator = _rank_generator(problem, rank, start + 1, device)
     bias = routing_bias(problem, torch.Generator(device).manual_seed(start), skew)
     idx = draw_experts(problem, count, bias_of_rank(problem, int(rank), bias, remote), generator, mask)

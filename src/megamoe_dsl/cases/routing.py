@@ -36,7 +36,6 @@ def check_tokens(problem: Problem, tokens: Sequence[SupportsIndex]) -> list[int]
 
 
 def check_mask(mask: float) -> None:
-    """Raises ProblemError unless this is a fraction of the slots."""
     if not 0.0 <= mask <= 1.0:
         raise ProblemError("mask", mask, "between 0 and 1")
 

@@ -1,17 +1,196 @@
-"""`megamoe bench`: times the fused layer, its halves or a GEMM on this host's GPUs."""
+"""`megamoe bench` of the fused layer, its halves or a GEMM on this host's GPUs, and `megamoe tune` of the halves and of GEMMs."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+from ..bench.gemm.point import GemmPoint, find_points
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.halves.family import EP_KERNELS
 from ..options.option import naming_options
-from ..options.points import BenchOptions
-from .bench_ep import bench_ep
-from .bench_gemm import bench_gemms
+from ..options.points import PROBLEM, BenchOptions, RunOptions
+from ..problem import ProblemError
+from ..tuned import EpEntry, GemmEntry, Table
 from .options import takes
-from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
+
+SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")
+HALVES = tuple(one.name for one in EP_KERNELS)
+TAKEN: Mapping[str, tuple[str, ...]] = {
+    GemmKernel.name: ("recipe", "artifacts", "out", "variants", "compile_only"),
+    **dict.fromkeys(HALVES, (*SHAPE, "recipe", "artifacts", "out", "watchdog_ms", "variants", "trace", "compile_only")),
+}
+"""Options of a run that kernels take, where these are not all."""
+TIMED = (MegaMoeKernel.name, *TAKEN)
+NAMES = f"{', '.join(TIMED[:-1])} or {TIMED[-1]}"
+
+KernelOption = Annotated[str, typer.Option("--kernel", help=f"{NAMES}.", rich_help_panel=PROBLEM)]
+PointsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--points",
+        metavar="TEXT,TEXT",
+        help=f"Of --kernel {GemmKernel.name}: points by parts of their names, as in 512x2112x7168,packed.",
+        rich_help_panel=PROBLEM,
+        show_default="all",
+    ),
+]
+
+
+def check_kernel(kernel: str, points: str | None, given: RunOptions) -> None:
+    """Raises `ProblemError` for a kernel that is not timed, and for an option that does not go with it."""
+    if kernel not in TIMED:
+        raise ProblemError("--kernel", kernel, NAMES)
+    if kernel != GemmKernel.name and points is not None:
+        raise ProblemError("--points", points, f"left out with --kernel {kernel}")
+    for one in fields(given) if kernel in TAKEN else ():
+        value = getattr(given, one.name)
+        if one.name not in TAKEN[kernel] and value != one.default:
+            raise ProblemError(f"--{one.name.replace('_', '-')}", value, f"left out with --kernel {kernel}")
+
+
+if TYPE_CHECKING:
+    from ..bench.ep import EpRun
+
+
+def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = False) -> tuple[Path, bool]:
+    """Times or traces both halves at all points, beside the fused kernel and its stages; with `variants` also what may be faster than the
+    chosen configuration of `kernel`.  The results file, and whether every point ran and was right.
+
+    Raises `ProblemError`, and `HostError` where there are too few Hopper GPUs."""
+    from ..artifact.store import dsl_version
+    from ..bench.ep import well
+    from ..bench.host import Host
+
+    run = run_of(kernel, given, variants, trace)
+    host = Host.find()
+    host.check(run.points)
+    if dsl_version() is not None:
+        run.compile(host, len(os.sched_getaffinity(0)))
+    path, records = run.run(host, typer.echo)
+    typer.echo(f"wrote {path}")
+    return path, all(map(well, records))
+
+
+def run_of(kernel: str, given: RunOptions, variants: bool, trace: bool = False) -> EpRun:
+    """What the options ask for.  Raises `ProblemError`."""
+    from ..artifact.cache import require_place
+    from ..bench.ep import EpRun
+    from ..bench.point import points_of
+    from ..bench.tuning import CANDIDATES
+
+    points = tuple(points_of(given, given.remote, least_tokens=1))
+    require_place("out", given.out)
+    others = CANDIDATES[kernel] if variants else ()
+    return EpRun(points, given.artifacts, given.out, others, trace, watchdog_ms=given.watchdog_ms)
+
+
+def tune_ep(kernel: str, given: RunOptions, compile_only: bool, files: list[Path], tables: Path) -> bool:
+    """`megamoe tune` of a half; whether every point ran and was right.  Raises as `bench_ep` does, and `ArtifactError` for
+    `compile_only` without the DSL."""
+    from ..artifact.cache import require_place
+    from ..artifact.store import ArtifactError, dsl_version
+    from ..bench.host import Host
+
+    if files:
+        enter_halves(files, tables)
+        return True
+    if compile_only:
+        if dsl_version() is None:
+            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+        count = run_of(kernel, given, True).compile(Host.typical(), len(os.sched_getaffinity(0)))
+        typer.echo(f"{count} kernels in {given.artifacts}")
+        return True
+    require_place("--tables", tables)
+    path, right = bench_ep(kernel, given, variants=True)
+    enter_halves([path], tables)
+    return right
+
+
+def enter_halves(files: list[Path], folder: Path) -> None:
+    """What runs have found, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError`
+    where a table cannot be written."""
+    from ..artifact.cache import require_writable
+    from ..bench.tuning import enter_ep_run as entered
+    from ..bench.tuning import read_ep_run as read_run
+
+    for file in files:
+        before = Table.read(read_run(file)[0], folder, EpEntry)
+        after = entered(before, file)
+        if after != before:
+            require_writable("--tables", folder)
+            typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")
+
+
+def gemm_points(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
+    """Points of a recipe by parts of their names; all without a text.  Raises `ProblemError`."""
+    return tuple(find_points(text.split(",") if text else [], recipe))
+
+
+def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tuple[Path, bool]:
+    """Checks and times, prints a table per point; the results file, and whether every point ran and was right.
+
+    Raises `ProblemError`, and `HostError` where there is no Hopper GPU."""
+    from ..bench.gemm.run import GemmRun, passed, run_gemms
+    from ..bench.host import Host
+
+    run = GemmRun(gemm_points(points, given.recipe), given.artifacts, given.out, variants)
+    host = Host.find()
+    from ..bench.gemm.session import table
+
+    path, records = run_gemms(run, host, lambda record: typer.echo(table(record)))
+    typer.echo(f"wrote {path}")
+    return path, all(map(passed, records))
+
+
+def tune_gemms(points: str | None, given: RunOptions, compile_only: bool, files: list[Path], tables: Path) -> bool:
+    """`megamoe tune` of GEMMs; whether every point ran and was right."""
+    from ..artifact.cache import require_place
+    from ..artifact.store import ArtifactError, dsl_version
+    from ..bench.gemm.run import compile_candidates
+
+    if not files:
+        chosen, has_dsl = gemm_points(points, given.recipe), dsl_version() is not None
+        if compile_only and not has_dsl:
+            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+        if has_dsl:
+            count = compile_candidates(chosen, given.artifacts, len(os.sched_getaffinity(0)))
+            typer.echo(f"{count} candidates of {len(chosen)} points into {given.artifacts}")
+        if compile_only:
+            return True
+        require_place("--tables", tables)
+        path, well = bench_gemms(points, given, variants=True)
+        enter_gemms([path], tables)
+        return well
+    if points is not None:
+        raise ProblemError("--points", points, "left out with --from")
+    enter_gemms(files, tables)
+    return True
+
+
+def enter_gemms(files: list[Path], folder: Path) -> None:
+    """Winners of runs, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError` where a
+    table changes and cannot be written."""
+    from ..artifact.cache import require_writable
+    from ..bench.tuning import enter_gemm_run as enter_run
+    from ..bench.tuning import read_gemm_run as read_run
+
+    for file in files:
+        gpu, records = read_run(file)
+        before = Table.read(gpu, folder, GemmEntry)
+        after = enter_run(before, file.name, records)
+        changed = [one for one in after.entries if one not in before.entries]
+        typer.echo(f"{file.name}: {len(changed)} of {len(records)} points have another entry")
+        if changed:
+            require_writable("--tables", folder)
+            typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")
+
 
 FAILED = 1
 

@@ -88,7 +88,6 @@ class Estimate:
             raise ProblemError("--yes", yes, f"given to start what takes {self}: {SHORTER}")
 
     def __str__(self) -> str:
-        """about 1.2 GiB of memory and 3 min"""
         minutes, hours = self.seconds / 60, self.seconds / 3600
         time = f"{self.seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if hours < 3 else f"{hours:,.0f} hours"
         return f"about {self.num_bytes / GIB:,.1f} GiB of memory and {time}"

@@ -14,8 +14,7 @@ from ..kernels.moe.halves.family import EP_KERNELS
 from ..options.option import naming
 from ..problem import Problem, ProblemError
 from ..target import Target
-from .config_options import DEFAULT_KERNEL, TILE, CompiledOptions, either
-from .options import takes
+from .options import DEFAULT_KERNEL, TILE, CompiledOptions, either, takes
 from .tables import config_table, facts, problem_table
 
 KernelsOf = Callable[[Problem, Target], list[KernelConfig]]

@@ -14,17 +14,15 @@ from rich.text import Text
 
 from ..kernels.moe.config import MegaMoeConfig
 from ..problem import ProblemError
-from .config_options import CompiledOptions
-from .options import takes
+from .options import CompiledOptions, takes
 from .output_file import require_writable_files, write_whole
-from .tables import ANY_WIDTH, artifact_table, config_table, problem_table, ruled
+from .tables import ANY_WIDTH, artifact_table, config_table, problem_table, ruled, wide_console
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
-PIPE_WIDTH = 120
 KINDS_SHOWN = {
     "mma": "mma",
     "utccp": "cp",
@@ -56,7 +54,7 @@ def inspect(
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
     require_writable_files({"--ptx": ptx, "--sass": sass})
-    from ..inspect.saved import read_inspection
+    from ..inspect.inspection import read_inspection
 
     before = None if diff is None else read_inspection(diff)
     config = given.chosen
@@ -91,14 +89,7 @@ def inspect(
             print_model(console, config, given.tokens)
 
 
-def wide_console() -> Console:
-    """stdout; what is not a terminal has room for the widest table."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
-
-
 def print_summary(console: Console, artifact: Artifact) -> None:
-    """What is known without SASS."""
     console.print(problem_table(artifact.config.problem), config_table(artifact.config), artifact_table(artifact), sep="\n")
 
 

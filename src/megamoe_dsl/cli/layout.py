@@ -13,8 +13,7 @@ from rich.console import Console
 from ..options.option import options_of
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
-from .config_options import ConfigOptions
-from .options import takes
+from .options import ConfigOptions, takes
 from .output_file import require_writable_files, write_whole
 
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
@@ -67,7 +66,6 @@ def require_no_config(what: str, given: ConfigOptions, sms: int | None) -> None:
 
 
 def show(console: Console, picture: Picture, svg: Path | None) -> None:
-    """In the terminal, or as a file."""
     if svg is None:
         console.print(render(picture, console.width))
     else:

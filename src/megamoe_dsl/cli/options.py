@@ -1,15 +1,30 @@
-"""Options that are declared as fields of a dataclass (options/option.py), as typer reads them: in the signature of a command."""
+"""Options of commands, as typer reads them: those that name a problem and a kernel's configuration, and what they give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from inspect import Parameter, signature
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ..options.option import Option, options_of
+from ..activation import ACTIVATIONS
+from ..arch import SM100, Arch
+from ..integer import parse_integer
+from ..kernels.kernel import Kernel
+from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.halves.family import EP_KERNELS
+from ..kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, with_pool_rows
+from ..kernels.moe.sm100.config import TIERS
+from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
+from ..options.option import Option, naming, option, options_of
+from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
+from ..presets import preset as find_preset
+from ..presets import projection
+from ..problem import Problem, ProblemError
+from ..target import ARCH_VARIABLE, Target, find_arch
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -39,3 +54,179 @@ def annotation(one: Option) -> Any:
     """An option's type as typer wants it."""
     shown = True if one.shown is None else one.shown
     return Annotated[one.annotation, typer.Option(one.flag, help=one.text, rich_help_panel=one.panel, show_default=shown)]
+
+
+OWN_OPTIONS = ("num_sms",)
+"""Fields that options of their own give."""
+KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
+
+
+def is_layer(kernel: Kernel) -> bool:
+    return kernel.problem is Problem
+
+
+def parse_fields(option: str, text: str | None, kind: type[Any]) -> dict[str, Any]:
+    """Values of fields of a dataclass.  Raises `ProblemError` for a name or a value that is none of its fields'."""
+    known = {one.name: str(one.type) for one in fields(kind) if str(one.type) in KINDS and one.name not in OWN_OPTIONS}
+    found: dict[str, Any] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise ProblemError(option, part, f"FIELD=VALUE with one of {', '.join(known)}")
+        if name in found:
+            raise ProblemError(option, text, f"given with {name} once")
+        found[name] = parse_value(name, value, KINDS[known[name]])
+    return found
+
+
+def parse_value(name: str, value: str, kind: type[Any]) -> Any:
+    """Reads one value of type `kind`.  Raises `ProblemError`, which names the field."""
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise ProblemError(name, value, "true or false")
+        return value.lower() == "true"
+    if kind is int:
+        if (number := parse_integer(value)) is None:
+            raise ProblemError(name, value, "an integer")
+        return number
+    return value
+
+
+def config_from_fields(
+    kernel: Kernel, arch: Arch, base: dict[str, Any], problem_text: str | None, config_text: str | None, rows: int, sms: int | None
+) -> Any:
+    """The configuration of a family that is no MoE layer; `base` are fields of its problem that the text may replace.  Raises
+    `ProblemError` and `ConfigError`."""
+    kind = config_type(kernel, arch)
+    given = {**base, **parse_fields("--fields", problem_text, kernel.problem)}
+    needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
+    if any(name not in given for name in needed):
+        allowed = f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel.name}"
+        raise ProblemError("--fields", problem_text, allowed)
+    return kernel.choose(kernel.problem(**given), Target.typical(arch, sms), rows, **parse_fields("--choices", config_text, kind))
+
+
+CONFIG = "Configuration"
+DEFAULT_KERNEL = MegaMoeKernel.name
+
+
+def either(values: Sequence[object]) -> str:
+    """Lists the allowed values in words, as in "8, 16 or 32"."""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
+OF_LAYERS = (
+    *("hidden", "intermediate", "experts", "topk", "pool_rows", "combine"),
+    *("ranks", "clamp", "activation", "biases", "weigh_results"),
+)
+TILE = ("block_m", "block_k", "lookahead", "stages")
+RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
+OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
+SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
+
+
+@dataclass(frozen=True)
+class ConfigOptions(ShapeOptions):
+    """A problem on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
+
+    ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
+    clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
+    activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
+    biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
+    weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}; {OTHER_RECIPES}. The first by default.", PROBLEM)
+    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
+    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
+    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
+    arch: str | None = option(
+        None, "sm_100a (FP8 x FP4, FP4 x FP4, MXFP8 x MXFP8) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
+    )
+
+    @property
+    def architecture(self) -> Arch:
+        """The one that was given, else what `MEGAMOE_ARCH` names, else SM100.  Raises `ProblemError` with the known names."""
+        if self.arch is not None:
+            return find_arch(self.arch)
+        return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
+
+    def problem(self, max_tokens_per_rank: int) -> Problem:
+        """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
+        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
+        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation})
+        given |= {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
+        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
+        if self.preset is not None:
+            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
+        for name in shape:
+            if name not in given:
+                raise ProblemError(name, None, "given, or taken from a --preset")
+        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
+
+    def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
+        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
+
+        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field.
+        """
+        found = find_kernel(kernel)
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        config_type(found, self.architecture)
+        for name, value in given_only(tile).items():
+            if name not in found.choices(self.architecture):
+                raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
+        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
+
+
+@dataclass(frozen=True)
+class KernelOptions(ConfigOptions):
+    """The same, of any kernel of the registry."""
+
+    kernel: str = option(DEFAULT_KERNEL, f"{either([one.name for one in KERNELS])}.", CONFIG)
+    fields: str | None = option(None, f"Of --kernel {OTHERS}: its problem, as in n=4096,k=7168; or --preset deepseek-v3/o.", PROBLEM)
+    choices: str | None = option(None, f"Of --kernel {OTHERS}: fields of its configuration, as in block_n=192,cluster=2.", CONFIG)
+
+    @property
+    def of_layer(self) -> bool:
+        """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
+        option that does not go with it."""
+        layer = is_layer(find_kernel(self.kernel))
+        for name in ("fields", "choices") if layer else (*OF_LAYERS, *TILE):
+            if (value := getattr(self, name)) is not None and value is not False:
+                raise ProblemError(f"--{name.replace('_', '-')}", value, f"left out with --kernel {self.kernel}")
+        return layer
+
+    def other(self, rows: int, num_sms: int | None) -> Any:
+        """The configuration of a kernel that is no MoE layer's.  Raises `ProblemError` and `ConfigError`."""
+        kernel = find_kernel(self.kernel)
+        given = self.arch or os.environ.get(ARCH_VARIABLE)
+        arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
+        base = {} if self.preset is None else asdict(projection(self.preset).problem)
+        if kernel.recipes:
+            base["recipe"] = self.recipe or default_recipe(kernel, arch)
+        elif self.recipe is not None:
+            raise ProblemError("--recipe", self.recipe, f"left out with --kernel {self.kernel}")
+        return config_from_fields(kernel, arch, base, self.fields, self.choices, rows, num_sms)
+
+
+@dataclass(frozen=True)
+class CompiledOptions(KernelOptions):
+    """A kernel as it is compiled for a GPU."""
+
+    tokens: int = option(128, "Tokens on every rank: chooses the tile.", PROBLEM)
+    max_tokens: int | None = option(None, "Capacity of the buffers; --tokens by default.", PROBLEM)
+    sms: int | None = option(None, "SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.", CONFIG)
+
+    @property
+    def chosen(self) -> Any:
+        """The kernel's configuration, which has its problem.  Raises `ProblemError` and `ConfigError`."""
+        if not self.of_layer:
+            return self.other(self.tokens, self.sms)
+        capacity, option = (self.tokens, "--tokens") if self.max_tokens is None else (self.max_tokens, "--max-tokens")
+        with naming({"max_tokens_per_rank": option}, ["max_tokens_per_rank"]):
+            return self.config(self.problem(capacity), self.tokens, self.sms, self.kernel)
+
+
+def given_only(options: Mapping[str, int | str | None]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

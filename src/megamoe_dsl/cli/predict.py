@@ -17,10 +17,9 @@ from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
-from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
-from .inspect import wide_console
-from .options import takes
+from .options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only, takes
 from .output_file import require_writable_files, write_whole
+from .tables import wide_console
 
 OUTPUT = "Output"
 
@@ -61,8 +60,7 @@ def predict(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what limits each point.", rich_help_panel=OUTPUT)] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the launch for Perfetto.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT),
+        Path | None, typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
 ) -> None:

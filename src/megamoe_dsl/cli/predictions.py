@@ -11,14 +11,12 @@ from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
-from ..predict.limits import Gain
-from ..predict.prediction import BUSY, Prediction, prefers
+from ..predict.prediction import BUSY, Gain, Prediction, prefers
 from ..target import Target
 from .tables import ruled
 
 
 def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
-    """A point as JSON values."""
     return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
 
 

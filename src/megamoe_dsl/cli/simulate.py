@@ -21,11 +21,9 @@ from ..kernels.registry import find_kernel, kernel_of
 from ..options.option import numbers
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, Problem, ProblemError
-from .config_options import TILE, KernelOptions
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
-from .options import takes
-from .simulator_output import compiled, counting, print_outcome, print_reports, steps, verdict
-from .tables import config_table, problem_table, ruled
+from .options import TILE, KernelOptions, takes
+from .tables import compiled, config_table, counting, print_outcome, print_reports, problem_table, ruled, steps, verdict
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -77,7 +75,7 @@ def simulate(
     check_kernel(given.kernel)
     if not given.of_layer:
         leave_out({"mask": mask or None, "skew": skew or None}, f"--kernel {given.kernel}")
-        from .simulate_gemm import simulate_given
+        from .simulations import simulate_given
 
         if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race, yes=yes):
             raise typer.Exit(FAILED)
@@ -97,7 +95,7 @@ def simulate(
         inputs = PreDispatchConfig(problem, sms, given.architecture.name)
         check_draw(problem, counts, seed, mask)
         announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race, yes=yes)
-        from .simulate_inputs import simulate_inputs
+        from .simulations import simulate_inputs
 
         if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
             raise typer.Exit(FAILED)
@@ -117,7 +115,7 @@ def simulate(
         return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
 
     if given.kernel in EP_NAMES:
-        from .simulate_ep import run_ep
+        from .simulations import run_ep
 
         if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
             raise typer.Exit(FAILED)
@@ -184,8 +182,8 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
 def require_agents(config: KernelConfig) -> None:
     """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
     of its mbarriers, and the tensor pipe where it has tensor memory."""
+    from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
-    from ..sim.lane_agents import MAX_AGENTS, agents_needed
 
     ranks, kernel = config.problem.num_ranks, kernel_of(config)
     engines = config.num_sms * ranks * (bool(kernel.barriers(config)) + (kernel.tmem(config) is not None))

@@ -16,19 +16,15 @@ from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
-from .bench import FAILED
-from .bench_ep import tune_ep
-from .bench_gemm import tune_gemms
-from .inspect import wide_console
+from .bench import FAILED, HALVES, KernelOption, PointsOption, check_kernel, tune_ep, tune_gemms
 from .options import takes
-from .tables import ruled
-from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
+from .tables import ruled, wide_console
 
 if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
-    from ..bench.verdict import Verdict
+    from ..bench.tuning import Verdict
     from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
@@ -55,7 +51,7 @@ def tune(
     with naming_options(TuneOptions):
         from ..artifact.cache import require_place
         from ..bench.host import Host
-        from ..bench.points import points_of
+        from ..bench.point import points_of
         from ..bench.results import Results, passed
         from ..bench.session import Session, run_session
         from ..kernels.registry import arch_of_recipe, find_kernel
@@ -136,7 +132,7 @@ def enter(runs: list[Results], folder: Path) -> None:
     Nothing is written before all are judged.  Raises `TableError`, and `ProblemError` where a table changes and cannot be written.
     """
     from ..artifact.cache import require_writable
-    from ..bench.verdict import tune as judge_all
+    from ..bench.tuning import tune as judge_all
 
     before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
     after, judged = dict(before), []

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..problem import ProblemError
 from ..recipe import LAYER_RECIPES
-from .config_options import either
+from .options import either
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -69,14 +69,7 @@ def convert(
             bar.update(task, completed=done, total=total)
 
         files = convert_checkpoint(
-            path,
-            folder,
-            recipe,
-            layers=chosen,
-            expand=expand,
-            ignore_biases=ignore_biases,
-            device=place,
-            progress=show,
+            path, folder, recipe, layers=chosen, expand=expand, ignore_biases=ignore_biases, device=place, progress=show
         )
     Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
 

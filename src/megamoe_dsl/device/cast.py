@@ -1,7 +1,9 @@
-"""Arithmetic in registers: BF16 pairs, sigmoid, E4M3 with UE8M0 scales.  Each function states the rounding it promises."""
+"""Arithmetic in registers: BF16 pairs, sigmoid, E4M3 with UE8M0 scales, bytes in the order of channels.  Each function states the
+rounding it promises."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -193,3 +195,19 @@ def soft_limit(x: Any, limit: float) -> Any:
     far = emit_to(Float32, "copysign.f32 {}, {}, {};", x, fma(rest, Float32(-2.0 * limit), Float32(limit)))
     choose = "{{\n\t.reg .pred p;\n\tsetp.lt.f32 p, {1}, {2};\n\tselp.f32 {0}, {3}, {4}, p;\n\t}}"
     return emit_to(Float32, choose, magnitude, Float32(SERIES_BELOW), near, far)
+
+
+def permute(low: Any, high: Any, selector: int) -> Any:
+    """Bytes of two words: digit i of the selector, the lowest first, says which of the eight byte i is."""
+    return emit_to(Uint32, "prmt.b32 {}, {}, {}, {};", low, high, selector)
+
+
+def joined_pairs(chunk: Sequence[Any]) -> tuple[Any, ...]:
+    """Word q has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 in bytes, or q and q + 4 in BF16."""
+    return tuple(permute(a, b, half) for half in (0x5410, 0x7632) for a, b in (chunk[:2], chunk[2:]))
+
+
+def transposed(chunk: Sequence[Any]) -> tuple[Any, ...]:
+    """Word q has channels q, q + 4, q + 8 and q + 12."""
+    low, high = ([permute(a, b, selector) for a, b in (chunk[:2], chunk[2:])] for selector in (0x5140, 0x7362))
+    return tuple(permute(first, second, selector) for first, second in (low, high) for selector in (0x5410, 0x7632))

@@ -1,15 +1,62 @@
-"""The host function that launches a kernel: one for all kernels, made for the types of a kernel's arguments."""
+"""The host function that launches a kernel, made for the types of its arguments, and tensor maps as parameters: the launching function
+makes them, the kernel finds them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import make_dataclass
+from functools import cache
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+import cutlass.experimental.cuda as cuda
+from cutlass import Int32, Int64
 
-from ..hardware.map_fields import MapFields
-from .tensor_map import make_map
+from ..hardware.tensor_map import MapFields, TensorMapDtype
+from .ptx import emit_to
+
+SWIZZLES = {0: cuda.TensorMapSwizzle.none, 32: cuda.TensorMapSwizzle.s32b, 64: cuda.TensorMapSwizzle.s64b, 128: cuda.TensorMapSwizzle.s128b}
+PROMOTIONS = {128: cuda.TensorMapL2Promotion.l2_128b, 256: cuda.TensorMapL2Promotion.l2_256b}
+TYPES = {
+    TensorMapDtype.U8: cutlass.Uint8,
+    TensorMapDtype.U32: cutlass.Uint32,
+    TensorMapDtype.F32: cutlass.Float32,
+    TensorMapDtype.BF16: cutlass.BFloat16,
+    TensorMapDtype.FP4_UNPACKED: cutlass.Float4E2M1FNx2,
+}
+FORMATS = {TensorMapDtype.FP4_UNPACKED: cuda.TensorMapDataFormat.B4X16_P64}
+
+
+def make_map(fields: MapFields) -> Any:
+    """A tensor map by the DSL's own means, from traced integers."""
+    return cuda.create_tensor_map_tiled(
+        fields.address,
+        TYPES[fields.dtype],
+        [Int32(extent) for extent in fields.dims],
+        [Int64(stride) // 16 for stride in fields.strides],
+        list(fields.box),
+        swizzle=SWIZZLES[fields.swizzle],
+        l2_promotion=PROMOTIONS[fields.l2_promotion],
+        tma_format=FORMATS.get(fields.dtype),
+    )
+
+
+def address(tensor_map: Any) -> Any:
+    """Address of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
+    return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())
+
+
+@cache
+def map_addresses(names: tuple[str, ...]) -> type[Any]:
+    """A class of the addresses of tensor maps with these names."""
+    return make_dataclass("MapAddresses", [(name, Int64) for name in names], frozen=True, namespace={"__module__": __name__})
+
+
+def addresses(names: tuple[str, ...], maps: Sequence[Any]) -> Any:
+    """The addresses of a kernel's tensor maps, by name."""
+    return map_addresses(names)(*map(address, maps))
+
 
 MapsOf = Callable[[Any, Any], Sequence[MapFields]]
 """(configuration, arguments) to the fields of the tensor maps that a kernel takes before its arguments."""

@@ -1,11 +1,17 @@
-"""Loads, stores, atomics and fences (PTX ISA, memory consistency model)."""
+"""Loads, stores, atomics and fences (PTX ISA, memory consistency model), matrices of a warp (SM100_FACTS), and copies into shared
+memory that each thread asks for on its own (PTX ISA, cp.async).
+
+Such copies write as threads do: who reads them through TMA or the tensor core needs a proxy fence.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cutlass import Float32, Int32, Int64, Uint32
 
+from .cast import unpack_bf16
 from .ptx import emit, emit_to, emit_to_many
 
 
@@ -222,3 +228,60 @@ def fence_async_shared() -> None:
 def fence_async_global() -> None:
     """This thread's accesses to global memory come before TMA's that follow."""
     emit("fence.proxy.async.global;")
+
+
+VECTOR = 16  # bytes
+WORD = 4
+
+
+def copy_vector(destination: Any, source: Any, num_bytes: Any) -> None:
+    """16 bytes, aligned, past the L1 cache; those beyond the first `num_bytes` become zero and are not read."""
+    emit("cp.async.cg.shared.global [{}], [{}], 16, {};", destination, source, num_bytes)
+
+
+def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> None:
+    """4 bytes, or 2 or 4 words at once, aligned, through the L1 cache, where their neighbors stay; all of them or, with `num_bytes` of 0,
+    zero."""
+    emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
+
+
+def arrive_when_copied(barrier: Any) -> None:
+    """This thread arrives at an mbarrier once its copies so far are done; its arrival is one of those that the barrier counts."""
+    emit("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{}];", barrier)
+
+
+def load_four(address: Any) -> tuple[Any, ...]:
+    """Four tiles of 8 rows of 16 bytes: lane 8 k + r gives the address of row r of tile k.  Returns of each tile word `lane % 4` of row
+    `lane / 4`."""
+    return emit_to_many([Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];", address)
+
+
+def store_transposed_b8(address: Any, words: Sequence[Any]) -> None:
+    """Tiles of 16 rows x 8 columns of bytes (1, 2 or 4), column by column: lane 8 k + c gives the address of column c of tile k."""
+    names = ", ".join("{}" for _ in words)
+    emit(f"stmatrix.sync.aligned.m16n8.x{len(words)}.trans.shared.b8 [{{}}], {{{{{names}}}}};", address, *words)
+
+
+def store_b16(address: Any, words: Sequence[Any]) -> None:
+    """Tiles of 8 x 8 halves (1, 2 or 4), row by row: lane 8 k + r gives the address of row r of tile k."""
+    names = ", ".join("{}" for _ in words)
+    emit(f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{}}], {{{{{names}}}}};", address, *words)
+
+
+def store_transposed_b16(address: Any, words: Sequence[Any]) -> None:
+    """Tiles of 8 x 8 halves (1, 2 or 4), column by column: lane 8 k + c gives the address of column c of tile k."""
+    names = ", ".join("{}" for _ in words)
+    emit(f"stmatrix.sync.aligned.m8n8.x{len(words)}.trans.shared.b16 [{{}}], {{{{{names}}}}};", address, *words)
+
+
+def load_float(address: Any, bf16: bool) -> Any:
+    """A number from global memory, as FP32."""
+    if not bf16:
+        return load_f32(address)
+    half: Any = emit_to(Uint32, "{{\n\t.reg .b16 h;\n\tld.global.b16 h, [{1}];\n\tmov.b32 {0}, {{h, h}};\n\t}}", address)
+    return unpack_bf16(half)[0]
+
+
+def load_floats(address: Any, bf16: bool) -> tuple[Any, ...]:
+    """Two numbers that follow one another, aligned to both, as FP32."""
+    return unpack_bf16(Uint32(load_u32(address))) if bf16 else load_f32x2(address)

@@ -1,13 +1,35 @@
-"""A position in a ring of stages: index and phase parity, advanced functionally."""
+"""Rings of places in shared memory: a position, a stage of operands, the queue of tiles.
+
+A kernel's SMEM plan is a `Region`; blocks take a `Stage` or a `TileQueue` and no kernel's context.  They expect these fields, each with
+the stage, or the place of the queue, as its first index:
+
+| field         | what it holds |
+|---|---|
+| tokens        | rows of the activations, K-major, swizzled over a row's width |
+| weights       | rows of the weights, likewise |
+| sfa, sfb      | scales of the tokens and of the weights that come with the stage |
+| full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |
+| empty_barrier | mbarrier: everyone has read them |
+| work_tiles              | u32 [places, 4]: a tile, four words that only the kernel understands; the first is never negative |
+| work_tile_full_barrier  | mbarrier, 1 arrival: the tile is there |
+| work_tile_empty_barrier | mbarrier of the first CTA, one arrival per lane of every warp of the cluster that reads: all have read it |
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import cutlass
-from cutlass import Int32
+import cutlass.cute as cute
+from cutlass import Int32, Int64
 
 from ..layouts.arith import select
+from ..layouts.region import Region
+from .mbarrier import arrive, arrive_cluster, arrive_expect_cluster, release, release_cluster, wait
+from .memory import atomic_add_u32, load_shared_v4, store_shared_v4
+from .warp import in_cta, shuffle, store_async_v4, sync_warp
 
 
 @dataclass(frozen=True)
@@ -31,3 +53,175 @@ class Ring:
     def previous(self) -> Ring:
         """The stage before this one; for its addresses, the phase is not said."""
         return Ring(self.depth, select(self.index == 0, Int32(self.depth - 1), self.index - 1), Int32(0))
+
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage at a ring's position.
+
+    plan     the CTA's shared memory
+    smem     shared address of the plan
+    cluster  CTAs whose loaders write into one another's stages: a loader then waits until the warps of all these CTAs have read the stage
+    """
+
+    plan: cutlass.Constexpr[Region]
+    cluster: cutlass.Constexpr[int]
+    smem: Int32
+    ring: Ring
+
+    @staticmethod
+    def first(plan: Region, smem: Any, depth: int, cluster: int = 1) -> Stage:
+        return Stage(plan, cluster, smem, Ring.start(depth))
+
+    def next(self) -> Self:
+        """The stage after it in the ring."""
+        return replace(self, ring=self.ring.next())
+
+    def previous(self) -> Stage:
+        """The stage before it, for its addresses."""
+        return replace(self, ring=self.ring.previous())
+
+    def shared(self, name: str) -> Any:
+        """Shared address of a field of the plan, in this stage."""
+        return self.plan.address(self.smem, name, self.ring.index)
+
+    @property
+    def full(self) -> Any:
+        """Shared address of the mbarrier that says that the stage is loaded."""
+        return self.shared("full_barrier")
+
+    @property
+    def empty(self) -> Any:
+        """Shared address of the mbarrier that says that the stage is free."""
+        return self.shared("empty_barrier")
+
+    @property
+    def token_scales(self) -> Any:
+        """Shared address of the scales of the tile's tokens."""
+        return self.shared("sfa")
+
+    @property
+    def scale_step(self) -> int:
+        """Bytes from a token's scale to the next one's."""
+        return SCALE_BYTES
+
+    @property
+    def scales_in_pairs(self) -> bool:
+        """Whether those of two tokens, the first of which is even, lie at a multiple of 8 bytes."""
+        return True
+
+    def reader_releases(self, lane: Any) -> Any:
+        """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""
+        return lane
+
+    def wait_full(self) -> None:
+        """A reader: until the stage is loaded."""
+        wait(self.full, self.ring.phase)
+
+    def wait_empty(self) -> None:
+        """A loader: until the stage is free."""
+        wait(self.empty, self.ring.phase ^ 1)
+
+
+@cute.jit
+def release_stage(stage: Stage, lane: Int32):
+    """Tells the loaders of every CTA that may write the stage that this warp has read it."""
+    if cutlass.const_expr(stage.cluster > 1):
+        if lane < stage.cluster:
+            arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
+    elif lane == 0:
+        arrive(stage.empty)
+
+
+TILE_BYTES = 16
+
+
+@dataclass(frozen=True)
+class TileQueue:
+    """The place of the next tile; `plan` is the CTA's shared memory, `smem` its address, `cluster` the CTAs that get tiles together.
+
+    A warp that works on every `every`-th tile only, from place `first` on, has a ring of so many times fewer places.
+    """
+
+    plan: cutlass.Constexpr[Region]
+    cluster: cutlass.Constexpr[int]
+    smem: Int32
+    ring: Ring
+    every: cutlass.Constexpr[int] = 1
+    first: Any = 0
+
+    @staticmethod
+    def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
+        """The first of so many places."""
+        return TileQueue(plan, cluster, smem, Ring.start(places))
+
+    def alternate(self, first: Any, every: int) -> TileQueue:
+        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `first` on."""
+        return TileQueue(self.plan, self.cluster, self.smem, Ring.start(self.ring.depth // every), every, first)
+
+    def next(self) -> TileQueue:
+        return replace(self, ring=self.ring.next())
+
+    def shared(self, name: str) -> Any:
+        """Shared address of a field of the plan, in this place."""
+        place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.first
+        return self.plan.address(self.smem, name, place)
+
+    def wait_empty(self) -> None:
+        """The publishing warp: until everyone has read the tile that was here."""
+        wait(self.shared("work_tile_empty_barrier"), self.ring.phase ^ 1)
+
+
+@cute.jit
+def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
+    """For a whole warp: takes the next `count` numbers, which nobody else gets, and returns the first; `counter` is a u32 in global
+    memory."""
+    taken = Int32(0)
+    if cute.arch.lane_idx() == 0:
+        taken = atomic_add_u32(counter, count)
+    return shuffle(taken, 0)
+
+
+@cute.jit
+def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
+    """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.
+
+    `words` is called in the branch of a single lane, so that the other lanes compute nothing of it.
+    """
+    place, full = queue.shared("work_tiles"), queue.shared("work_tile_full_barrier")
+    if cute.arch.lane_idx() == 0:
+        for cta in cutlass.range_constexpr(queue.cluster):
+            if cutlass.const_expr(cta == 0):
+                store_shared_v4(place, words(cta))
+                arrive(full)
+            else:
+                tile, theirs = words(cta), in_cta(full, cta)
+                arrive_expect_cluster(theirs, TILE_BYTES)
+                store_async_v4(in_cta(place, cta), tile, theirs)
+    sync_warp()
+
+
+@cute.jit
+def read_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)):
+    """A warp that works on tiles: the words of its next one, and the place of the one after it.
+
+    used: if they are few, the words that the caller uses, the first among them.  ptxas may load each on its own, and the arrival waits
+    for all of them.
+    """
+    wait(queue.shared("work_tile_full_barrier"), queue.ring.phase)
+    words = [Int32(word) for word in load_shared_v4(queue.shared("work_tiles"))]
+    # Every lane arrives, after its own read.  Then no order between lanes is needed, and tools that follow single threads
+    # (compute-sanitizer) see that the tile is read before it is overwritten.
+    empty = queue.shared("work_tile_empty_barrier")
+    loaded = words[0]
+    for index in cutlass.range_constexpr(1, len(used)):
+        loaded = cutlass.max(loaded, words[used[index]])
+    if cutlass.const_expr(queue.cluster > 1):
+        release_cluster(in_cta(empty, 0), loaded)
+    else:
+        release(empty, loaded)
+    sync_warp()  # wgmma and elections need the warp together
+    return words, queue.next()

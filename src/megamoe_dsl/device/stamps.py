@@ -1,4 +1,4 @@
-"""Stamps of a traced kernel: the time at which a warp finished something, in the order in which it did (layouts/stamps.py)."""
+"""Stamps of a traced kernel: the time at which a warp finished something, in the order in which it did (layouts/records.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ..layouts.records import CAPACITY, STAMP
 from ..layouts.region import Region
-from ..layouts.stamps import CAPACITY, STAMP
 from .memory import load_shared_u32, store_shared_u32, store_u32, store_u64
 
 

@@ -1,5 +1,5 @@
 """Waits on global memory.  A watchdog turns a wait that never ends into a trap, and leaves a record of where it was
-(layouts/watchdog.py)."""
+(layouts/records.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..layouts.watchdog import RECORD
+from ..layouts.records import RECORD
 from .memory import load_acquire_u32, load_acquire_u64
 from .ptx import emit
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cutlass import Float32, Int64, Uint32
 
-from ..hardware.pair_mma import PairMma, ScaledMma
+from ..hardware.cta_pair import PairMma, ScaledMma
 from .ptx import emit, emit_to_many
 
 OPERAND_HIGH = {128: 0x40004040, 64: 0x80004020}  # SMEM descriptor, high word, by span: swizzle, version 1, SBO 8 spans

@@ -1,15 +1,21 @@
-"""What one trial of the fuzzer runs, and its text: a JSON object that repeats it."""
+"""What one trial of the fuzzer runs, its text, a JSON object that repeats it, and the inputs and weights of its calls."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
+import torch
+
 from ..artifact.store import ArtifactError, describe_config, read_config
+from ..cases import Case, random_case, random_inputs, random_routing, random_weights
 from ..kernels.moe.config import MegaMoeConfig
-from ..problem import ProblemError
+from ..problem import Problem, ProblemError
+from ..quant import ExpertWeights
+from ..recipe import E2M1
 
 ROUTINGS: Mapping[str, Mapping[str, Any]] = {
     "uniform": {},
@@ -59,7 +65,6 @@ class Trial:
     schedule: int = 0
 
     def to_json(self) -> str:
-        """One line, without fields that have their defaults."""
         named = {name: shortened(one) for name, one in (("config", self.config), ("other", self.other)) if one is not None}
         rest = {"unfused": self.unfused, "schedule": self.schedule}
         calls = [given_fields(one) for one in self.calls]
@@ -87,3 +92,102 @@ def shortened(config: MegaMoeConfig) -> dict[str, Any]:
     kept = given_fields(config)
     described = {name: value for name, value in describe_config(config).items() if name in ("kernel", "kind") or name in kept}
     return {**described, "problem": given_fields(config.problem)}
+
+
+BINADES = 12
+PACKED_BINADES = 2
+"""Heavy-tailed scales are moved by up to so many powers of two either way; those of weights that Hopper decodes, which must not lie farther
+apart than 2^14 in a block, by fewer."""
+DOWN = 20
+"""Scales of subnormal codes are so many powers of two smaller."""
+SIGNS = {torch.float8_e4m3fn: 0x80, torch.uint8: 0x88}
+SUBNORMAL = {torch.float8_e4m3fn: 0x87, torch.uint8: 0x99}
+"""Bits of a byte of codes, E4M3 or two E2M1: of the signs, and those that are set in subnormal numbers, too."""
+
+
+def case_of(problem: Problem, call: FuzzedCall) -> Case:
+    """The call's data.  Weights depend on the problem and on the kind of values, not on the seed, but for exact data."""
+    routing = ROUTINGS[call.routing]
+    if call.values == EXACT:
+        return random_case(problem, call.tokens, call.seed, **routing)
+    generator = torch.Generator().manual_seed(call.seed)
+    idx = random_routing(problem, list(call.tokens), generator, **routing)
+    drawn = [random_inputs(problem, rank, count, call.seed) for rank, count in enumerate(call.tokens)]
+    pairs = [changed(one.x, one.x_sf, call.values, generator) for one in drawn]
+    if call.values == CANCELLING:
+        pairs = [(repeated(x, 1), repeated(sf, 1)) for x, sf in pairs]
+    x, sf = zip(*pairs, strict=True)
+    weights = list(weights_of(problem, call.values))
+    return Case(problem, list(x), list(sf), idx, [one.topk_weights for one in drawn], weights, exact=False)
+
+
+@lru_cache(4)
+def weights_of(problem: Problem, values: str) -> tuple[ExpertWeights, ...]:
+    """Weights of every rank's experts."""
+    generator, found = torch.Generator().manual_seed(0), []
+    decoded = problem.formats.promoted and problem.formats.weights.element == E2M1
+    most = PACKED_BINADES if decoded else BINADES
+    for rank in range(problem.num_ranks):
+        drawn = random_weights(problem, rank, 0)
+        fc1, fc1_sf = changed(drawn.fc1, drawn.fc1_sf, values, generator, most)
+        fc2, fc2_sf = changed(drawn.fc2, drawn.fc2_sf, values, generator, most)
+        made = replace(drawn, fc1=fc1, fc1_sf=fc1_sf, fc2=fc2, fc2_sf=fc2_sf)
+        found.append({"equal": drawn, CANCELLING: cancelling_weights(made, fc2=not decoded)}.get(values, made))
+    return tuple(found)
+
+
+def changed(
+    codes: torch.Tensor, scales: torch.Tensor, values: str, generator: torch.Generator, binades: int = BINADES
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal numbers as codes with scales, E4M3 or packed E2M1, made what `VALUES` says."""
+    raw = codes.view(torch.uint8)
+    if values == "equal":
+        return raw[:1].expand_as(raw).contiguous().view(codes.dtype), scales[:1].expand_as(scales).contiguous()
+    if values in ("heavy", CANCELLING):
+        normal, other = torch.randn(2, *scales.shape, generator=generator)
+        tails = (3 * normal / other.abs().clamp(min=1e-3)).round()
+        if scales.dtype == torch.float32:
+            scales = scales * (1 + torch.rand(scales.shape, generator=generator))  # all 24 bits
+        return codes, moved(scales, tails.clamp(-binades, binades).int())
+    if values == "subnormal":
+        down = torch.full(scales.shape, -DOWN, dtype=torch.int32)
+        return (raw & SUBNORMAL[codes.dtype]).view(codes.dtype), moved(scales, down)
+    if values == "zeros":
+        zero = torch.rand(raw.shape, generator=generator) < 0.5
+        return torch.where(zero, raw & SIGNS[codes.dtype], raw).view(codes.dtype), scales
+    return codes, scales
+
+
+def cancelling_weights(weights: ExpertWeights, *, fc2: bool) -> ExpertWeights:
+    """Of Linear1, and with `fc2` of Linear2, the second half of K is minus the first; gate and up have their rows twice, so that Linear2's
+    tokens have halves, too.  Where halves are no whole blocks of scales, sums keep more.  A Linear2 whose scales are all powers of two
+    within a few binades would have no roundings."""
+
+    def negated(codes: torch.Tensor) -> torch.Tensor:
+        raw = repeated(codes, 2).view(torch.uint8)
+        raw[..., raw.shape[2] // 2 :] ^= SIGNS[codes.dtype]
+        return raw.view(codes.dtype)
+
+    def of_gate_and_up(values: torch.Tensor) -> torch.Tensor:
+        return repeated(values.view(torch.uint8).unflatten(1, (2, -1)), 2).flatten(1, 2).view(values.dtype)
+
+    fc1, fc1_sf = negated(of_gate_and_up(weights.fc1)), repeated(of_gate_and_up(weights.fc1_sf), 2)
+    second = {"fc2": negated(weights.fc2), "fc2_sf": repeated(weights.fc2_sf, 2)} if fc2 else {}
+    return replace(weights, fc1=fc1, fc1_sf=fc1_sf, **second)
+
+
+def repeated(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """A copy whose second half along a dimension is the first, if it has halves."""
+    raw = values.clone().view(torch.uint8)
+    step = values.element_size() if dim == values.dim() - 1 else 1
+    half = raw.shape[dim] // 2
+    if raw.shape[dim] % (2 * step) == 0:
+        raw.narrow(dim, half, half).copy_(raw.narrow(dim, 0, half).clone())
+    return raw.view(values.dtype)
+
+
+def moved(scales: torch.Tensor, binades: torch.Tensor) -> torch.Tensor:
+    """FP32 or UE8M0 scales times powers of two."""
+    if scales.dtype == torch.uint8:
+        return (scales.int() + binades).clamp(1, 254).to(torch.uint8)
+    return torch.ldexp(scales, binades)

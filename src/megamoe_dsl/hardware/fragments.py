@@ -1,14 +1,24 @@
-"""Thread-value layouts: which element of a matrix each register of each thread holds.
+"""Layouts for pictures and proofs: which element each register of each thread holds, atoms of operands and scale factors, bank
+conflicts.
 
-All of them come from one 8x8 matrix, `CORE`: thread t has row t / 4 and columns 2 (t % 4) and 2 (t % 4) + 1.  A fragment is that matrix
-read through the strides of its target, and repeated.
+All fragments come from one 8x8 matrix, `CORE`: thread t has row t / 4 and columns 2 (t % 4) and 2 (t % 4) + 1.  A fragment is that
+matrix read through the strides of its target, and repeated.
 
-Sources: PTX ISA, "Data Movement Shape" (tcgen05.ld), "stmatrix", "Register Fragments for wgmma.mma_async"; SM100_FACTS.
+Shared memory has 32 banks of 4 bytes.  A warp's access of 4 bytes a lane is one request, of 8 bytes two (half warps), of 16 bytes four
+(quarter warps); a request takes as many wavefronts as the busiest bank has distinct words.  A matrix instruction is one request per
+tile of eight 16-byte rows.
+
+Sources: PTX ISA, "Data Movement Shape" (tcgen05.ld), "stmatrix", "Register Fragments for wgmma.mma_async"; SM100_FACTS; CUDA C++
+programming guide, "Shared Memory"; NVIDIA profiling guide, "Shared memory".
 """
 
 from __future__ import annotations
 
-from ..layouts.algebra import Layout, composition, join
+from collections import Counter
+from collections.abc import Sequence
+
+from ..layouts.algebra import ComposedLayout, Layout, composition, identity, join, row_major, swizzled
+from .operand_tile import CORE_ROWS, SF_ATOM_ROWS, Swizzle
 
 CORE = Layout(((4, 8), 2), ((16, 1), 8))
 """(thread, value) -> row + 8 * column of an 8x8 matrix."""
@@ -40,3 +50,41 @@ def stmatrix_b8(tiles: int) -> Layout:
     Column c of tile k is the 16 bytes at the address that lane 8 k + c gives.
     """
     return repeat_values(core_matrix(1, 16), Layout(2, 8), Layout(tiles, 128))
+
+
+QUARTER = 32  # lanes of a TMEM quarter; every quarter holds the same scales
+COLUMNS = SF_ATOM_ROWS // QUARTER
+
+
+def swizzle_atom(span: int) -> ComposedLayout:
+    """(row, byte) -> byte of the 8-row block that a swizzle of `span` bytes permutes."""
+    return swizzled(Swizzle(span), Layout((CORE_ROWS, span), (span, 1)))
+
+
+def utccp_source() -> Layout:
+    """(lane, column) -> word: tcgen05.cp.32x128b reads 16 bytes a lane, one after another."""
+    return row_major(QUARTER, COLUMNS)
+
+
+def utccp_atom() -> Layout:
+    """Row -> word of an atom: the row's place in TMEM, counted in the order in which UTCCP reads its source."""
+    return composition(utccp_source(), identity(SF_ATOM_ROWS))
+
+
+BANKS = 32
+BANK_BYTES = 4
+REQUEST_BYTES = BANKS * BANK_BYTES
+
+
+def wavefronts(addresses: Sequence[int], width: int) -> int:
+    """Wavefronts of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not
+    aligned."""
+    if any(address % width for address in addresses):
+        raise ValueError(f"an address is not a multiple of {width}")
+    lanes = REQUEST_BYTES // width
+    return sum(_request(addresses[i : i + lanes], width) for i in range(0, len(addresses), lanes))
+
+
+def _request(addresses: Sequence[int], width: int) -> int:
+    words = {(address + i) // BANK_BYTES for address in addresses for i in range(0, width, BANK_BYTES)}
+    return max(Counter(word % BANKS for word in words).values())

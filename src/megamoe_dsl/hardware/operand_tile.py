@@ -1,9 +1,22 @@
-"""Operand tiles in shared memory: K-major rows of 128 bytes under a swizzle, as TMA writes them and the tensor core reads them.
+"""Operand tiles in shared memory, as TMA writes them and the tensor core reads them: K-major rows of 128 bytes, swizzles, orders of
+scale factors, and the K of a stage of SM100.
 
-Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts"; SM100_FACTS (SMEM descriptor, swizzle, unpacked FP4).
+A swizzle permutes 16-byte chunks inside a row of eight rows by XOR.  It acts on the byte address, so its buffer must be aligned to `8 *
+span` bytes.  UE8M0 scale factors come in three orders:
+
+K-major: one byte per 32 channels, row by row, as quantization writes them.
+M-major: one 32-bit word per row and 128 channels (byte b scales channels 32b to 32b + 31), words of all rows adjacent.
+UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m in lane m % 32, column m / 32.
+
+Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts", tensor-map swizzle modes, tcgen05.cp and the scale-factor layouts
+of tcgen05.mma; SM100_FACTS (SMEM descriptor, swizzle, unpacked FP4, UTCCP).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..layouts.arith import Int
 
 CORE_ROWS = 8
 ROW_VALUES = 128  # E2M1 values of an unpacked row
@@ -15,3 +28,106 @@ OPERAND_ALIGNMENT = 1024
 """Bytes: of SW128 operands, eight rows of 128 bytes."""
 MMA_K_BYTES = 32
 """Bytes of K that one MMA takes."""
+
+
+CHUNK = 16  # bytes that move together
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """`span` is 32, 64 or 128 bytes, or 0 for none."""
+
+    span: int
+
+    def __post_init__(self) -> None:
+        if self.span not in (0, 32, 64, 128):
+            raise ValueError(f"span = {self.span}: must be 0, 32, 64 or 128")
+
+    @property
+    def mask(self) -> int:
+        """Largest value XORed into the chunk index."""
+        return max(self.span // CHUNK - 1, 0)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that a tile must start at a multiple of: its pattern repeats after 8 rows."""
+        return max(8 * self.span, CHUNK)
+
+    def __call__(self, address: Int) -> Int:
+        """Swizzled byte address; an involution."""
+        return address ^ (((address >> 7) & self.mask) << 4)
+
+    def chunk(self, index: Int, row: Int) -> Int:
+        """Byte of a row of `span` bytes where its 16-byte chunk `index` lies."""
+        return ((index ^ row) & self.mask) << 4
+
+
+SW32 = Swizzle(32)
+SW64 = Swizzle(64)
+SW128 = Swizzle(128)
+
+
+SF_ATOM_ROWS = 128  # UTCCP moves scales in atoms of 128 rows
+CHANNELS_PER_SCALE = 32
+CHANNELS_PER_WORD = 128
+SCALES_PER_WORD = 4
+SF_ATOM_BYTES = SF_ATOM_ROWS * 4
+SF_ROW_BYTES = 16  # from a row's word to the next row's, inside a quarter of an atom
+
+
+def utccp_row(row: Int) -> Int:
+    """Word index of a row, inside its run of whole atoms: atom base + (row % 32) * 4 + (row / 32) % 4."""
+    return (row & -SF_ATOM_ROWS) + (row & 31) * 4 + ((row >> 5) & 3)
+
+
+def pool_sf_row(pool_block: Int, row_in_block: Int, sf_block_m: int) -> Int:
+    """Word index of a pool row in an M-major pool scale buffer whose blocks take `sf_block_m` words each."""
+    return pool_block * sf_block_m + utccp_row(row_in_block)
+
+
+@dataclass(frozen=True)
+class KBlock:
+    """K of a stage.
+
+    channels   a multiple of 128; of BF16 64
+    row_bytes  of an operand's row in shared memory, the span of its swizzle.  TMA moves as far along the row for the next stage: counted in
+               bytes, or in values of unpacked FP4, which take a byte each
+    weight_bits  of a weight in memory
+    scale_channels   that share a scale; a word has four of a row's; 0 without scales
+    """
+
+    channels: int
+    row_bytes: int
+    weight_bits: int = 4
+    scale_channels: int = CHANNELS_PER_SCALE
+
+    @property
+    def weight_row_bytes(self) -> int:
+        return self.channels * self.weight_bits // 8
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether TMA makes a byte of each weight."""
+        return self.weight_row_bytes < self.row_bytes
+
+    @property
+    def words(self) -> int:
+        """Words of scales of a row."""
+        return self.channels // (SCALES_PER_WORD * self.scale_channels) if self.scale_channels else 0
+
+    @property
+    def mmas(self) -> int:
+        return self.row_bytes // MMA_K_BYTES
+
+
+BYTE_VALUES = KBlock(BLOCK_K, BLOCK_K)
+"""A byte per value: E4M3 tokens, and E2M1 weights that TMA unpacks."""
+ALL_BYTES = KBlock(BLOCK_K, BLOCK_K, 8)
+"""E4M3 weights, too."""
+PLAIN_VALUES = KBlock(ROW_BYTES // 2, ROW_BYTES, 16, 0)
+"""BF16, without scales."""
+
+
+def packed_values(channels: int, scale_channels: int = CHANNELS_PER_SCALE) -> KBlock:
+    """Two E2M1 values in a byte."""
+    return KBlock(channels, channels // 2, scale_channels=scale_channels)

@@ -11,11 +11,12 @@ encoder of CuTe DSL 4.8.1 (see ``tests/layouts/test_tensor_map.py`` for the word
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DESCRIPTOR_BYTES = 128
 """Size and required alignment of a descriptor is 128 and 64 bytes."""
@@ -228,3 +229,20 @@ class TensorMap:
             l2_promotion=_L2_PROMOTIONS.index(self.l2_promotion),
             oob_fill=0,
         )
+
+
+class MapFields(NamedTuple):
+    """Fields of a `TensorMap`, of which addresses, dimensions and strides may be traced integers."""
+
+    address: Any
+    dtype: TensorMapDtype
+    dims: Sequence[Any]
+    strides: Sequence[Any]
+    box: tuple[int, ...]
+    swizzle: int
+    l2_promotion: int = 128
+
+    @property
+    def tensor_map(self) -> TensorMap:
+        """The map of fields that are integers.  Raises ValueError for an address or a stride that TMA does not take."""
+        return TensorMap(**self._asdict())

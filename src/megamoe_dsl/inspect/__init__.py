@@ -2,8 +2,7 @@
 
 from ..sass.listing import DisassemblyError, disassemble
 from ..sass.measurer import InspectionError, Measure
-from .baseline import StaticBaseline, find_baseline
-from .inspection import Change, Inspection, annotate, differences
+from .inspection import Change, Inspection, StaticBaseline, annotate, differences, find_baseline
 
 __all__ = [
     "Change",

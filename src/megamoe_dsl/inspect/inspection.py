@@ -1,21 +1,131 @@
-"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions."""
+"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions.
+
+The CUDA baseline's static figures (baseline_static.json beside this file) are of the presets and tiers they were measured on.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..artifact.artifact import Artifact
-from ..hardware.tmem import TmemField
-from ..layouts.mbarrier import MBarrier
-from ..layouts.region import Placement
-from ..sass.measurer import Measure
-from ..sass.source import function_at
-from .baseline import StaticBaseline, find_baseline
-from .registers import RegisterUse, register_use
+from ..hardware.cta_pair import TmemField
+from ..hardware.operand_tile import BLOCK_K
+from ..json_file import FileError, read_json
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm100.config import Sm100Config
+from ..layouts.region import MBarrier, Placement
+from ..presets import preset
+from ..sass.flow import Flow
+from ..sass.listing import Listing
+from ..sass.measurer import InspectionError, Measure, function_at
+
+BASELINE_FILE = Path(__file__).with_name("baseline_static.json")
+PER_K_BLOCK = ("mma_k_block", "token_loader_k_block", "weight_loader_k_block")
+TILE_MEASURE = "token_loader_tile"  # scheduler and wait per tile, on our side
+
+
+@dataclass(frozen=True)
+class StaticBaseline:
+    """Figures of the baseline for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
+
+    name: str
+    source: str
+    resources: dict[str, int]
+    measures: dict[str, float]
+
+
+def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) -> StaticBaseline | None:
+    """The baseline at this shape and tier; None when it was not measured there (never on SM90)."""
+    if not isinstance(config, Sm100Config):
+        return None
+    data = json.loads(path.read_text(encoding="utf-8"))
+    measured, problem = preset(data["preset"]), config.problem
+    fields = ("hidden", "intermediate", "num_experts", "topk")
+    same = problem.recipe == data["recipe"] and all(getattr(measured, name) == getattr(problem, name) for name in fields)
+    tier = next((one for one in data["tiers"] if one["block_m"] == config.block_m), None)
+    if not same or tier is None or (problem.num_ranks, config.num_sms) != (data["num_ranks"], data["num_sms"]):
+        return None
+    measures = {name: tier[name] * BLOCK_K / tier["block_k"] for name in PER_K_BLOCK}
+    measures |= {name: tier[name] for name in ("fc1_epilogue_8_tokens", "fc2_epilogue_8_tokens")}
+    measures |= {TILE_MEASURE: tier["tile"], **data["all_tiers"]}
+    resources = {name: tier[name] for name in ("stages", "smem_bytes", "registers", "spill_bytes", "instructions")}
+    return StaticBaseline(data["name"], data["source"], resources, measures)
+
+
+@dataclass(frozen=True)
+class RegisterUse:
+    """`budget` of the group after setmaxnreg, `used` (highest register index + 1), instructions that load from and store to the stack."""
+
+    group: str
+    budget: int
+    used: int
+    stack_loads: int
+    stack_stores: int
+
+    @property
+    def fits(self) -> bool:
+        return self.used <= self.budget and not self.stack_loads and not self.stack_stores
+
+
+def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterUse]:
+    """Of each group of warps with a budget: what can run after its USETMAXREG, slow paths and the common tear-down included.
+
+    Raises `InspectionError` when one is missing.
+
+    Groups of one budget cannot be told apart and show the worst of both.  Call instructions are left out: nvdisasm lets them read every
+    register, and what they call is a trap.
+    """
+    flow = Flow(listing)
+    at: defaultdict[int, list[int]] = defaultdict(list)
+    for i, one in enumerate(listing.instructions):
+        if one.operation == "USETMAXREG":
+            at[int(one.operands.rsplit("0x", 1)[1], 16)].append(i)
+    found = []
+    for group, budget in budgets.items():
+        if budget not in at:
+            raise InspectionError(f"no USETMAXREG of {budget} registers for {group}; there are {sorted(at)}")
+        code = [listing.instructions[i] for i in frozenset().union(*(flow.reachable(start) for start in at[budget]))]
+        used = 1 + max(one.highest for one in code if one.operation != "CALL")
+        loads, stores = (sum(one.operation == operation for one in code) for operation in ("LDL", "STL"))
+        found.append(RegisterUse(group, budget, used, loads, stores))
+    return found
+
+
+SECTIONS = ("problem", "config", "resources", "roles", "smem", "tmem", "barriers", "measures")
+"""What `Inspection.as_dict` has by name, one value or several for each."""
+
+OTHER = "not a file that `megamoe inspect --json` wrote"
+
+
+def read_inspection(path: Path) -> dict[str, Any]:
+    """A file that `megamoe inspect --json` wrote.  Raises `FileError` for another one."""
+    found = read_json(path)
+    sections = {name: found.get(name) if isinstance(found, Mapping) else None for name in SECTIONS}
+    for section, values in sections.items():
+        if not isinstance(values, Mapping):
+            raise FileError(path, f"{OTHER}: {section} must be an object")
+        for name, value in values.items():
+            of_values = all(map(is_value, value.values())) if isinstance(value, Mapping) else is_value(value)
+            if not of_values:
+                raise FileError(path, f"{OTHER}: {section}.{name} must hold numbers, texts or lists of them")
+    return dict(found)
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is what the inspection has at most: a number or text, or several by name or in a list."""
+    if isinstance(value, Mapping):
+        return all(map(is_plain, value.values()))
+    return all(map(is_plain, value)) if isinstance(value, list) else is_plain(value)
+
+
+def is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 @dataclass(frozen=True)
@@ -35,13 +145,11 @@ class Inspection:
 
     @property
     def smem(self) -> tuple[Placement, ...]:
-        """Fields of the SMEM plan by offset."""
         region = self.artifact.kernel.smem(self.artifact.config)
         return () if region is None else tuple(sorted(region, key=lambda one: (one.offset, one.lifetimes)))
 
     @property
     def tmem(self) -> list[TmemField]:
-        """Fields of tensor memory, where the kernel uses any."""
         plan = self.artifact.kernel.tmem(self.artifact.config)
         return [] if plan is None else plan.fields
 

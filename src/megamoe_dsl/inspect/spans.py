@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..layouts.activity import TILE_ACTIVITIES, Activity, Role
+from ..layouts.records import TILE_ACTIVITIES, Activity, Role
 
 DRAWN_SMS = 4
 PHASES = ("Linear1", "Linear2")

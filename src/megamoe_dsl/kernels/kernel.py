@@ -11,11 +11,9 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
 
 from ..arch import Arch
-from ..hardware.map_fields import MapFields
-from ..hardware.tensor_map import TensorMap
-from ..hardware.tmem import TmemPlan
-from ..layouts.mbarrier import MBarrier
-from ..layouts.region import Region
+from ..hardware.cta_pair import TmemPlan
+from ..hardware.tensor_map import MapFields, TensorMap
+from ..layouts.region import MBarrier, Region
 from ..sass.listing import Listing
 from ..sass.measurer import Measure
 from ..target import Target

@@ -1,4 +1,4 @@
-"""The options of everything that times points, and those of a run on GPUs."""
+"""The options of everything that times points, of a run on GPUs, and of the fuzzer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORMATS = f"{BY_ARCH}; of its two halves {', '.join(sorted(HALVES_ALONE))} too"
 
 @dataclass(frozen=True)
 class PointOptions(ShapeOptions):
-    """Which points (points.py).  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
+    """Which points.  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
 
     DEFAULT_PRESETS: ClassVar[str] = "flash"
 
@@ -91,3 +91,15 @@ class TuneOptions(RunOptions):
     tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, PROBLEM)
     compile_only: bool = option(False, "Only make the kernels.")
     predict: bool = option(False, "Leave out what the model of performance predicts to be far from the fastest (megamoe predict).")
+
+
+@dataclass(frozen=True)
+class FuzzOptions:
+    """How long, where, and what."""
+
+    minutes: float = option(1.0, "How long; shrinking a failure takes up to two minutes more.")
+    seed: int = option(0, "Of what is drawn: the same seed draws the same trials.")
+    gpu: bool = option(False, "On this host's GPU, one rank; else on simulated ranks of both architectures.")
+    repeat: str | None = option(None, "One trial, as a failure prints it, instead of drawing any.")
+    artifacts: Path = option(Path(".megamoe"), "With --gpu, folder of compiled kernels.")
+    jobs: int = option(8, "With --gpu, processes that compile.")

@@ -6,14 +6,11 @@ from collections.abc import Callable
 
 from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
-from .orders import draw_scales, draw_swizzle
-from .regions import draw_pool, draw_symmetric, draw_workspace
-from .schedule import draw_schedule
-from .smem import draw_smem, draw_tmem
+from .memory import draw_pool, draw_smem, draw_symmetric, draw_tmem, draw_workspace
+from .orders import draw_scales, draw_schedule, draw_swizzle
 from .svg import to_svg
 from .terminal import render
-from .trace import draw_trace
-from .trace_file import TraceFileError
+from .trace import TraceFileError, draw_trace
 
 PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
     "workspace": draw_workspace,
@@ -28,14 +25,4 @@ PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
 """Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises
 `ConfigError` where an architecture has nothing of the kind."""
 
-__all__ = [
-    "PICTURES",
-    "Bar",
-    "BarChart",
-    "Lane",
-    "Picture",
-    "TraceFileError",
-    "draw_trace",
-    "render",
-    "to_svg",
-]
+__all__ = ["PICTURES", "Bar", "BarChart", "Lane", "Picture", "TraceFileError", "draw_trace", "render", "to_svg"]

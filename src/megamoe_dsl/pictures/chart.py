@@ -1,4 +1,8 @@
-"""What a picture is made of, before anything is drawn: bars on an axis, and grids of cells."""
+"""What a picture is made of, before anything is drawn: bars on an axis, and grids of cells; and what each kind of thing looks like.
+
+A kind's name is the word that a legend shows. Color is never alone: kinds that share a bar chart differ in hatching (SVG) and in the
+character that fills a bar (terminal), or are lanes with names.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,6 @@ class BarChart:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its bars, in the order of their first appearance."""
         return tuple(dict.fromkeys(bar.kind for lane in self.lanes for bar in lane.bars))
 
 
@@ -66,3 +69,104 @@ class Picture:
     title: str
     note: str
     charts: tuple[BarChart | CellGrid, ...]
+
+
+TERMINAL_LUMINANCE = 0.24
+"""Of every color in the terminal: 3.6 times the contrast of a light background, 5.8 times that of a dark one, so that both will do."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Colors of what is no bar, or a bar of nothing, on light pages and on dark ones."""
+
+    light: str
+    dark: str
+
+
+PAPER = {
+    "page": Paper("#ffffff", "#0d1117"),
+    "ink": Paper("#111111", "#f0f0f0"),
+    "soft": Paper("#555555", "#b0b0b0"),
+    "rule": Paper("#dddddd", "#3a3f46"),
+    "line": Paper("#999999", "#8b949e"),
+    "quiet": Paper("#f1f3f5", "#262c35"),
+}
+INK_ON_KIND = "#111111"
+
+
+@dataclass(frozen=True)
+class Style:
+    """`color` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.
+
+    What is `quiet` is nothing to look at: on dark pages it is dark.
+    """
+
+    color: str
+    hatch: str = ""
+    fill: str = "█"
+    quiet: bool = False
+
+
+QUIET = PAPER["quiet"].light
+STYLES = {
+    "this project": Style("#80cbc4"),
+    "another project": Style("#c5cae9", "upright", "▙"),
+    "dispatch": Style("#ce93d8", fill="▞"),
+    "pull": Style("#c5e1a5", "falling", "▚"),
+    "Linear1": Style("#80cbc4"),
+    "Linear2": Style("#ffcc80", "rising", "▒"),
+    "combine": Style("#9fa8da", "upright", "▓"),
+    "wait": Style(QUIET, "dots", "·", quiet=True),
+    "other": Style("#c5cae9", "upright", "▙"),
+    "launch": Style("#90caf9"),
+    "inputs": Style("#b3e5fc"),
+    "token pool": Style("#c8e6c9"),
+    "weights": Style("#90caf9"),
+    "tokens": Style("#a5d6a7"),
+    "scales": Style("#fff59d"),
+    "accumulators": Style("#ffab91"),
+    "results": Style("#ffccbc", "upright"),
+    "barriers": Style("#b0bec5"),
+    "control": Style("#c5cae9"),
+    "padding": Style(QUIET, "rising", "░", quiet=True),
+    "free": Style(QUIET, "dots", "·", quiet=True),
+}
+CYCLE = tuple(Style(c) for c in ("#90caf9", "#a5d6a7", "#fff59d", "#ffab91", "#ce93d8", "#80deea", "#bcaaa4", "#ffcc80"))
+
+
+def style(kind: str) -> Style:
+    """The style of a kind; "0", "1", ... give the styles of a cycle."""
+    return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else STYLES[kind]
+
+
+def terminal_color(kind: str) -> str:
+    """The kind's color, darkened to `TERMINAL_LUMINANCE`."""
+    channels = linear(style(kind).color)
+    scale = TERMINAL_LUMINANCE / luminance(style(kind).color)
+    return "#" + "".join(f"{round(255 * _encoded(channel * scale)):02x}" for channel in channels)
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
+    red, green, blue = linear(color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Ratio of two colors, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def linear(color: str) -> tuple[float, float, float]:
+    """Channels of an sRGB color, without its gamma."""
+    red, green, blue = (_decoded(int(color[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return red, green, blue
+
+
+def _decoded(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+
+def _encoded(channel: float) -> float:
+    return min(1.0, 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import Any
 
-from .chart import Bar, BarChart, CellGrid, Picture
-from .palette import INK_ON_KIND, PAPER, style
+from .chart import INK_ON_KIND, PAPER, Bar, BarChart, CellGrid, Picture, style
 
 MARGIN = 16
 WIDTH = 900
@@ -23,7 +22,7 @@ HATCHES = {
     "dots": "M2,2 h1 M5,5 h1",
 }
 """Paths in a square of six pixels."""
-STROKED = ("rule", "line")  # of palette.PAPER; the others are fills
+STROKED = ("rule", "line")  # of PAPER; the others are fills
 
 
 def to_svg(picture: Picture) -> str:
@@ -118,7 +117,6 @@ class _Sheet:
 
 
 def _ground(kind: str) -> dict[str, str]:
-    """Attributes of an area in the kind's color."""
     return {"fill": style(kind).color} | ({"class_": "quiet"} if style(kind).quiet else {})
 
 

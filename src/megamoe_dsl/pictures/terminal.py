@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .chart import Bar, BarChart, CellGrid, Lane, Picture
-from .palette import style, terminal_color
+from .chart import Bar, BarChart, CellGrid, Lane, Picture, style, terminal_color
 
 NARROWEST, WIDEST = 16, 96  # characters of an axis
 EIGHTHS = "▁▂▃▄▅▆▇"
@@ -56,7 +55,6 @@ def _bars(chart: BarChart, width: int) -> Table:
 
 
 def _strip(lane: Lane, extent: float, width: int) -> Text:
-    """The lane's axis, `width` characters."""
     cells = [Text(" ") for _ in range(width)]
     for bar in lane.bars:
         start = min(round(bar.start / extent * width), width - 1)

@@ -76,7 +76,6 @@ def path_of(gpu: str) -> Path:
 
 
 def calibrated() -> list[str]:
-    """Short names of the GPUs that there is a calibration for."""
     return [short for short, name in SHORT.items() if path_of(name).exists()]
 
 

@@ -1,7 +1,7 @@
 """One launch of one rank, K block by K block, from when its tokens' counts are known until the last tile is stored.
 
 A worker (a CTA on SM90, a pair of them on SM100) has a weight loader and a token loader that fill a ring of stages, a tensor core that
-empties it, and epilogue warps; all workers share L2, HBM and NVLink (server.py).  An operand of a K block that was in L2 a short while
+empties it, and epilogue warps; all workers share L2, HBM and NVLink (machine.py).  An operand of a K block that was in L2 a short while
 ago comes from there, any other from HBM: bytes into L2 are counted, and what was touched less than `l2_kept` of them ago still is there.
 Rows of the pool that no token fills are fetched with the others of their block, and nothing of the launch has brought them into L2.  A
 worker has a tile `places` before its epilogue warps begin with it, so that tiles wait behind a slow one.
@@ -16,9 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .machine import Machine
-from .server import Floats, Ints, Server
-from .tile_table import PoolTable, TileTable
+from .machine import Floats, Ints, Machine, PoolTable, Server, TileTable
 
 
 @dataclass(frozen=True)

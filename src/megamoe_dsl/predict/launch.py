@@ -1,19 +1,77 @@
-"""What a launch asks of a GPU on every architecture: its operands, its pool, and when tokens come."""
+"""What a launch asks of a GPU on every architecture: its tiles in order, its operands, its pool, and when tokens come."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
+from ..schedule.fused_moe import Block, FusedMoeOrder
+from ..schedule.scheduler import Scheduler
 from .calibration import Calibration
-from .server import Ints
-from .tile_table import PoolTable
-from .tiles import Tiles, TokenBlocks
+from .machine import Floats, Ints, PoolTable
+
+
+@dataclass(frozen=True)
+class TokenBlocks:
+    """Tokens of the local experts, each in blocks of `block_m`; a `schedule.ExpertTable`.
+
+    first   each expert's first block, and after the last expert the number of blocks
+    valid   tokens of each block
+    """
+
+    counts: tuple[int, ...]
+    first: tuple[int, ...]
+    valid: tuple[int, ...]
+
+    @classmethod
+    def of(cls, counts: Sequence[int], block_m: int) -> TokenBlocks:
+        blocks = [ceil_div(tokens, block_m) for tokens in counts]
+        valid = [min(block_m, tokens - m * block_m) for tokens, n in zip(counts, blocks, strict=True) for m in range(n)]
+        return cls((*counts, 0), (0, *accumulate(blocks)), tuple(valid))
+
+    def tokens(self, expert: int) -> int:
+        return self.counts[expert]
+
+    def first_block(self, expert: int) -> int:
+        return self.first[expert]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """An entry per tile: whether it is of Linear2, its local expert, weight block, block of the pool, and the tokens in that."""
+
+    is_fc2: Ints
+    expert: Ints
+    n_block: Ints
+    pool_block: Ints
+    valid: Ints
+
+    @classmethod
+    def of(cls, blocks: Iterable[Block]) -> Tiles:
+        rows = [(one.phase, one.expert, one.n_block, one.pool_block, one.valid_m) for one in blocks]
+        return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
+
+    def by_phase(self, fc1: Any, fc2: Any) -> Floats:
+        """One value for tiles of Linear1 and another for those of Linear2: numbers, or arrays with an entry per tile."""
+        return np.where(self.is_fc2 > 0, fc2, fc1).astype(np.float64)
+
+
+@lru_cache(maxsize=8)
+def tiles_of(config: MegaMoeConfig, counts: tuple[int, ...]) -> Tiles:
+    """All tiles of a kernel's launch, for the tokens of the local experts."""
+    order = FusedMoeOrder(config, TokenBlocks.of(counts, config.block_m))
+    return Tiles.of(Scheduler.blocks(order))
+
 
 LATER_PULLS = 1.6
 """A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
@@ -52,12 +110,10 @@ class RankLoad:
 
     @property
     def received(self) -> int:
-        """Tokens of all local experts."""
         return sum(self.counts)
 
     @property
     def touched(self) -> int:
-        """Local experts that receive any."""
         return sum(1 for count in self.counts if count)
 
 
@@ -82,16 +138,13 @@ class KBlocks:
         return self.fc1_n * self.fc1 + self.fc2_n * self.fc2
 
     def weights(self, tiles: Tiles) -> Ints:
-        """First K block of each tile's weights."""
         within = np.where(tiles.is_fc2, self.fc1_n * self.fc1 + tiles.n_block * self.fc2, tiles.n_block * self.fc1)
         return tiles.expert * self.of_expert + within
 
     def tokens(self, tiles: Tiles) -> Ints:
-        """First K block of each tile's tokens, or of their intermediate."""
         return self.experts * self.of_expert + tiles.pool_block * (self.fc1 + self.fc2) + np.where(tiles.is_fc2, self.fc1, 0)
 
     def count(self, tiles: Tiles) -> Ints:
-        """K blocks of each tile."""
         return np.where(tiles.is_fc2, self.fc2, self.fc1)
 
     def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int, rounds: int) -> PoolTable:

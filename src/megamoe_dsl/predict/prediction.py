@@ -1,17 +1,209 @@
-"""What the model says of one of this package's kernels at one point, and which of several choices it prefers."""
+"""What the model says of one of this package's kernels at one point: its launch, what limits it, and which of several choices it prefers.
+
+A launch that is repeated without end runs at the highest clock at which its power is within the GPU's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.layouts.tile import DISPATCH_WARPS
+from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm100.config import Sm100Config
+from ..layouts.arith import ceil_div
+from ..predict import sm90, sm100
+from ..problem import Problem
 from .calibration import Calibration
-from .clock import Launched
-from .launch import RankLoad
-from .limits import Gain, gains
-from .subject import Subject
+from .engine import Engine, Run
+from .launch import KBlocks, RankLoad, Tiles, TokenBlocks, combine_bytes, counted, tiles_of
+from .machine import Machine, TileTable
+from .sm100 import Shape
+
+LOWEST = 0.8  # GHz
+CLOSE = 0.005  # of the power
+RUNS = 4
+HALVINGS = 20
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts.
+
+    start     when counts are known
+    pulled    when the last token has been pulled
+    combine   us of the end's traffic at full bandwidth, and its bytes
+    """
+
+    clock: float
+    us: float
+    watts: float
+    run: Run
+    start: float
+    pulled: float
+    combine: float
+    combine_bytes: float
+
+
+def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, clock: float) -> float:
+    """Watts: what is always there, what multiplies, and what moves bytes from and to HBM."""
+    multiplying = run.energy * calibration.multiply_energy * (clock / calibration.clock) ** calibration.energy_exponent
+    moving = (run.hbm_bytes + run.written + combine_bytes) * calibration.hbm_energy
+    return calibration.static_power + (multiplying + moving) / (us * 1e-6)
+
+
+def at_power(launch: Callable[[float], Launched], calibration: Calibration, first: float | None = None) -> Launched:
+    """The launch at the highest clock, or at the one where its power meets the GPU's.
+
+    Between launches, what scales with the clock is taken to be the tensor cores' time of the last one.
+    """
+    found = launch(calibration.clock if first is None else first)
+    for _ in range(RUNS):
+        if found.clock == calibration.clock and found.watts <= calibration.power:
+            return found
+        if abs(found.watts - calibration.power) < CLOSE * calibration.power:
+            return found
+        clock = expected_clock(found, calibration)
+        if clock == found.clock:
+            return found
+        found = launch(clock)
+    return found
+
+
+def expected_clock(found: Launched, calibration: Calibration) -> float:
+    """Where the launch's power would meet the GPU's, if its time changed as its tensor cores' does."""
+    low, high = LOWEST, calibration.clock
+    if expected_power(found, calibration, high) <= calibration.power:
+        return high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if expected_power(found, calibration, middle) > calibration.power:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def expected_power(found: Launched, calibration: Calibration, clock: float) -> float:
+    """At another clock than the launch's."""
+    busy = found.run.multiplying / found.run.workers
+    us = found.us + busy * (found.clock / clock - 1)
+    return power(found.run, us, found.combine_bytes, calibration, clock)
+
+
+Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
+"""What tiles take, and what they run on, at a clock."""
+
+
+def pull_rounds(config: MegaMoeConfig) -> int:
+    """Rounds in which a dispatch warp of one of this package's kernels moves a token's row."""
+    row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
+    return ceil_div(row, plan.pull_chunk * plan.pull_slots)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A launch to predict: of any kernel whose tiles and costs are known, with stages of `block_k` channels, whose `dispatch_warps` of each
+    SM move a token's row in `pull_rounds` rounds."""
+
+    problem: Problem
+    load: RankLoad
+    block_m: int
+    block_k: int
+    num_sms: int
+    costs: Costs
+    pull_rounds: int = 1
+    dispatch_warps: int = DISPATCH_WARPS
+
+    @classmethod
+    def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
+        if isinstance(config, Sm90Config):
+            return cls.of_sm90(config, load)
+        assert isinstance(config, Sm100Config)
+        return replace(cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load), pull_rounds=pull_rounds(config))
+
+    @classmethod
+    def of_sm90(cls, config: Sm90Config, load: RankLoad) -> Subject:
+        def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
+            return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
+
+        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config), config.dispatch_warps)
+
+    @classmethod
+    def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
+        def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
+            return sm100.tile_table(shape, tiles, load, calibration, clock), sm100.machine(shape, load, calibration, clock)
+
+        return cls(shape.problem, load, shape.block_m, shape.k_block.channels, shape.num_sms, costs)
+
+    def launch(self, calibration: Calibration, clock: float) -> Launched:
+        """At a clock in GHz."""
+        tiles, machine = self.costs(calibration, clock)
+        blocks = TokenBlocks.of(self.load.counts, self.block_m)
+        pool = KBlocks.of(self.problem, self.block_k).pool(
+            self.problem, self.load, blocks, calibration, self.dispatch_warps * self.num_sms, self.pull_rounds
+        )
+        start = counted(calibration, self.load)
+        run = Engine(tiles, pool, machine, start).run()
+        in_the_end = combine_bytes(self.problem, self.load)
+        combine = in_the_end / calibration.hbm
+        us = run.end + combine + calibration.tail
+        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), combine, in_the_end)
+
+    def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
+        """At the clock that the GPU's power allows; `first` is a clock that is near."""
+        return at_power(lambda clock: self.launch(calibration, clock), calibration, first)
+
+
+BETTER = 1.2
+LEAST = 0.005
+"""A gain that is worth a word."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """`share` of the time that is saved where `resource` is a fifth better."""
+
+    resource: str
+    share: float
+
+
+def constants(**factors: float) -> Callable[[Calibration], Calibration]:
+    """A calibration with some of its values, or of its kernel's, multiplied."""
+
+    def changed(calibration: Calibration) -> Calibration:
+        kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
+        own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
+        return replace(calibration, **own, kernel=kernel)
+
+    return changed
+
+
+FASTER = 1 / BETTER
+RESOURCES: dict[str, Callable[[Calibration], Calibration]] = {
+    "HBM": constants(hbm=BETTER),
+    "L2": constants(l2_per_clock=BETTER),
+    "NVLink": constants(nvlink=BETTER),
+    "tensor cores": constants(efficiency=BETTER, rows=FASTER, rows_token=FASTER, columns=FASTER),
+    "power": constants(power=BETTER),
+    "epilogues": constants(fc1_epilogue=FASTER, fc2_epilogue=FASTER, epilogue_clocks=FASTER, tile=FASTER),
+    "latency": constants(hbm_latency=FASTER, pull=FASTER),
+    "start and end": constants(start=FASTER, tail=FASTER),
+}
+
+
+def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
+    """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
+    shares = []
+    for resource, changed in RESOURCES.items():
+        if resource == "power" and found.clock == calibration.clock:
+            continue
+        us = subject.predict(changed(calibration), found.clock).us
+        shares.append(Gain(resource, 1 - us / found.us))
+    return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
+
 
 BUSY = ("HBM", "L2", "NVLink", "tensor cores")
 """What a launch keeps busy."""
@@ -28,7 +220,6 @@ class Prediction:
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad, calibration: Calibration) -> Prediction:
-        """At the clock that the GPU's power allows."""
         return cls(config, load, calibration, Subject.of(config, load).predict(calibration))
 
     @property
@@ -51,11 +242,9 @@ class Prediction:
 
     @property
     def limits(self) -> list[Gain]:
-        """What a better resource would save, the most first."""
         return gains(Subject.of(self.config, self.load), self.calibration, self.launched)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values, without its limits."""
         found = self.launched
         return {"tokens": self.load.tokens, "us": found.us, "clock_ghz": found.clock, "watts": found.watts, "busy": self.busy}
 
@@ -74,5 +263,4 @@ def prefers(one: float, other: float) -> bool | None:
 
 
 def worth_timing(times: Sequence[float]) -> list[bool]:
-    """Which choices are, by their predicted times."""
     return [time <= (1 + PRUNED) * min(times) for time in times]

@@ -26,12 +26,10 @@ class Bound:
 
     @property
     def bound_us(self) -> float:
-        """The least microseconds of the whole call: its longest part."""
         return max(self.flop_us, self.hbm_us, self.nvlink_us)
 
     @property
     def bound_by(self) -> str:
-        """The part that takes longest: flop, hbm or nvlink."""
         return max(("flop", "hbm", "nvlink"), key=lambda name: getattr(self, f"{name}_us"))
 
 

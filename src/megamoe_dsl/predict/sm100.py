@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..hardware.k_block import BYTE_VALUES, KBlock
-from ..hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
+from ..hardware.operand_tile import BYTE_VALUES, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
 from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, result_bytes, weights_kept
-from .machine import Machine
-from .tile_table import TileTable
-from .tiles import Tiles
+from .launch import KBlocks, RankLoad, Tiles, result_bytes, weights_kept
+from .machine import Machine, TileTable
 
 MMA_TOKENS = 16
 LEAST_CLOCKS = 32  # of an MMA of all rows, beside an eighth of a clock per token
@@ -74,7 +71,6 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Epilogue warpgroups that take alternate tiles."""
         return 1 if self.shares_tile else self.epilogue_warpgroups
 
 

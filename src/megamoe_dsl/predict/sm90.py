@@ -12,11 +12,8 @@ from ..hardware.operand_tile import BLOCK_K
 from ..kernels.moe.layouts.tile import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, result_bytes, weights_kept
-from .machine import Machine
-from .server import Floats, Ints
-from .tile_table import TileTable
-from .tiles import Tiles, tiles_of
+from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept
+from .machine import Floats, Ints, Machine, TileTable
 
 ROWS = 128  # tokens that are the M of a wgmma
 HALF = 64
@@ -58,7 +55,6 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
 
 
 def every(tiles: Tiles, first: int, step: int) -> Tiles:
-    """Each `step`-th tile from `first` on."""
     return Tiles(*(column[first::step] for column in (tiles.is_fc2, tiles.expert, tiles.n_block, tiles.pool_block, tiles.valid)))
 
 
@@ -84,7 +80,6 @@ def column_clocks(config: Sm90Config, kernel: dict[str, float]) -> float:
 
 
 def fetched(config: Sm90Config, valid: Ints) -> Floats:
-    """Rows of tokens that a K block fetches."""
     return np.where((config.block_m == ROWS) & (valid <= HALF), HALF, config.block_m).astype(float)
 
 

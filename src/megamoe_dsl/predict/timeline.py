@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..pictures import Bar, BarChart, Lane, Picture
-from .clock import Launched
+from .prediction import Launched
 
 PHASES = ("Linear1", "Linear2")
 DRAWN = 4

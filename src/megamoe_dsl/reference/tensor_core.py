@@ -2,7 +2,7 @@
 
 Measured on an H200 with one `wgmma.m64n8` of chosen operands at a time: 310,000 sums of each format, with an accumulator and without
 (normal numbers, exponents far apart, sums that cancel, subnormal operands, single products that stand for one another in every half of K).
-`sim.aligned_sum` is the same rule, written for the simulator, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
+`sim.umma` has the same rule, written for the simulator, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.layouts.watchdog import describe
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
-from ..layouts.stamps import trace_buffer
+from ..layouts.records import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import (
     INDEX_DTYPES,
@@ -172,7 +172,7 @@ class RankBuffers:
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
     stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
     results   memory between the stages of an unfused layer, which share it; empty for the fused kernel
-    trace     stamps of a traced kernel (layouts/activity.py), int64 [num_sms, warps, stamps, 2]; empty for others
+    trace     stamps of a traced kernel (layouts/records.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
     def __init__(

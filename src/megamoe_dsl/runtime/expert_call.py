@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK
-from ..hardware.scale_factors import SCALES_PER_WORD
+from ..hardware.operand_tile import SCALES_PER_WORD
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.config import I32, I64
 from ..kernels.expert_routing.workspace import workspace

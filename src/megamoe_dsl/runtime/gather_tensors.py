@@ -10,7 +10,7 @@ from ..blocks.gemm.config import GemmConfig
 from ..blocks.gemm.gather.problem import SORTED_BLOCKED, GatherGemmProblem
 from ..blocks.gemm.problem import ROW_BLOCK, GemmProblem
 from ..blocks.gemm.sm100.config import Sm100GemmConfig
-from ..layouts.stamps import trace_buffer
+from ..layouts.records import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import UE4M3, UE8M0
@@ -224,7 +224,7 @@ class GatherTensors:
         }
 
     def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
-        """The same with memory for the stamps of a traced kernel, `bench.trace.spans_of` reads them.  Raises `ProblemError` for a
+        """The same with memory for the stamps of a traced kernel, `inspect.spans.spans_of` reads them.  Raises `ProblemError` for a
         configuration without."""
         if not config.trace:
             raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")

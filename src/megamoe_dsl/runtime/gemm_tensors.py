@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..blocks.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
-from ..hardware.packed_part import tiles_of
-from ..hardware.packed_tile import TILE_BYTES
+from ..hardware.packed_tile import TILE_BYTES, tiles_of
 from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import E2M1

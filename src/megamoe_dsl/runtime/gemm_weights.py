@@ -7,8 +7,7 @@ import torch
 from ..arch import SM90, Arch
 from ..blocks.gemm.gather.problem import GATE_UP
 from ..blocks.gemm.problem import SCALE_BLOCK as K_BLOCK
-from ..hardware.packed_part import tiles_of
-from ..hardware.packed_tile import TILE_ROWS
+from ..hardware.packed_tile import TILE_ROWS, tiles_of
 from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, SCALE_BLOCK, pack_tiles, ue8m0_bytes
 from ..target import find_arch

@@ -10,7 +10,7 @@ from typing import Any, Protocol, SupportsIndex
 import torch
 
 from ..integer import as_integer
-from ..layouts.watchdog import RECORD
+from ..layouts.records import RECORD
 from ..problem import ProblemError
 
 GRACE_S = 5.0  # seconds from the first rank that gives up to the last

@@ -160,7 +160,6 @@ class Flow:
         return sorted(loops, key=len)
 
     def _block(self, index: int) -> int:
-        """Start of the block of a reachable instruction."""
         return next(start for start, end in self._blocks.ends.items() if start <= index <= end)
 
     def side(self, index: int, other: int) -> frozenset[int]:

@@ -41,7 +41,6 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`, or integer."""
         return kind_of(self.opcode)
 
 
@@ -79,7 +78,6 @@ class Listing:
 
     @property
     def spills(self) -> tuple[int, int]:
-        """Instructions that load from and store to the stack."""
         counts = Counter(i.operation for i in self.instructions)
         return counts["LDL"], counts["STL"]
 

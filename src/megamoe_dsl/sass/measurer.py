@@ -8,15 +8,17 @@ branch taken, and divided by the units an iteration covers, as the anchors show:
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from .flow import Flow, Loop
 from .listing import Instruction, Listing
-from .source import function_of, functions_of
 
 TOKENS_PER_UNIT = 8
 LANE_VECTOR_CHANNELS = 256  # channels that a warp reads with one load per lane
@@ -70,7 +72,6 @@ class Measurer:
         raise InspectionError(f"no loop with {wanted} comes from {function}")
 
     def around(self, loop: Loop) -> Loop:
-        """The next larger loop that holds `loop`."""
         for outer in self.flow.loops:
             if loop.body < outer.body:
                 return outer
@@ -84,7 +85,6 @@ class Measurer:
         raise InspectionError(f"no LDTM comes from {function}")
 
     def tile_loop(self, *inside: int) -> Loop:
-        """The smallest loop that holds all these instructions."""
         for loop in self.flow.loops:
             if all(index in loop for index in inside):
                 return loop
@@ -127,3 +127,41 @@ class Measurer:
             self.measure("combine_slot", "combine", "top-k slot", slot, slots / plan.pieces),
             self.measure("combine_token", "combine", "token", self.around(slot), 1 / plan.pieces),
         ]
+
+
+ROLE_FOLDERS = frozenset({"kernels", "blocks"})
+SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", "walk"})
+"""Files whose functions run in several roles: they say nothing about whose code it is."""
+
+
+@lru_cache(maxsize=128)
+def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
+    """(first line, last line, name) of every function of a file, outer ones first."""
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except OSError:
+        return ()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return tuple(sorted((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes))
+
+
+def function_at(path: str, line: int) -> str | None:
+    """The innermost function around a line; None outside of all and where the file is not there."""
+    names = [name for first, last, name in _functions(path) if first <= line <= last]
+    return names[-1] if names else None
+
+
+def function_of(instruction: Instruction) -> str | None:
+    """`mma.issue_mma` for an instruction that comes from the file of a role or of a block; None when its line is in a shared file or a
+    helper."""
+    if instruction.source is None:
+        return None
+    path, line = Path(instruction.source[0]), instruction.source[1]
+    if not ROLE_FOLDERS.intersection(path.parts) or path.stem in SHARED_FILES:
+        return None
+    name = function_at(str(path), line)
+    return None if name is None else f"{path.stem}.{name}"
+
+
+def functions_of(instructions: Iterable[Instruction]) -> Counter[str]:
+    return Counter(name for one in instructions if (name := function_of(one)) is not None)

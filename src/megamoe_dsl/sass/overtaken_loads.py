@@ -41,7 +41,6 @@ class Scoreboards:
         return cls(word >> 116 & 0x3F, word >> 110 & 7)
 
     def waits_for(self, other: Scoreboards) -> bool:
-        """Whether this instruction waits for the result of the other."""
         return bool(self.waits >> other.sets & 1)
 
 

@@ -4,18 +4,16 @@ It runs the PTX that the compiler produced, on buffers in host memory, in a rand
 our kernels.
 """
 
-from .assumptions import Assumptions
+from .clock import agents_needed
 from .errors import Deadlock, SimError
 from .geometry import Geometry
-from .host.device_array import DeviceArray
+from .host.arrays import DeviceArray, PerRank, arrays_of
 from .host.run import run
-from .host.visible_memory import PerRank, arrays_of
-from .lane_agents import agents_needed
-from .launch import Launch
+from .interfaces import Assumptions
 from .memory import GlobalMemory
 from .program import Program, load
 from .report import Finding, Report
-from .simulator import Simulator
+from .simulator import Launch, Simulator
 
 __all__ = [
     "Assumptions",

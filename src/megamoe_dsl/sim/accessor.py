@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .access_record import pack
+from .access_record import CODE_SHIFT, pack
 from .clock import Clock
-from .lane_codes import CODE_SHIFT
 from .lane_order import LaneOrder
 from .sync import Place
 

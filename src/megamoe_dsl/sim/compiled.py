@@ -1,7 +1,4 @@
-"""Files of C beside this one, which the C compiler makes into modules on first use, kept beside Python's own compiled files.
-
-Where that cannot be done, for there is no compiler or no header of Python's, numpy does what they do: the results are the same, later.
-"""
+"""Files of C beside this one, which the C compiler makes into modules on first use, kept beside Python's own compiled files."""
 
 from __future__ import annotations
 
@@ -18,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .errors import SimError
 
 FOLDER = Path(__file__).parent
 
@@ -53,14 +52,13 @@ def load(name: str, file: Path) -> Any:
 
 
 def compiled(name: str, fields: Mapping[str, int]) -> Any:
-    """The module of `name`.c, None where it cannot be made."""
+    """The module of `name`.c.  Raises SimError without a C compiler or the headers of Python."""
     source = FOLDER / f"{name}.c"
-    try:
-        return load(name, build(source, fields, FOLDER / "__pycache__"))
-    except (OSError, ImportError, subprocess.SubprocessError):
-        pass
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return load(name, build(source, fields, Path(folder)))
-    except (OSError, ImportError, subprocess.SubprocessError):
-        return None
+    with tempfile.TemporaryDirectory() as spare:  # where the package's folder cannot be written
+        for folder in (FOLDER / "__pycache__", Path(spare)):
+            try:
+                return load(name, build(source, fields, folder))
+            except (OSError, ImportError, subprocess.SubprocessError) as error:
+                failed = getattr(error, "stderr", None) or str(error).encode()
+    said = failed.decode(errors="replace").strip()
+    raise SimError(f"CC = {os.environ.get('CC') or 'cc'!r}: must be a C compiler that finds Python.h; {name}.c: {said}")

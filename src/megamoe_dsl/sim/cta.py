@@ -1,4 +1,4 @@
-"""Launches in their streams, clusters of thread blocks, thread blocks and their warps."""
+"""Launches in their streams, clusters of thread blocks, thread blocks, their warps, and fragments of warps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from .clock import Clock
-from .fragment import BLOCK, PARK, Fragment, Outcome
 from .geometry import Dim3, StreamedGeometry
 from .interfaces import WorldLike
 from .lane_order import LaneOrder
@@ -18,6 +17,41 @@ from .memory import SMEM_RESERVED, ByteStore, SharedMemory
 from .parser import ParsedKernel
 from .race import Race
 from .sync import BarrierState
+
+
+class Outcome:
+    """One of BLOCK, PARK, YIELD and EXIT."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
+PARK = Outcome("PARK")  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
+YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
+EXIT = Outcome("EXIT")  # these lanes leave the kernel
+
+
+ALL_LANES = b"\x01" * 32
+
+
+class Fragment:
+    """Lanes at one program counter; `mask` is None for all 32, `bits` are its bytes."""
+
+    __slots__ = ("bits", "mask", "parked", "pc", "polled", "why")
+
+    def __init__(self, pc: int, mask: Mask) -> None:
+        self.pc = pc
+        self.set(mask)
+        self.polled = self.parked = False
+        self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
+
+    def set(self, mask: Mask) -> None:
+        bits = ALL_LANES if mask is None else mask.tobytes()
+        self.mask, self.bits = (None, ALL_LANES) if bits == ALL_LANES else (mask, bits)
 
 
 class Executable(Protocol):
@@ -84,7 +118,6 @@ class Grid:
     # ---- its end
 
     def cancel(self) -> None:
-        """A cluster will not start."""
         self.unfinished -= 1
         self._holding -= self.launch.ctas_of_cluster
 
@@ -157,7 +190,6 @@ class Cluster:
         self.done: Clock | None = None
 
     def arrive(self, lanes: int) -> None:
-        """`lanes` threads arrive at the cluster barrier."""
         self.arrived += lanes
         self._complete_if_all()
 
@@ -172,7 +204,6 @@ class Cluster:
             self.done, self.clock = self.clock, None
 
     def finished(self) -> bool:
-        """Whether every warp of every CTA is done."""
         return all(warp.done for cta in self.ctas for warp in cta.warps)
 
 
@@ -218,12 +249,10 @@ class Warp:
 
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: kinds of loads whose value may not have been used yet."""
         return self.program.loads.by_line
 
     @property
     def kinds_of_loads(self) -> Mapping[int, int]:
-        """By PTX line: the kind of a load that may be among them."""
         return self.program.loads.kinds
 
     def __repr__(self) -> str:
@@ -236,11 +265,9 @@ class Warp:
         return self.local
 
     def lanes(self, mask: Mask) -> list[int]:
-        """The lanes of a mask."""
         return list(range(32)) if mask is None else mask.nonzero()[0].tolist()
 
     def first(self, mask: Mask) -> int:
-        """The lowest lane of a mask."""
         return 0 if mask is None else int(mask.argmax())
 
     def converged(self, mask: Mask) -> bool:

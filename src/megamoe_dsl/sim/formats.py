@@ -61,7 +61,6 @@ _U16, _U1, _HALF = (np.array([value], np.uint32) for value in (16, 1, 0x7FFF))
 
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Value of bfloat16 bit patterns."""
     return (bits.astype(np.uint32) << _U16).view(np.float32)
 
 

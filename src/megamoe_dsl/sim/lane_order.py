@@ -1,7 +1,7 @@
 """The lanes of a warp as agents of the race detector.
 
 A warp has one clock as long as its lanes learn everything together. Lanes that learn something on their own become a strand with a clock
-of its own, until a barrier brings them together. What the warp itself does is recorded with its lanes (`lane_codes`) and at its own
+of its own, until a barrier brings them together. What the warp itself does is recorded with its lanes (`access_record`) and at its own
 time; a clock's entry for the warp counts what *all* lanes have done, which a lane knows of the others from barriers only.
 
 What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model"):
@@ -25,13 +25,30 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, CLOCK_SHIFT, EVERY, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS
-from .clock import Clock
-from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
+from .access_record import (
+    AGENT_MASK,
+    ALIKE,
+    ASYNC_GLOBAL,
+    ASYNC_SHARED,
+    CLOCK_SHIFT,
+    CODE_MASK,
+    CODE_SHIFT,
+    EVERY,
+    FULL,
+    HAPPENED,
+    LAST,
+    LINE_MASK,
+    LINE_SHIFT,
+    READS,
+    ROWS,
+    SEVERAL,
+    alike,
+    bits_of,
+    codes_of,
+)
+from .clock import Clock, LaneAgents, Said, Strand
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS
-from .strand import Said, Strand
 from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
@@ -109,7 +126,6 @@ class LaneOrder:
         return FULL if bits | self.missing == FULL else bits
 
     def touching(self, bits: int) -> list[Strand]:
-        """The strands of some of these lanes."""
         return self.strands if len(self.strands) == 1 else [strand for strand in self.strands if strand.bits & bits]
 
     def _focus(self, bits: int) -> list[Strand]:
@@ -128,7 +144,7 @@ class LaneOrder:
     def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
         """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location).
 
-        `code`: a lane, or what several do with all of it (see `lane_codes`); None: each has its share of the locations, in turn.
+        `code`: a lane, or what several do with all of it (see `access_record`); None: each has its share of the locations, in turn.
         """
         self._told.clear()
         bits, line = self.lanes(), self.warp.line
@@ -182,7 +198,6 @@ class LaneOrder:
     # ---- what lanes tell
 
     def _unused(self) -> frozenset[int]:
-        """Kinds of loads whose value may not have been used at this line."""
         return self.warp.in_flight.get(self.warp.line, _NOTHING)
 
     def _say(self, starting: bool) -> Said:
@@ -232,7 +247,6 @@ class LaneOrder:
         return self.time
 
     def known(self, bits: int | None = None, starting: bool = False) -> Clock:
-        """What lanes (default: those that execute) have done and know."""
         bits = self.lanes() if bits is None else bits
         first, *others = self.touching(bits)
         clock = first.clock.copy()
@@ -241,7 +255,6 @@ class LaneOrder:
         return self._say(starting).write(clock, bits, self._width)
 
     def put_off_clocks(self) -> list[Clock]:
-        """What relaxed reads of the executing lanes have seen."""
         bits = self.lanes()
         return [clock for (_, lanes), clock in self.pending.items() if lanes & bits]
 
@@ -269,7 +282,6 @@ class LaneOrder:
             strand.clock.raise_to(EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
-        """The executing lanes know what an agent has done, in either proxy."""
         for strand in self._focus(self.lanes()):
             strand.clock.fit(self._width())
             strand.clock.set(agent, max(until, strand.clock.at(agent)))

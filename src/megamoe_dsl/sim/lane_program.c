@@ -1,4 +1,4 @@
-/* Interprets the arithmetic of segments (lane_program.py): elementary operations over 32 lanes, and calls of Python for the others. */
+/* Interprets the arithmetic of segments (segment.py): elementary operations over 32 lanes, and calls of Python for the others. */
 #pragma GCC optimize("O3")
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cta import Warp
-from .fragment import YIELD, Outcome
+from .cta import YIELD, Outcome, Warp
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
@@ -52,7 +51,6 @@ class LateLoads:
                         self._loads.setdefault(name, set()).add(number)
 
     def waits_for(self, ins: PtxInstruction) -> frozenset[int]:
-        """The loads whose registers an instruction names."""
         return frozenset().union(*(self._loads.get(name, ()) for name in registers_of(ins)))
 
     def orders(self, ins: PtxInstruction) -> bool:
@@ -60,7 +58,6 @@ class LateLoads:
         return ins.parts[0] in _OF_ITS_LANES | _OF_ITS_WARP and not ins.opcode.startswith("bar.warp")
 
     def defer(self, ins: PtxInstruction, take: Take) -> Callable[[Warp, Mask, Lanes], None]:
-        """A load that is put off."""
         number, line = self._numbers[id(ins)], ins.line
 
         def run(w: Warp, mask: Mask, where: Lanes) -> None:
@@ -95,7 +92,6 @@ class LateLoads:
 
 
 def land_some(world: WorldLike, w: Warp) -> None:
-    """A warp is looked at: any of its loads may land."""
     if late := w.state.get("late"):
         _land(w, [one for one in late if world.chance(_AT_ONCE)], None)
 

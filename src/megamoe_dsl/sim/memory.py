@@ -64,7 +64,6 @@ class ByteStore:
         return view
 
     def mark(self, index: NDArray[np.int64], size: int) -> None:
-        """Elements `index` of `size` bytes are now initialized."""
         if self.valid is not None:
             self._flags(size)[index] = 0x0101010101010101 & ((1 << 8 * min(size, 8)) - 1)
 
@@ -147,14 +146,12 @@ class GlobalMemory:
         return allocation.data[offset : offset + size]
 
     def write(self, address: int, values: Bytes) -> None:
-        """Store bytes for an engine."""
         allocation, offset = self.writable(address, len(values))
         allocation.data[offset : offset + len(values)] = values
         if allocation.valid is not None:
             allocation.valid[offset : offset + len(values)] = True
 
     def writable(self, address: int, size: int) -> tuple[Allocation, int]:
-        """Like `find`, for a write."""
         allocation, offset = self.find(address, size)
         if allocation.read_only:
             raise SimError(f"write to read-only buffer {allocation}+{offset}")
@@ -171,7 +168,6 @@ class SharedMemory(ByteStore):
         self.shadow: Shadow | None = None
 
     def holds(self, low: int, end: int) -> bool:
-        """Whether [low, end) lies inside the kernel's shared memory."""
         return low >= SMEM_RESERVED and end <= self.limit
 
     def check(self, low: int, end: int) -> None:
@@ -183,7 +179,6 @@ class SharedMemory(ByteStore):
             )
 
     def read(self, offset: int, size: int, uninitialized_ok: bool = False) -> Bytes:
-        """`size` bytes (a view) for an engine."""
         self.check(offset, offset + size)
         assert self.valid is not None
         if not uninitialized_ok and not self.valid[offset : offset + size].all():
@@ -192,7 +187,6 @@ class SharedMemory(ByteStore):
         return self.data[offset : offset + size]
 
     def write(self, offset: int, values: Bytes) -> None:
-        """Store bytes for an engine."""
         self.check(offset, offset + len(values))
         assert self.valid is not None
         self.data[offset : offset + len(values)] = values

@@ -138,7 +138,6 @@ class Binder:
         return key
 
     def dtype_name(self, dtype: type) -> str:
-        """The name of a numpy type in generated code."""
         name = np.dtype(dtype).name
         self.names[name] = dtype
         return name
@@ -163,7 +162,6 @@ class Binder:
         return self._constants[key]
 
     def _leaf(self, operand: str, dtype: type) -> Any:
-        """A constant array, or a function of the warp."""
         kernel = self.kernel
         if operand.startswith("%"):
             return special_register(operand, dtype)
@@ -235,7 +233,6 @@ class Binder:
         return self.address(f"[{base}]"), [self.read(c, np.int32) for c in vector(coordinates)]
 
     def dtype(self, ins: PtxInstruction) -> type:
-        """The type of the last opcode part (`add.s32` gives int32)."""
         if ins.parts[-1] not in DTYPES:
             raise SimError(f"no operand type in {ins.opcode}")
         return DTYPES[ins.parts[-1]]

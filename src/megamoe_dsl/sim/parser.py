@@ -78,7 +78,6 @@ class ParsedKernel:
 
     @property
     def local_stride(self) -> int:
-        """Bytes of .local memory that a lane takes."""
         return _align(self.local_bytes, 16)
 
     @cached_property
@@ -96,7 +95,6 @@ class ParsedKernel:
 
     @cached_property
     def sources(self) -> dict[int, str]:
-        """`.loc` positions by PTX line."""
         return {ins.line: ins.source for ins in self.code if ins.source}
 
 

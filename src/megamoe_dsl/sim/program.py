@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from .errors import SimError
-from .lane_program import lane_program
 from .lanes import Lanes, Mask
 from .late_loads import LateLoads
 from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
-from .segment import Live, Segment, live_registers
+from .segment import Live, Segment, lane_program, live_registers
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -70,12 +69,10 @@ class Program:
 
     @property
     def unwaited(self) -> list[str]:
-        """Uses of asynchronous results that no wait precedes, in words."""
         return self.binder.unwaited
 
     @cached_property
     def with_late_loads(self) -> Program:
-        """The same kernel with loads that take their values late."""
         return Program(self.kernel, late_loads=True)
 
     def fresh_registers(self) -> list[Lanes]:
@@ -167,12 +164,7 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _segment(self, segment: Segment, masked: bool) -> list[str]:
-        """Source that does a segment."""
-        if not segment.kept(masked):
-            return []
-        if (program := lane_program(segment, masked)) is None:
-            return segment.source(masked)
-        return [f" {self.binder.name(program)}(w, R{', m' if masked else ''})"]
+        return [f" {self.binder.name(lane_program(segment, masked))}(w, R{', m' if masked else ''})"] if segment.kept(masked) else []
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
@@ -185,11 +177,9 @@ class Program:
             else:
                 out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
-        if len(out) == 1 and (program := lane_program(segment, masked)) is not None:
-            return program
+        if len(out) == 1:
+            return lane_program(segment, masked)
         out += self._segment(segment, masked)
-        if len(out) == 1:  # nothing that anybody reads
-            out.append(" pass")
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-/* What most accesses are to the race detector: nothing to report, a record to update (quick_check.py).
+/* What most accesses are to the race detector: nothing to report, a record to update (race.py).
  *
  * Every function answers whether a clock knows all of what it was asked about. Where it does not, nothing has changed, and race.py looks
  * again. Records are int64 (access_record.py, which gives FIELDS), clocks int32 [rows, agents] (clock.py), an index is a slice or int64. */

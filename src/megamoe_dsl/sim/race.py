@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, HAPPENED, LINE_MASK, LINE_SHIFT, READS, ROWS, unordered
+from .access_record import ALIKE, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
 from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
-from .clock import Clock
-from .lane_agents import LaneAgents, check_agents
-from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
+from .clock import Clock, LaneAgents, check_agents
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
-from .quick_check import QuickCheck, quick_check
 from .report import Finding, KernelNames
 from .shadow import Places, Shadow
 from .sync import Place, SyncPoint, in_scope
@@ -45,7 +42,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
-    quick: QuickCheck = field(default_factory=quick_check)
+    quick: Any = QUICK
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
@@ -88,7 +85,6 @@ class Race:
         return LaneOrder(own, warp, self.clock(), lambda: self.width, add, self.lockstep)
 
     def clock(self) -> Clock:
-        """A clock that knows nothing."""
         return Clock(np.zeros((ROWS, self.width), np.int32))
 
     def snapshot(self, warp: Thread, lanes: int | None = None) -> Clock:
@@ -116,7 +112,6 @@ class Race:
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:
-        """Give back all but the findings: the run has ended."""
         for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
             kept.clear()
 
@@ -136,13 +131,11 @@ class Race:
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
     def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Read at byte offsets of an allocation (see `GlobalMemory.find`)."""
         if not allocation.read_only:
             shadow = self.global_shadow(allocation)
             self.read(shadow, shadow.index(where, size), actor, code_of(where))
 
     def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Write at byte offsets of an allocation."""
         shadow = self.global_shadow(allocation)
         self.write(shadow, shadow.index(where, size), actor, code_of(where))
 
@@ -155,14 +148,12 @@ class Race:
         return cta.shared.shadow
 
     def global_shadow(self, allocation: Allocation) -> Shadow:
-        """The shadow of a global buffer in this run."""
         if (shadow := self.shadows.get(allocation.base)) is None:
             shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
             self.shadows[allocation.base] = shadow
         return shadow
 
     def shadow_of(self, store: ByteStore, cta: Place | None) -> Shadow:
-        """The shadow of a shared memory or of a global buffer."""
         if cta is not None:
             return cta.shared.shadow or self._shared_shadow(cta)
         assert isinstance(store, Allocation)
@@ -221,7 +212,6 @@ class Race:
             self._report(kind, shadow, index, last, bad, records, actor)
 
     def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
-        """Findings between the last reads of `index` and a write."""
         last = shadow.read[index]
         self._check(kind, shadow, index, last, rows, READS, records, actor)
         if shadow.readers is not None:
@@ -262,7 +252,7 @@ class Race:
     def _against_strong(self, kind: str, shadow: Shadow, index: Any, before_write: bool, rows: Rows, records: Any, actor: Accessor) -> None:
         for at, record, writes in shadow.strong_at(index, before_write):
             level = HAPPENED if writes else READS
-            if record >> CLOCK_SHIFT <= rows[level, record & AGENT_MASK]:
+            if (one := unpack(record)).clock <= rows[level, one.agent]:
                 continue
             mine = records if isinstance(records, int) else records[index == at]
             last = np.full(1 if isinstance(mine, int) else len(mine), record)
@@ -304,13 +294,12 @@ class Race:
 
     def _covered(self, last: Any, bad: Any, row: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Which of the accesses `bad` a clock row covers, lane by lane."""
-        out = (last >> CLOCK_SHIFT) <= row[last & AGENT_MASK]
-        left = bad & ~out
-        if left.any():
-            for record in set(last[left].tolist()):
-                lanes = self.lanes.get(record & AGENT_MASK)
-                if lanes is not None and lanes.groups and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
-                    out |= last == record
+        beyond = unordered(last, row)
+        out = np.ones(len(last), np.bool_) if beyond is None else ~beyond
+        for record in set(last[bad & ~out].tolist()):
+            agent, code, _, clock = unpack(record)
+            if (lanes := self.lanes.get(agent)) is not None and lanes.groups and lanes.known(row, code, clock):
+                out |= last == record
         return out
 
     # ---- flags
@@ -348,7 +337,6 @@ class Race:
                 order.put_off(place, clock, lanes)
 
     def _flag(self, key: Any) -> tuple[str, str]:
-        """Kind of memory and location of a flag."""
         if isinstance(key, tuple):
             return "shared flag", f"shared flag smem+{key[1] - SMEM_RESERVED}"
         allocation, offset = self.memory.find(key, 1)
@@ -363,12 +351,12 @@ class Race:
         self._report_records(kind, shadow, location, int(last[at]), second, actor)
 
     def _report_records(self, kind: str, shadow: Shadow, location: int, first: int, second: int, actor: Accessor) -> None:
-        line = first >> LINE_SHIFT & LINE_MASK
-        self.report(kind, first & AGENT_MASK, shadow.place, shadow.where(location), line, actor, self._name(first), self._name(second))
+        agent, _, line, _ = unpack(first)
+        self.report(kind, agent, shadow.place, shadow.where(location), line, actor, self._name(first), self._name(second))
 
     def _name(self, record: int) -> str:
         """Who made an access: an agent, and which of its lanes if one did alone."""
-        agent, code = record & AGENT_MASK, record >> CODE_SHIFT & LAST
+        agent, code, _, _ = unpack(record)
         return f"{self.names[agent]} lane {code}" if agent in self.lanes and code < ALIKE else self.names[agent]
 
     def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:

@@ -57,7 +57,6 @@ class Report:
 
     @property
     def crossed(self) -> int:
-        """Bytes that copies moved between ranks."""
         return sum(count for (cta, memory), count in self.copied.items() if cta != memory)
 
     def by_source(self) -> list[Finding]:

@@ -11,9 +11,8 @@ import random
 from operator import attrgetter
 from typing import Protocol
 
-from .cta import Warp
+from .cta import BLOCK, EXIT, PARK, YIELD, Fragment, Warp
 from .errors import SimError
-from .fragment import BLOCK, EXIT, PARK, YIELD, Fragment
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .late_loads import land_some

@@ -67,7 +67,6 @@ class SyncPoint:
             self.version += 1
 
     def release(self, clock: Clock, cta: Place, scope: int) -> None:
-        """Publish `clock` from a thread of `cta`."""
         known = self.released.get((scope, cta))
         if known is None:
             self.released[(scope, cta)] = clock.copy()

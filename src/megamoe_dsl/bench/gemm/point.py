@@ -1,4 +1,4 @@
-"""Points at which GEMMs are measured: a problem and the rows of each group."""
+"""Points at which GEMMs are measured, a problem and the rows of each group, and configurations that may be the fastest there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...blocks.gemm.choose import NARROW, WIDE, cost, unscaled
+from ...blocks.gemm.config import NUM_SMS, GemmConfig
+from ...blocks.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...config_error import ConfigError
 from ...kernels.gemm.work import GemmLoad, count_work
 from ...problem import ProblemError
+from ...target import Target
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
 """Projections of DeepSeek-V3: (N, K)."""
@@ -66,7 +71,6 @@ class GemmPoint:
         return f"{p.kind} {p.num_groups}x{rows}x{p.n}x{p.k}{formats}"
 
     def having(self, recipe: str) -> GemmPoint:
-        """The same in other number formats."""
         return replace(self, problem=replace(self.problem, recipe=recipe))
 
     def describe(self) -> dict[str, Any]:
@@ -123,3 +127,60 @@ MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unsc
 """Points by recipe."""
 
 __all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]
+
+
+MOST = 8
+REACH = 1.8  # a kernel whose estimate is longer by more is not timed
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cluster": 2},
+    {"cluster": 2, "dynamic_schedule": True},
+    {"cluster": 2, "split_k": True},
+    {"group_m": 4},
+    {"cluster": 2, "group_m": 16},
+)
+"""What is tried with every tile."""
+
+
+def estimate(point: GemmPoint, config: GemmConfig) -> float:
+    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/decoding/choose.py)."""
+    if point.problem.decodes:
+        return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
+    return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
+
+
+def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
+    """Without those that cannot be the fastest, by that time."""
+    least = min((estimate(point, config) for config in configs), default=0.0)
+    return [config for config in configs if estimate(point, config) <= REACH * least]
+
+
+def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
+    """The one that is chosen on the GPU that most people have, and the `most` that look fastest, each tile with all its variants counted as
+    one."""
+    chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
+    if point.problem.decodes:
+        return list(dict.fromkeys([chosen, *decoding_candidates(point)]))
+    found: list[list[GemmConfig]] = []
+    for tile in (*NARROW, *WIDE) if point.problem.formats.scaled else map(unscaled, (*NARROW, *WIDE)):
+        same = []
+        for variant in VARIANTS:
+            try:
+                same.append(GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, **variant}))
+            except ConfigError:
+                continue
+        if same:
+            found.append(same)
+    found.sort(key=lambda same: estimate(point, same[0]))
+    return list(dict.fromkeys([chosen, *(config for same in found[:most] for config in same)]))
+
+
+def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
+    """Candidates for weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
+    expected = point.rows / point.problem.num_groups
+    return [
+        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": dynamic_schedule})
+        for tile in decoding_tiles(point.problem, expected)
+        for dynamic_schedule in ((False, True) if point.problem.has_groups else (False,))
+    ]

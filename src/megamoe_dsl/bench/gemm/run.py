@@ -15,12 +15,10 @@ from ...kernels.registry import find_kernel
 from ...target import Target
 from ..host import Host, HostError
 from ..result_file import heading, result_path, write
-from .candidates import MOST, candidates, within_reach
-from .point import GemmPoint
+from .point import MOST, GemmPoint, candidates, within_reach
 
 if TYPE_CHECKING:
-    from .inputs import PointInputs
-    from .session import Others
+    from .session import Others, PointInputs
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,6 @@ def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants:
 
 
 def require_timed(host: Host) -> None:
-    """Raises `HostError` for GPUs whose GEMMs nobody times."""
     if host.arch != GemmConfig.arch:
         raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
@@ -101,5 +98,4 @@ def run_gemms(
 
 
 def passed(record: dict[str, Any]) -> bool:
-    """Whether a point ran and every kernel that was checked was right."""
     return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])

@@ -14,7 +14,7 @@ class GemmArguments:
     """What the launching function takes; it makes the tensor maps, which the kernel gets by value.
 
     a         e4m3 or bf16 [m, k]; of E2M1 two in a byte [m, k / 2]
-    a_sf      f32 [k / 128, a_sf_ld], of which the first m columns count; of UE8M0 words in UTCCP order (hardware/scale_factors.py);
+    a_sf      f32 [k / 128, a_sf_ld], of which the first m columns count; of UE8M0 words in UTCCP order (hardware/operand_tile.py);
               0 of a number format without scales, as b_sf and a_sf_ld
     b         e4m3 or bf16 [num_groups, n, k], or E2M1 [num_groups, n, k / 2]
     b_sf      f32 [num_groups, ceil(n / 128), k / 128]; of UE8M0 words in UTCCP order [num_groups, k / 128, n rounded up to 128]

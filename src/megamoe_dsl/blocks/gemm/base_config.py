@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
 from ...config_error import require, require_integers
-from ...hardware.map_fields import MapFields
-from ...hardware.tmem import TmemPlan
+from ...hardware.cta_pair import TmemPlan
+from ...hardware.tensor_map import MapFields
 from ...target import Target
 from .problem import MASKED, PACKED, GemmProblem
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import cutlass
 from cutlass import Int64
 
-from ...device.floats import load_float, load_floats
+from ...device.memory import load_float, load_floats
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
 from .arguments import BiasedGemmArguments

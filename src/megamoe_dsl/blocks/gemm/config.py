@@ -72,7 +72,7 @@ class GemmConfig(BaseGemmConfig):
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`
-    trace       warps leave stamps of what they were doing (layouts/activity.py), over the rows of experts; for profiles
+    trace       warps leave stamps of what they were doing (layouts/records.py), over the rows of experts; for profiles
     most_columns  of a wgmma
     """
 

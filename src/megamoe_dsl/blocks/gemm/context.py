@@ -8,13 +8,12 @@ from typing import Any
 import cutlass
 from cutlass import Int32
 
-from ...device.cluster import ClusterPlace
 from ...device.memory import load_shared_u32
-from ...device.stage import Stage
-from ...device.tile_queue import TileQueue
+from ...device.ring import Stage, TileQueue
+from ...device.warp import ClusterPlace
 from ...hardware.cta_pair import CLUSTER
-from ...layouts.activity import Activity, Role, tile_detail
 from ...layouts.arith import div, select
+from ...layouts.records import Activity, Role, tile_detail
 from ..trace import begin, stamp
 from .barriers import WORK_TILES
 from .tile import SCALE_STEP

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...config_error import require
-from ...hardware.map_fields import MapFields
+from ...hardware.tensor_map import MapFields
 from .maps import result_map
 from .tile import GROUP_ROWS
 

@@ -9,8 +9,8 @@ import cutlass
 import cutlass.cute as cute
 
 from ...device import cast
-from ...device.matrix import store_transposed_b16
-from ...hardware.swizzle import CHUNK, Swizzle
+from ...device.memory import store_transposed_b16
+from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.packed_share import PackedShare
 from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
 from .context import GemmContext

@@ -8,8 +8,8 @@ import cutlass
 import cutlass.cute as cute
 
 from ...device import cast
-from ...device.matrix import store_b16
-from ...hardware.swizzle import CHUNK, Swizzle
+from ...device.memory import store_b16
+from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.tokens_as_m import RowShare
 from .context import GemmContext
 from .store import MATRIX, empty_box, store_box, store_pair

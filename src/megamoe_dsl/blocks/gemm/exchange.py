@@ -18,10 +18,10 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device.cast import f32_of_bits
-from ...device.cluster import in_cta, store_async_v4
 from ...device.mbarrier import arrive_expect, release_cluster, wait
 from ...device.memory import load_shared_v4
-from ...device.tile_queue import TileQueue
+from ...device.ring import TileQueue
+from ...device.warp import in_cta, store_async_v4
 from ..sm90.math_thread import MathThread
 from . import epilogue_columns, epilogue_rows
 from .barriers import VECTOR

@@ -17,8 +17,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...hardware.operand_tile import ROW_BYTES
-from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
+from ...layouts.records import Activity, Role
 from ..sm90 import load
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
 from .context import GemmContext

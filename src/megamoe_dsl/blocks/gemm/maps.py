@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hardware.map_fields import MapFields
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.tensor_map import TensorMapDtype
+from ...hardware.tensor_map import MapFields, TensorMapDtype
 from .problem import BF16, F32, GemmProblem
 
 L2_PROMOTION, BURST_PROMOTION = 256, 128

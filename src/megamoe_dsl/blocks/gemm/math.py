@@ -16,11 +16,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from ...device.stage import Stage, release_stage
-from ...device.tile_queue import TileQueue
+from ...device.ring import Stage, TileQueue, release_stage
 from ...device.tma import wait_group_read
-from ...layouts.activity import Activity, Role
 from ...layouts.arith import div, select
+from ...layouts.records import Activity, Role
 from ..sm90.main_loop import Share, accumulate_tile, multiply_ahead
 from ..sm90.math_thread import MathThread
 from ..sm90.tokens_as_m import RowShare

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.scale_factors import SCALES_PER_WORD
+from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
 from ...integer import as_integer
 from ...problem import CHANNEL_STEP, ProblemError, integer_between
 from ...recipe import E2M1, RECIPES, Recipe

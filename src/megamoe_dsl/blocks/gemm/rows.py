@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...hardware.map_fields import MapFields
-from ...hardware.tensor_map import TensorMapDtype
+from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import F32, Field
 from .maps import L2_PROMOTION, byte_rows, part, promotion, rows_of_a

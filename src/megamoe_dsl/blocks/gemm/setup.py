@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import make_dataclass
-from functools import cache
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32
 
-from ...device.tensor_map import address
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .context import GemmContext
@@ -28,14 +24,3 @@ def prefetch_maps(ctx: GemmContext, names: cutlass.Constexpr[tuple[str, ...]]):
 def rank_in_cluster(config: Any) -> Int32:
     """This CTA's place among those of its cluster."""
     return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-
-
-@cache
-def map_addresses(names: tuple[str, ...]) -> type[Any]:
-    """A class of the addresses of tensor maps with these names."""
-    return make_dataclass("MapAddresses", [(name, Int64) for name in names], frozen=True, namespace={"__module__": __name__})
-
-
-def addresses(names: tuple[str, ...], maps: Sequence[Any]) -> Any:
-    """The addresses of a kernel's tensor maps, by name."""
-    return map_addresses(names)(*map(address, maps))

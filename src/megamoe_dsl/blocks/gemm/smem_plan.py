@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
-from ...layouts.mbarrier import MBarrier
-from ...layouts.region import F32, U8, U32, U64, Field, Region
+from ...layouts.region import F32, U8, U32, U64, Field, MBarrier, Region
 from .barriers import EXCHANGING_THREADS, VECTOR, WORK_TILES
 from .tile import WARPS_PER_GROUP
 

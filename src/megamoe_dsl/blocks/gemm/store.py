@@ -16,7 +16,7 @@ from cutlass import Int32, Int64
 from ...device.memory import fence_async_shared, load_f32, load_f32x2, load_shared_v4, store_f32, store_v2_f32, store_v4
 from ...device.tma import commit_group, store_tile, wait_group_read
 from ...device.warp import sync_warp
-from ...hardware.swizzle import CHUNK, Swizzle
+from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.math_thread import MathThread
 from .context import GemmContext
 from .tile import WARPS_PER_GROUP

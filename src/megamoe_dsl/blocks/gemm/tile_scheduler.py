@@ -18,7 +18,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.memory import load_u32, reduce_add_u32
-from ...device.tile_queue import TileQueue, fetch_numbers, publish
+from ...device.ring import TileQueue, fetch_numbers, publish
 from ...layouts.arith import div, minimum, select
 from ...schedule.dense import DenseOrder
 from ...schedule.grouped import GroupedOrder

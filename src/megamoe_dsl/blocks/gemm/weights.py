@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...hardware.map_fields import MapFields
 from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT, ROW_BYTES
-from ...hardware.packed_part import PackedPart, tiles_of
-from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES
+from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES, PackedPart, tiles_of
+from ...hardware.tensor_map import MapFields
 from ...layouts.arith import minimum
-from ...layouts.mbarrier import MBarrier
-from ...layouts.region import F32, U8, U32, Field
+from ...layouts.region import F32, U8, U32, Field, MBarrier
 from .maps import byte_rows, part, promotion, weight_promotion
 from .problem import GemmProblem
 from .tile import WARPS_PER_GROUP

@@ -8,7 +8,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from ...device.tile_queue import TileQueue, read_tile
+from ...device.ring import TileQueue, read_tile
 
 APART, SAME_TOKENS, SAME_WEIGHTS, ALONE = range(4)
 """What the tiles of a cluster have in common; `ALONE`: there is one only."""

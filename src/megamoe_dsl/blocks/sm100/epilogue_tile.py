@@ -8,8 +8,7 @@ Linear1, packed: E2M1 [tokens][64], rows of 32 bytes, SW32.
 from __future__ import annotations
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.scale_factors import CHANNELS_PER_SCALE
-from ...hardware.swizzle import SW32, SW64
+from ...hardware.operand_tile import CHANNELS_PER_SCALE, SW32, SW64
 from ...layouts.algebra import ComposedLayout, Layout, swizzled
 from ...layouts.arith import Int
 

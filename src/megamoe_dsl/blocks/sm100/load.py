@@ -17,10 +17,10 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.mbarrier import LEADER, arrive_expect_cluster
-from ...device.stage import Stage
+from ...device.ring import Stage
 from ...device.tma import load_tile
 from ...device.warp import elect
-from ...hardware.k_block import KBlock
+from ...hardware.operand_tile import KBlock
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,10 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import tcgen05
-from ...device.stage import Stage
+from ...device.ring import Stage
 from ...device.warp import elect
-from ...hardware.cta_pair import BLOCK_N, CLUSTER
-from ...hardware.k_block import KBlock
-from ...hardware.pair_mma import PairMma, ScaledMma
-from ...hardware.scale_factors import SF_ATOM_BYTES
+from ...hardware.cta_pair import BLOCK_N, CLUSTER, PairMma, ScaledMma
+from ...hardware.operand_tile import SF_ATOM_BYTES, KBlock
 from ...layouts.arith import select
 
 

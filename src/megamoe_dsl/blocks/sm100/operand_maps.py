@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.k_block import KBlock
-from ...hardware.map_fields import MapFields
-from ...hardware.tensor_map import TensorMapDtype
+from ...hardware.operand_tile import KBlock
+from ...hardware.tensor_map import MapFields, TensorMapDtype
 
 
 def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int) -> MapFields:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...device.cast import E4M3_MAX, pack_e4m3
-from ...device.matrix import store_transposed_b8
+from ...device.memory import store_transposed_b8
 from .epilogue_tile import fc1_store_address
 
 

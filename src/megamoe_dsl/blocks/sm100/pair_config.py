@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hardware.cta_pair import CLUSTER
-from ...hardware.k_block import ALL_BYTES, BYTE_VALUES, PLAIN_VALUES, KBlock, packed_values
-from ...hardware.pair_mma import PAIR_MMAS, PairMma
+from ...hardware.cta_pair import CLUSTER, PAIR_MMAS, PairMma
+from ...hardware.operand_tile import ALL_BYTES, BYTE_VALUES, PLAIN_VALUES, KBlock, packed_values
 
 
 class PairConfig:

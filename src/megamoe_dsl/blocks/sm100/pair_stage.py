@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.k_block import KBlock
-from ...hardware.operand_tile import OPERAND_ALIGNMENT
-from ...hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
+from ...hardware.operand_tile import OPERAND_ALIGNMENT, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
 from ...layouts.arith import align
 from ...layouts.region import U8, Field
 

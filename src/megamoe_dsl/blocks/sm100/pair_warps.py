@@ -8,7 +8,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ...device.cluster import sync_cluster
+from ...device.warp import sync_cluster
 from ..warp_roles import WarpRole, one_warp
 from . import tensor_memory
 

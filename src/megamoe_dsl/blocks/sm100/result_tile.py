@@ -7,7 +7,7 @@ BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.
 from __future__ import annotations
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.swizzle import SW128
+from ...hardware.operand_tile import SW128
 from ...layouts.algebra import ComposedLayout, Layout, join, swizzled
 from ...layouts.arith import Int
 

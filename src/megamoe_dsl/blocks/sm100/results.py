@@ -17,8 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.cast import pack_bf16
-from ...device.matrix import store_transposed_b16
-from ...device.memory import load_shared_v4
+from ...device.memory import load_shared_v4, store_transposed_b16
 from ...device.tcgen05 import load_columns
 from ...device.warp import named_barrier
 from .result_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
+from ...hardware.cta_pair import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
 from ...layouts.arith import Int
 
 ACCUMULATORS = 2  # the MMA warp fills one while the other is read

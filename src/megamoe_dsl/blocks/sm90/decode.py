@@ -20,16 +20,24 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
-from ...device.cluster import in_cta
 from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
-from ...device.matrix import load_four
 from ...device.mbarrier import arrive
-from ...device.memory import fence_async_shared, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
-from ...device.stage import Stage, release_stage
+from ...device.memory import fence_async_shared, load_four, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
+from ...device.ring import Stage, release_stage
 from ...device.tma import copy_to_cta
-from ...device.warp import ballot, sync_warp
-from ...hardware.packed_part import GROUP, WHOLE_TILE, PackedPart
-from ...hardware.packed_tile import EXPONENTS_OFFSET, HALF_BYTES, RECORD_BYTES, SCALE_OFFSET, TINY_BITS, record_index, unit_of
+from ...device.warp import ballot, in_cta, sync_warp
+from ...hardware.packed_tile import (
+    EXPONENTS_OFFSET,
+    GROUP,
+    HALF_BYTES,
+    RECORD_BYTES,
+    SCALE_OFFSET,
+    TINY_BITS,
+    WHOLE_TILE,
+    PackedPart,
+    record_index,
+    unit_of,
+)
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 

@@ -19,7 +19,7 @@ from cutlass import Int32
 
 from ...device import wgmma
 from ...device.memory import load_shared_f32
-from ...device.stage import Stage, release_stage
+from ...device.ring import Stage, release_stage
 from .decoded_share import DecodedShare
 from .math_thread import MathThread, PromotedSums
 from .tokens_as_m import CHUNKS

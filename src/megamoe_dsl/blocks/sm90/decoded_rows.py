@@ -18,7 +18,7 @@ from cutlass import Int32
 
 from ...device import wgmma
 from ...device.memory import load_shared_f32
-from ...device.stage import Stage
+from ...device.ring import Stage
 from .decoded_share import DecodedShare
 from .math_thread import MathThread, PromotedSums
 from .tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES

@@ -18,10 +18,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Uint32
 
 from ...device import wgmma
-from ...device.matrix import load_four
-from ...device.memory import load_shared_f32, load_shared_v2
+from ...device.memory import load_four, load_shared_f32, load_shared_v2
 from ...device.ptx import emit_to
-from ...device.stage import Stage, release_stage
+from ...device.ring import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread, PromotedSums, multiply_tile

@@ -16,14 +16,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
-from ...device.cluster import ClusterPlace
 from ...device.mbarrier import arrive_expect
-from ...device.stage import Stage
+from ...device.ring import Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
-from ...device.warp import elect
+from ...device.warp import ClusterPlace, elect
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_part import GROUP, WHOLE_TILE
-from ...hardware.packed_tile import TILE_BYTES, TILE_LINES
+from ...hardware.packed_tile import GROUP, TILE_BYTES, TILE_LINES, WHOLE_TILE
 from ...layouts.arith import select
 
 

@@ -18,7 +18,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import wgmma
-from ...device.stage import Stage, release_stage
+from ...device.ring import Stage, release_stage
 from .tokens_as_m import RowShare
 from .tokens_as_n import ColumnShare
 from .weight_scales import WeightScales

@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from ...device.stage import Stage
+from ...device.ring import Stage
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from ...device import wgmma
 from ...device.e2m1 import decode, entry_by_table, rows_of_shifts
 from ...device.memory import load_shared_v4
 from ...device.ptx import emit_to
-from ...device.stage import Stage, release_stage
-from ...hardware.packed_part import WHOLE_TILE, PackedPart
-from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index, unit_of
+from ...device.ring import Stage, release_stage
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, WHOLE_TILE, PackedPart, record_index, unit_of
 from ...layouts.arith import select
 from .math_thread import MathThread, PromotedSums
 from .tokens_as_n import load_pair

@@ -19,7 +19,7 @@ from cutlass import Int32
 
 from ...device import wgmma
 from ...device.memory import load_shared_f32
-from ...device.stage import Stage, release_stage
+from ...device.ring import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from .math_thread import MathThread, PromotedSums, multiply_tile

@@ -14,7 +14,7 @@ from cutlass import Int32
 
 from ...device import wgmma
 from ...device.memory import load_shared_f32, load_shared_f32x2
-from ...device.stage import Stage, release_stage
+from ...device.ring import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
 from .math_thread import MathThread, PromotedSums, multiply_tile
 from .weight_scales import WeightScales

@@ -16,8 +16,7 @@ from cutlass import Float32, Int32, Int64, Uint32
 
 from ...blocks.setup import begin
 from ...device.cast import LOG2E, f32_of_bits, times_sigmoid
-from ...device.floats import load_float
-from ...device.memory import load_f32, store_f32, store_u64
+from ...device.memory import load_f32, load_float, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
 from .arguments import TopExpertsArguments

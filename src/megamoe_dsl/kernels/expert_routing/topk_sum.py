@@ -12,8 +12,7 @@ from cutlass import Float32, Int32, Int64, Uint32
 from ...blocks.gemm.problem import BF16
 from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
-from ...device.floats import load_float
-from ...device.memory import load_once_v4, load_u32, store_v4
+from ...device.memory import load_float, load_once_v4, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
 from .config import SumConfig

@@ -20,11 +20,10 @@ from ...blocks.gemm.gather.arguments import (
 from ...blocks.gemm.gather.problem import GatherGemmProblem
 from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
-from ...hardware.map_fields import MapFields
-from ...hardware.tensor_map import TensorMap
-from ...hardware.tmem import TmemPlan
+from ...hardware.cta_pair import TmemPlan
+from ...hardware.tensor_map import MapFields, TensorMap
+from ...layouts.records import trace_buffer
 from ...layouts.region import Region
-from ...layouts.stamps import trace_buffer
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target

@@ -24,12 +24,13 @@ from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext
 from ...blocks.gemm.gather.row_table import fill_tables
-from ...blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
+from ...blocks.gemm.setup import prefetch_maps, rank_in_cluster
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
 from ...blocks.setup import begin, begin_after_others, end_together, init_barriers, set_up_together, shared_memory
 from ...blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ...device.e2m1 import store_table
+from ...device.launch import addresses
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 

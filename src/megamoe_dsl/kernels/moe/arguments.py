@@ -20,9 +20,9 @@ class Arguments:
     stats            i32[experts_per_rank] to which received tokens are added, or 0
     num_tokens       tokens of this rank
     rank             this rank's index
-    watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog         record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (layouts/activity.py), or 0
+    trace            stamps of a traced kernel (layouts/records.py), or 0
     """
 
     sym: Int64

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
+from ...hardware.cta_pair import TmemPlan
 from ...hardware.operand_tile import BLOCK_K
-from ...hardware.tmem import TmemPlan
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder
@@ -48,7 +48,7 @@ class MegaMoeConfig(ABC):
     lookahead   experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
+    trace       warps leave stamps of what they were doing (layouts/records.py); for profiles
 
     Kernels and the schedule also ask an architecture's configuration for
 

@@ -9,10 +9,9 @@ import cutlass
 from cutlass import Int32, Int64
 
 from ...blocks.rank_barrier import RankContext
-from ...device.cluster import ClusterPlace
 from ...device.memory import load_u64
-from ...device.stage import Stage
-from ...device.tile_queue import TileQueue
+from ...device.ring import Stage, TileQueue
+from ...device.warp import ClusterPlace
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region

@@ -15,8 +15,8 @@ from ...blocks.trace import begin, stamp
 from ...device.mbarrier import wait
 from ...device.memory import fence_async_shared, load_u64, reduce_add_u32, store_u32, store_u64
 from ...device.warp import named_barrier
-from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div
+from ...layouts.records import Activity, Role
 from .context import Context
 from .exchange_counts import exchange_counts
 from .layouts.tile import NamedBarrier

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ...arch import SM90, SM100
+from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import TensorMap
-from ...hardware.tmem import TmemPlan
+from ...layouts.records import trace_buffer
 from ...layouts.region import Region
-from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer

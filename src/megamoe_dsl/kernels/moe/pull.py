@@ -24,7 +24,7 @@ from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store_f32, store_u32, store_u64
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
-from ...hardware.scale_factors import CHANNELS_PER_WORD
+from ...hardware.operand_tile import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from .arrival import wait_rows
 from .context import Context

@@ -25,8 +25,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.walk import Walk, advance_to_valid, first_number
-from ...device.ring import Ring
-from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
+from ...device.ring import Ring, TileQueue, fetch_numbers, publish, read_tile
 from ...schedule.fused_moe import Block, mma_tokens
 from .context import Context
 from .table import TracedOrder, TracedRingOrder, fill_table, start_walk

@@ -9,10 +9,7 @@ Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/02_layout_algeb
     swizzled(swizzle, a)                                a swizzle after a layout
 """
 
-from .coalesce import coalesce, same_function
-from .composed import ComposedLayout, swizzled
-from .composition import composition, identity
-from .divide import complement, logical_divide, logical_product
+from .composition import complement, composition, identity, logical_divide, logical_product, right_inverse
 from .int_tuple import (
     AlgebraError,
     IntTuple,
@@ -24,8 +21,7 @@ from .int_tuple import (
     idx2crd,
     unflatten,
 )
-from .inverse import right_inverse
-from .layout import Layout, join, row_major
+from .layout import ComposedLayout, Layout, coalesce, join, row_major, same_function, swizzled
 
 __all__ = [
     "AlgebraError",

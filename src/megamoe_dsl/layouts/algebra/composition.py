@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from .coalesce import coalesce, from_leaves
 from .int_tuple import AlgebraError
-from .layout import Layout, join
+from .layout import Layout, coalesce, from_leaves, join
 
 if TYPE_CHECKING:
-    from .composed import ComposedLayout
+    from .layout import ComposedLayout
+
 
 Tiler: TypeAlias = "Layout | int | tuple[Tiler, ...] | None"
 """What a by-mode operation takes: a layout, an int n for n:1, None for "leave this mode", or a tuple with one entry per mode."""
@@ -28,7 +28,7 @@ def composition(a: Layout | ComposedLayout, b: Tiler) -> Layout | ComposedLayout
     Source: CuTe layout algebra, "Composition".  Raises `AlgebraError` where a stride or an extent of B does not divide along A's leaves,
     and where modes of B together step past the end of one of A's leaves (then A after B is no layout; CuTe does not check this).
     """
-    from .composed import ComposedLayout
+    from .layout import ComposedLayout
 
     if isinstance(a, ComposedLayout):
         return ComposedLayout(a.outer, a.offset, composition(a.inner, b))
@@ -109,3 +109,81 @@ class _Digits:
 
 def identity(size: int) -> Layout:
     return Layout(size, 1)
+
+
+def complement(layout: Layout, cosize: int = 1) -> Layout:
+    """The layout R that fills the gaps of `layout` and repeats it until `cosize` indices are covered.
+
+    Post-conditions: join(layout, R) is injective where `layout` is; R's indices ascend; R(i) is in layout's image only for i = 0;
+    join(layout, R) covers every index in [0, cosize) and has size ceil(cosize / period) * period, where period is the extent times stride
+    of layout's outermost leaf.
+    Source: CuTe layout algebra, "Complement".  Leaves of stride 0 do not count.  Raises `AlgebraError` when the gaps form no layout: a
+    stride is not a multiple of what the leaves below it span.
+    """
+    leaves: list[tuple[int, int]] = []
+    current = 1
+    for stride, extent in sorted((d, n) for n, d in layout.leaves if n > 1 and d > 0):
+        if stride % current:
+            raise AlgebraError(f"complement of {layout}: stride {stride} is not a multiple of {current}, which the smaller leaves span")
+        leaves.append((stride // current, current))
+        current = extent * stride
+    leaves.append((-(-cosize // current), current))
+    return from_leaves(leaves)
+
+
+def logical_product(a: Layout, tiler: Tiler) -> Layout:
+    """Mode 0 is A, mode 1 runs over its copies, placed in the order of B.  A tuple multiplies mode by mode.
+
+    Post-conditions for a layout B: result(i, 0) == a(i); result(i, j) == a(i) + R(B(j)) with R = complement(a, size(a) * cosize(B)); copies
+    do not overlap where a is injective.
+    Source: CuTe layout algebra, "Product".  Raises `AlgebraError` where complement or composition are not defined.
+    """
+    if tiler is None:
+        return a
+    if isinstance(tiler, tuple):
+        return by_mode(logical_product, a, tiler)
+    tile = Layout(tiler) if isinstance(tiler, int) else tiler
+    return join(a, composition(complement(a, a.size * tile.cosize), tile))
+
+
+def logical_divide(a: Layout, tiler: Tiler) -> Layout:
+    """Mode 0 runs inside a tile, mode 1 over tiles.  A tuple divides mode by mode: ((tile0, rest0), (tile1, rest1), ..).
+
+    Post-conditions for a layout B: result(i, 0) == a(B(i)); result(i, j) == a(B(i) + R(j)) with R = complement(B, size(a)); where the
+    tile divides a's size, the result is a's function with its domain permuted.
+    Source: CuTe layout algebra, "Division".  Raises `AlgebraError` where complement or composition are not defined.
+    """
+    if tiler is None:
+        return a
+    if isinstance(tiler, tuple):
+        return by_mode(logical_divide, a, tiler)
+    tile = Layout(tiler) if isinstance(tiler, int) else tiler
+    return composition(a, join(tile, complement(tile, a.size)))
+
+
+def _sorted_leaves(layout: Layout) -> list[tuple[int, int, int]]:
+    """(stride, extent, index of the domain at which the leaf steps) by ascending stride, then left to right; extents of 1 left out."""
+    before, leaves = 1, []
+    for extent, stride in layout.leaves:
+        if extent > 1:
+            leaves.append((stride, extent, before))
+        before *= extent
+    return sorted(leaves, key=lambda leaf: leaf[0])
+
+
+def right_inverse(layout: Layout) -> Layout:
+    """R with layout(R(i)) == i for 0 <= i < size(R); R ends where the leaves, sorted by stride, leave the first gap.
+
+    For a bijection of [0, size) it is the inverse function.  Leaves that repeat indices are passed over; there are then other right
+    inverses, and CuTe may give another.
+    Source: CuTe layout algebra, `right_inverse`.
+    """
+    leaves: list[tuple[int, int]] = []
+    reached = 1
+    for stride, extent, start in _sorted_leaves(layout):
+        if stride > reached:
+            break
+        if stride == reached:
+            leaves.append((extent, start))
+            reached = extent * stride
+    return from_leaves(leaves)

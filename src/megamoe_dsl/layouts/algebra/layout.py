@@ -8,6 +8,7 @@ Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/01_layout.md).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,3 +112,86 @@ def row_major(*shape: int) -> Layout:
         strides.append(current)
         current *= extent
     return Layout(shape, tuple(reversed(strides)))
+
+
+def coalesce(layout: Layout, profile: IntTuple | None = None) -> Layout:
+    """Post-conditions: result(i) == layout(i) for 0 <= i < size; same size; flat; no leaf of extent 1 unless it is the only one; no two
+    neighbors (s0:d0, s1:d1) with d1 == s0 * d0.
+
+    With a tuple as `profile` every mode is coalesced for itself, to the depth of the profile; modes past its end stay as they are.
+    Source: CuTe layout algebra, "Coalesce".  Raises `AlgebraError` when the profile has more modes than the layout.
+    """
+    if isinstance(profile, tuple):
+        if len(profile) > layout.rank:
+            raise AlgebraError(f"profile {profile}: has more modes than {layout}")
+        modes = layout.modes
+        return join(*(coalesce(m, p) for m, p in zip(modes, profile, strict=False)), *modes[len(profile) :])
+    return from_leaves(layout.leaves)
+
+
+def from_leaves(leaves: list[tuple[int, int]]) -> Layout:
+    """The coalesced layout of (extent, stride) leaves; 1:0 for none."""
+    merged: list[tuple[int, int]] = []
+    for extent, stride in leaves:
+        if extent == 1:
+            continue
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = (merged[-1][0] * extent, merged[-1][1])
+        else:
+            merged.append((extent, stride))
+    if not merged:
+        return Layout(1, 0)
+    if len(merged) == 1:
+        return Layout(*merged[0])
+    return Layout(tuple(n for n, _ in merged), tuple(d for _, d in merged))
+
+
+def same_function(a: Layout, b: Layout) -> bool:
+    """Whether both have the same size and map every index alike.  Exact: decided on the coalesced forms, which are unique."""
+    return coalesce(a) == coalesce(b)
+
+
+@dataclass(frozen=True)
+class ComposedLayout:
+    """outer(offset + inner(coordinate)).  `outer` is a swizzle, a layout, or any function of an index.
+
+    Source: CuTe, `ComposedLayout`.  `composition` with a tiler acts on `inner`, so tiles of a swizzled layout are swizzled layouts.
+    """
+
+    outer: Callable[[Int], Int]
+    offset: int
+    inner: Layout
+
+    def __call__(self, *coordinate: Coordinate) -> Int:
+        index = self.inner(*coordinate)
+        return self.outer(index + self.offset if self.offset else index)
+
+    @property
+    def shape(self) -> IntTuple:
+        return self.inner.shape
+
+    @property
+    def size(self) -> int:
+        return self.inner.size
+
+    @property
+    def cosize(self) -> int:
+        """One more than the largest index; enumerates."""
+        return 1 + max(self.indices())
+
+    def indices(self) -> list[int]:
+        """The image of 0, 1, ... size - 1."""
+        return [self.outer(self.offset + index) for index in self.inner.indices()]
+
+    @property
+    def injective(self) -> bool:
+        """No index is hit twice; enumerates."""
+        return len(set(self.indices())) == self.size
+
+    def __str__(self) -> str:
+        return f"{self.outer} o {self.offset} o {self.inner}"
+
+
+def swizzled(swizzle: Callable[[Int], Int], layout: Layout, offset: int = 0) -> ComposedLayout:
+    """The swizzle after the layout, whose index 0 lies at `offset` of the swizzled buffer."""
+    return ComposedLayout(swizzle, offset, layout)

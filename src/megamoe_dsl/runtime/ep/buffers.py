@@ -10,7 +10,7 @@ import torch
 from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...kernels.moe.halves.layouts.watchdog import describe
-from ...layouts.stamps import trace_buffer
+from ...layouts.records import trace_buffer
 from ...problem import Problem
 from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
 from ...quant.weights import TORCH_DTYPES, stored_row
@@ -178,7 +178,7 @@ class EpBuffers(EpSymmetric):
         self.traces: dict[EpConfig, torch.Tensor] = {}
 
     def trace_of(self, config: EpConfig) -> torch.Tensor:
-        """Stamps of the last launch of a traced kernel, int64 [num_sms, warps, stamps, 2] (layouts/stamps.py)."""
+        """Stamps of the last launch of a traced kernel, int64 [num_sms, warps, stamps, 2] (layouts/records.py)."""
         if config not in self.traces:
             shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
             self.traces[config] = torch.zeros(shape, dtype=torch.int64, device=self.sym.device)

@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..assumptions import STRICT, Assumptions
 from ..errors import SimError, require_integer
 from ..geometry import Geometry
-from ..launch import Launch
+from ..interfaces import STRICT, Assumptions
 from ..parser import Parameter
 from ..program import load
 from ..report import Report
-from ..simulator import Simulator
-from .compiler_hooks import launches_on
-from .device_array import ByteSpan, DeviceArray, is_array
-from .simulated_device import SimulatedDevice, check_arch
-from .visible_memory import of_rank, visible_memory
+from ..simulator import Launch, Simulator
+from .arrays import ByteSpan, DeviceArray, is_array, of_rank, visible_memory
+from .module import SimulatedDevice, check_arch, launches_on
 
 MOST_RANKS = 1024
 MOST_INSTRUCTIONS = 100_000_000
@@ -82,14 +79,7 @@ def run(
     arrays += [(f"buffers[{place}]", 0, value) for place, value in enumerate(buffers)]
     memory = visible_memory(arrays, outputs)
     simulator = Simulator(
-        None,
-        memory,
-        seed,
-        races,
-        max_delay,
-        resident=resident,
-        assumptions=assumptions,
-        most_instructions=most_instructions,
+        None, memory, seed, races, max_delay, resident=resident, assumptions=assumptions, most_instructions=most_instructions
     )
     return simulator.run(launches)
 

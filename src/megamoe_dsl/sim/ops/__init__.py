@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..cta import Cta, Warp
+from ..cta import YIELD, Cta, Outcome, Warp
 from ..errors import SimError
-from ..fragment import YIELD, Outcome
 from ..lanes import Mask
 from ..operands import Binder, Reader, vector
 from ..parser import PtxInstruction

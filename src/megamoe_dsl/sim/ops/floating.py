@@ -1,4 +1,4 @@
-"""Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision", "Mixed Precision").
+"""Directed rounding of float32 arithmetic: `.rm` (down), `.rp` (up) and `.rz` (toward zero).
 
 Rounding is to nearest even unless the instruction says otherwise (see `rounding`). fma has one rounding (see `fma32`). The approximate
 functions (ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh, div.approx and div.full), whose result the ISA bounds but does not define, give the
@@ -7,14 +7,61 @@ exact result rounded to float32: hardware may differ in the last bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..formats import bf16_to_f32, f32_to_bf16
-from ..rounding import MODES, directed
 from . import Binder, Inline, PtxInstruction, SimError, register
+
+MODES = ("rm", "rp", "rz")
+
+
+def _sum(x: Any, y: Any) -> tuple[Any, Any]:
+    """x + y in float64, and what rounding lost (Knuth's two-sum)."""
+    s = x + y
+    t = s - x
+    return s, (x - (s - t)) + (y - t)
+
+
+def _down_zero(s: Any, error: Any, x: Any, y: Any) -> Any:
+    """The zero that addends of opposite signs give when rounding down is negative."""
+    return np.where((s == 0) & (error == 0) & (np.signbit(x) != np.signbit(y)), -0.0, s)
+
+
+def directed(base: str, mode: str) -> Callable[..., Any]:
+    """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.
+
+    Products are exact in float64, sums are kept with their error, so that every result is rounded from the exact one.  Raises SimError for
+    another operation.
+    """
+    if base not in ("add", "sub", "mul", "fma", "mad"):
+        raise SimError(f"{base}.{mode} is not supported, only rounding to nearest is")
+
+    def run(*sources: Any) -> Any:
+        x, y, *rest = (s.astype(np.float64) for s in sources)
+        if base == "mul":
+            exact, error = x * y, np.zeros_like(x)
+        else:
+            x, y = (x * y, rest[0]) if rest else (x, -y if base == "sub" else y)
+            exact, error = _sum(x, y)
+            exact = _down_zero(exact, error, x, y) if mode == "rm" else exact
+        return _round(exact, error, mode)
+
+    return run
+
+
+def _round(exact: Any, error: Any, mode: str) -> Any:
+    """exact + error as float32; their difference from the nearest one decides whether to go to its neighbor."""
+    nearest = exact.astype(np.float32)
+    rest = (exact - nearest) + error
+    down = (rest < 0) & ((mode == "rm") | ((mode == "rz") & (nearest > 0)))
+    up = (rest > 0) & ((mode == "rp") | ((mode == "rz") & (nearest < 0)))
+    moved = np.nextafter(nearest, np.where(down, np.float32(-np.inf), np.float32(np.inf)))
+    return np.where(down | up, moved, nearest)
+
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _FLOATS = ("f32", "f64", "f32x2", *_HALVES)
@@ -24,7 +71,6 @@ _SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
 
 
 def is_float(ins: PtxInstruction) -> bool:
-    """Whether an opcode that integers share is the floating-point one."""
     return ins.parts[-1] in _FLOATS
 
 
@@ -101,7 +147,6 @@ def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
 
 @lru_cache(maxsize=256)
 def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
-    """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
     if mode := next((part for part in qualifiers if part in MODES), None):
         run: Any = directed(base, mode)
@@ -169,7 +214,6 @@ def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def floating(ins: PtxInstruction, b: Binder) -> Inline:
-    """Instructions that exist for floating-point types alone."""
     return build_float(ins, b)
 
 

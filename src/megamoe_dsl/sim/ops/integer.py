@@ -30,7 +30,6 @@ _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 
 def unsigned(dtype: type) -> type:
-    """The unsigned type of the same size (predicates stay predicates)."""
     return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
 
 

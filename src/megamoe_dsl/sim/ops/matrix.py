@@ -11,11 +11,9 @@ import re
 import numpy as np
 
 from ..lanes import Lanes
-from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
-from ..wgmma_fragment import RESULT_TYPES, to_matrix, to_registers
+from ..umma import RESULT_TYPES, Bytes, decode_operand, element_bytes, multiply_accumulate, to_matrix, to_registers
 from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, converged, register, vector
-from .access import gather, scatter
-from .common import state_space
+from .access import gather, scatter, state_space
 
 _ROW_BYTES = 16
 

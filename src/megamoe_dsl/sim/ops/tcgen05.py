@@ -17,13 +17,11 @@ import numpy as np
 
 from ..chunks import IndexArray
 from ..lanes import Lanes
-from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import POISON, POISON_WORD
 from ..operands import Writer
 from ..report import describe_line
 from ..sync import SCOPES
-from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
-from ..tmem import COLUMNS, all_valid, fragment, granules
+from ..tensor_unit import COLUMNS, PipeIssue, TensorUnit, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import (
     Binder,
     Handler,
@@ -40,7 +38,8 @@ from . import (
     register,
     vector,
 )
-from .common import line_of, origin, shared_target
+from .access import line_of, origin, shared_target
+from .mbarrier import Mbarrier, mbarrier_at
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 

@@ -12,14 +12,13 @@ import numpy as np
 
 from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, IndexArray
+from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, copy_bytes, operand_bytes
 from ..formats import Float64Array
-from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor
 from ..memory import Bytes
-from ..smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
+from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import COLUMNS, granules
 from ..umma import (
+    RESULT_TYPES,
     decode_holders,
     decode_operand,
     decode_scales,
@@ -30,9 +29,8 @@ from ..umma import (
     scale_blocks,
     scale_rows,
 )
-from ..wgmma_fragment import RESULT_TYPES
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
-from .common import origin
+from .access import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
@@ -118,7 +116,6 @@ def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, 
 
 @lru_cache(maxsize=4096)
 def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunks:
-    """The source of a tcgen05.cp."""
     return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
@@ -198,7 +195,6 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
 
 @lru_cache(maxsize=4096)
 def _scale_places(column: int, rows: int, half: int, first_byte: int, blocks: int) -> IndexArray:
-    """Bytes of tensor memory that hold the scale factors of every row."""
     row = np.arange(rows)
     lane, word = row % 32 + 64 * (row // half), column + row % half // 32
     later, byte = np.divmod(np.arange(first_byte, first_byte + blocks), 4)

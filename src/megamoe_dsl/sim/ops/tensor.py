@@ -14,9 +14,8 @@ import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..accessor import Actor
-from ..mbarrier import Mbarrier, mbarrier_at
+from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..memory import SMEM_RESERVED, Bytes
-from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     TMA_STORE,
     Issue,
@@ -28,8 +27,9 @@ from ..tma_engine import (
     write_shared_chunks,
 )
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register
+from .access import generic_bytes, line_of, origin, shared_target
 from .bulk import post_store
-from .common import generic_bytes, line_of, origin, shared_target
+from .mbarrier import Mbarrier, mbarrier_at
 from .tensormap import check_acquired
 
 _SMEM_ALIGNMENT = 128

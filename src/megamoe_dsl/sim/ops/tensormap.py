@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
-from ..lane_agents import LaneAgents
+from ..clock import LaneAgents
 from ..memory import SHARED_BASE, Bytes
 from ..sync import SCOPES, in_scope
 from . import Binder, Cta, Handler, Mask, PtxInstruction, SimError, Straight, Warp, converged, each_lane, register
-from .common import scope, shared_target, state_space
+from .access import scope, shared_target, state_space
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
 _ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}

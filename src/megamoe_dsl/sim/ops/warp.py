@@ -10,7 +10,7 @@ import numpy as np
 from ..lanes import ALONE, LANE, Lanes
 from ..operands import Reader
 from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, register
-from .common import line_of
+from .access import line_of
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF
@@ -25,7 +25,6 @@ def _constant(operand: str) -> int | None:
 
 @lru_cache(maxsize=256)
 def _named(names: int) -> Lanes:
-    """The lanes of a member mask."""
     return (names >> _LANE & 1).astype(np.bool_)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....hardware.operand_tile import BLOCK_K
-from ....hardware.packed_part import BLOCK_ROWS, PackedPart
+from ....hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ..problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 
 FETCH_RATE = 40  # bytes that an SM gets from memory and L2 per clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....hardware.packed_part import PackedPart
+from ....hardware.packed_tile import PackedPart
 from ...sm90.decode import decode_tile
 from ...sm90.math_thread import MathThread
 from ..context import GemmContext

@@ -16,8 +16,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....device.tma import load_tile_cta
-from ....hardware.packed_part import PackedPart, tiles_of
-from ....hardware.packed_tile import TILE_LINES
+from ....hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...sm90 import load
 from ...sm90.decode import CodeStage
 from ...sm90.load import Fetch, WeightTile

@@ -13,9 +13,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....device.tile_queue import TileQueue
+from ....device.ring import TileQueue
 from ....device.tma import wait_group_read
-from ....hardware.packed_part import PackedPart
+from ....hardware.packed_tile import PackedPart
 from ...sm90.math_thread import MathThread
 from ...sm90.packed_share import PackedBlock, PackedShare
 from .. import epilogue_columns, exchange

@@ -11,8 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....device.stage import Stage
-from ....device.tile_queue import TileQueue
+from ....device.ring import Stage, TileQueue
 from ....device.tma import wait_group_read
 from ...sm90.decoded_rows import DecodedRows
 from ...sm90.decoded_share import DecodedShare

@@ -77,7 +77,7 @@ class StoringArguments:
 class TraceArguments:
     """Of a traced kernel.
 
-    trace   memory for its stamps (layouts/stamps.py)
+    trace   memory for its stamps (layouts/records.py)
     """
 
     trace: Int64

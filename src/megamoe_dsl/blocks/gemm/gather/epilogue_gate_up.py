@@ -16,11 +16,10 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....device import cast
-from ....device.byte_order import joined_pairs, transposed
-from ....device.matrix import store_b16
-from ....device.memory import load_shared_v4, store_f32, store_v4
+from ....device.cast import joined_pairs, transposed
+from ....device.memory import load_shared_v4, store_b16, store_f32, store_v4
 from ....device.warp import sync_warp
-from ....hardware.swizzle import CHUNK, Swizzle
+from ....hardware.operand_tile import CHUNK, Swizzle
 from ...sm90.tokens_as_m import WARP_ROWS, RowShare
 from ...swiglu import activate
 from ..context import GemmContext

@@ -11,7 +11,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....device.byte_order import joined_pairs
+from ....device.cast import joined_pairs
 from ....device.warp import sync_warp
 from ...sm90.tokens_as_m import RowShare
 from ..context import GemmContext

@@ -15,12 +15,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_word
-from ....device.memory import load_u32
-from ....device.stage import SCALE_BYTES
+from ....device.memory import VECTOR, arrive_when_copied, copy_vector, copy_word, load_u32
+from ....device.ring import SCALE_BYTES
 from ....hardware.operand_tile import ROW_BYTES
-from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
+from ....layouts.records import Activity, Role
 from ..context import GemmContext
 from ..work_tile import GemmTile, next_tile
 from .scaled_stage import ScaledStage, copied_stage

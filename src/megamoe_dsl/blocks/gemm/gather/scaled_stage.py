@@ -9,7 +9,7 @@ import cutlass
 from cutlass import Int32
 
 from ....device.memory import fence_async_shared
-from ....device.stage import SCALE_BYTES, Stage
+from ....device.ring import SCALE_BYTES, Stage
 from ..context import GemmStage
 
 

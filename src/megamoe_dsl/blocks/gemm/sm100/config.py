@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....config_error import ConfigError, require
-from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.tmem import TMEM_COLUMNS
+from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...sm100.pair_config import PairConfig
@@ -51,7 +50,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     consumers            1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256,
                          and a warpgroup of the epilogue
     pairs                CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
-    trace                warps leave stamps of what they were doing (layouts/activity.py); for profiles
+    trace                warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM100

@@ -23,7 +23,7 @@ from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....layouts.activity import Activity, Role
+from ....layouts.records import Activity, Role
 from ...sm100.result_tile import PASS_ROWS
 from ...sm100.results import ResultPart, store_results
 from ..context import GemmContext

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ....config_error import require
-from ....hardware.map_fields import MapFields
-from ....hardware.tensor_map import TensorMapDtype
+from ....hardware.tensor_map import MapFields, TensorMapDtype
 from ....recipe import Format
 from ...sm100.epilogue_tile import FC1_CHANNELS
 from ...sm100.operand_maps import byte_rows

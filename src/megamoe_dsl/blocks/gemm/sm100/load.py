@@ -11,8 +11,8 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....hardware.scale_factors import SF_ATOM_ROWS
-from ....layouts.activity import Activity, Role
+from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ...sm100 import load
 from ...sm100.load import PairOperand

@@ -15,7 +15,7 @@ from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
-from ....layouts.activity import Activity, Role
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ...sm100.mma import PairTile, ScaleColumns, multiply
 from ..context import GemmContext

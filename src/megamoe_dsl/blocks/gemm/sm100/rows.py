@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ....hardware.cta_pair import CLUSTER
-from ....hardware.map_fields import MapFields
-from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....hardware.tensor_map import MapFields
 from ....layouts.arith import align
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U16, U32, Field
+from ....layouts.region import U16, U32, Field, MBarrier
 from ....schedule.tile_sums import LANES
 from ...sm100.operand_maps import byte_rows, scale_words
 from ...sm100.pair_stage import PairStage

@@ -7,8 +7,7 @@ from functools import cached_property
 
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U8, U32, U64, Field, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from ...sm100.result_tile import PASS_ROWS, result_bytes
 from ..barriers import WORK_TILES
 from ..smem_plan import BaseGemmPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....hardware.map_fields import MapFields
-from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....hardware.tensor_map import MapFields
 from ....layouts.arith import align
 from ...sm100.operand_maps import scale_words, weight_rows
 from ..gather.problem import INTERLEAVED

@@ -18,7 +18,7 @@ import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
 from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.setup import addresses, prefetch_maps
+from ....blocks.gemm.setup import prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_weights
@@ -27,7 +27,8 @@ from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
 from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
-from ....device.cluster import sync_cluster
+from ....device.launch import addresses
+from ....device.warp import sync_cluster
 
 
 @cute.jit

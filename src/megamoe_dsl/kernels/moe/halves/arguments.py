@@ -57,7 +57,7 @@ class DispatchGemmArguments:
     weights_sf   f32 [El, 2 intermediate / 128, hidden / 128]
     out          bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
     rank         this rank's index
-    watchdog     record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog     record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns  the limit in nanoseconds
     """
 
@@ -73,13 +73,13 @@ class DispatchGemmArguments:
 
 @dataclass(frozen=True)
 class TracedDispatchGemmArguments(DispatchGemmArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
 
     trace: Int64
 
 
 @dataclass(frozen=True)
 class TracedGemmCombineArguments(GemmCombineArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/stamps.py)."""
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
 
     trace: Int64

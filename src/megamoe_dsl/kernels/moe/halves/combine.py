@@ -24,8 +24,8 @@ from ....device.memory import fence_async_global, load_f32, load_u32, load_u64
 from ....device.ring import Ring
 from ....device.tma import load_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
-from ....layouts.activity import Activity, Role
 from ....layouts.arith import ceil_div, div, minimum
+from ....layouts.records import Activity, Role
 from ..combine import store_sum
 from ..layouts.combine_plan import VECTOR
 from ..results import Bf16Results

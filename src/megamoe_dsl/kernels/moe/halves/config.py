@@ -41,7 +41,7 @@ class EpConfig(ABC):
     cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2; on SM100 2, the pair; 0 for the least
     block_k, epilogue_warpgroups  those of `Sm100GemmConfig`, 0 for 128 and 2; 0 on SM90
     task_tokens tokens that are handed out together to a communication warp
-    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
+    trace       warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 
     half: ClassVar[Half]

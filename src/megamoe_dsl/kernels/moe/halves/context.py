@@ -15,8 +15,8 @@ from ....blocks.rank_barrier import RankContext
 from ....blocks.trace import begin, stamp
 from ....device.memory import fence_async_global, load_shared_u32, load_u32
 from ....device.sync import Equals32, spin
-from ....layouts.activity import Activity, Role, tile_detail
 from ....layouts.arith import div
+from ....layouts.records import Activity, Role, tile_detail
 from .layouts.symmetric import EpLaunch, field_address
 from .layouts.watchdog import EpWait
 

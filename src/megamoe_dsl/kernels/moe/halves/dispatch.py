@@ -21,9 +21,9 @@ from ....blocks.trace import begin, stamp
 from ....device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
 from ....device.tma import store_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
-from ....hardware.scale_factors import CHANNELS_PER_WORD
-from ....layouts.activity import Activity, Role
+from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum, select
+from ....layouts.records import Activity, Role
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
 from .end import clear_counters, end_launch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ....hardware.map_fields import MapFields
-from ....hardware.tmem import TmemPlan
+from ....hardware.cta_pair import TmemPlan
+from ....hardware.tensor_map import MapFields
+from ....layouts.records import trace_buffer
 from ....layouts.region import Region
-from ....layouts.stamps import trace_buffer
 from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer

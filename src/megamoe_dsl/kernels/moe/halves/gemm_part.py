@@ -11,8 +11,7 @@ from ....blocks.gemm.config import GemmConfig
 from ....blocks.gemm.problem import GemmProblem
 from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.operand_tile import BLOCK_K
-from ....hardware.scale_factors import SF_ATOM_ROWS, utccp_row
+from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
 from ..config import RegisterBudget
 

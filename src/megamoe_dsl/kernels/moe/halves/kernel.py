@@ -24,10 +24,11 @@ from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.epilogue_rows import finish_tile
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
-from ....blocks.gemm.setup import addresses, prefetch_maps, rank_in_cluster
+from ....blocks.gemm.setup import prefetch_maps, rank_in_cluster
 from ....blocks.rank_barrier import Group
 from ....blocks.setup import end_together, init_barriers, set_up_together, shared_memory
 from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
+from ....device.launch import addresses
 from ....device.memory import load_u32, store_shared_u32
 from . import scatter, serial
 from .combine import combine, tiles_done

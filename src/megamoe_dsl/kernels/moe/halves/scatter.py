@@ -18,7 +18,7 @@ from ....blocks.gemm.work_tile import GemmTile
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....device.memory import load_shared_v4, load_u64, store_v4
 from ....device.warp import sync_warp
-from ....hardware.swizzle import CHUNK, Swizzle
+from ....hardware.operand_tile import CHUNK, Swizzle
 from .context import EpGemm
 
 

@@ -18,7 +18,7 @@ from cutlass import Int32
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.tile_scheduler import walk_tiles
 from ....device.memory import load_u32, store_shared_v2
-from ....device.tile_queue import fetch_numbers
+from ....device.ring import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
 from .context import EpContext, EpGemm
 from .layouts.symmetric import padded_rows

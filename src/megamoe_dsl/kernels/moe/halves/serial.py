@@ -25,8 +25,8 @@ from ....device.memory import load_u64, load_v4, reduce_add_u32, store_v4
 from ....device.sync import Equals32, spin
 from ....device.tma import wait_group
 from ....device.warp import sync_warp
-from ....layouts.activity import Activity
 from ....layouts.arith import div, minimum
+from ....layouts.records import Activity
 from .context import EpContext, EpGemm
 from .end import clear_counters
 from .layouts.watchdog import EpWait

@@ -8,8 +8,7 @@ from functools import cached_property
 
 from ....blocks.gemm.sm100.smem_plan import PairGemmSmemPlan
 from ....blocks.gemm.smem_plan import GemmSmemPlan
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U8, U32, U64, Field, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from ..layouts.combine_plan import CombinePlan
 
 COMMUNICATION_WARPS = 4

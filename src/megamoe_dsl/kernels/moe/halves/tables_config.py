@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ....arch import ARCHES, SM90, Arch
 from ....config_error import require
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U32, Field, Region
+from ....layouts.region import U32, Field, MBarrier, Region
 from ....problem import Problem
 from ....target import Target
 from .config import DispatchGemmConfig

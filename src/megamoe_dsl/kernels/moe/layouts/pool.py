@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import lcm
 
 from ....arch import Arch
-from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....hardware.operand_tile import SF_ATOM_ROWS
 from ....layouts.arith import align
 from ....problem import Problem
 from ....recipe import E2M1, E4M3, Recipe

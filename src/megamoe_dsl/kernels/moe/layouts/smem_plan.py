@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import ceil_div
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U8, U32, U64, Field, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from .combine_plan import CombinePlan
 
 
@@ -27,7 +26,7 @@ class SmemPlan(ABC):
     """
 
     work_tiles: ClassVar[int]
-    """Places of the queue of tiles (device/tile_queue.py)."""
+    """Places of the queue of tiles (device/ring.py)."""
 
     config: Any
     num_stages: int

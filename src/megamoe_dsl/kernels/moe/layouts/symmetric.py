@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ....arch import Arch
-from ....hardware.scale_factors import CHANNELS_PER_WORD
+from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....layouts.arith import Int, align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES

@@ -1,4 +1,4 @@
-"""The waits of the mega kernels that have a watchdog, and the message that a record of one becomes (layouts/watchdog.py)."""
+"""The waits of the mega kernels that have a watchdog, and the message that a record of one becomes (layouts/records.py)."""
 
 from __future__ import annotations
 

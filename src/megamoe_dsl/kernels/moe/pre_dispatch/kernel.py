@@ -22,8 +22,8 @@ from cutlass import Int32, Int64
 from ....blocks.quantize import f32_scale, largest_of_lanes, scaled_by
 from ....device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ....device.memory import load_constant_u64, load_constant_v4, load_u8, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
-from ....device.where import store_where
-from ....hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from ....device.warp import store_where
+from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
 from ..exchange_counts import MASKED

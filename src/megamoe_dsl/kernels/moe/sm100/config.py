@@ -16,8 +16,7 @@ from ....blocks.sm100.pair_config import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....hardware.operand_tile import BLOCK_K
-from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
+from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align, ceil_div
 from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget, experts_with

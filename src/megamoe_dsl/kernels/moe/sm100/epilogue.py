@@ -25,7 +25,7 @@ from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
-from ....layouts.activity import Activity, Role
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens

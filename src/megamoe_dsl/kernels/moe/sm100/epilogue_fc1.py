@@ -19,7 +19,7 @@ from ....device.memory import fence_async_shared, store_u8
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....hardware.cta_pair import CLUSTER
-from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
+from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....schedule.fused_moe import FC1
 from ..arrival import part_mark, signal_part

@@ -22,7 +22,7 @@ from ....blocks.setup import acquire_maps, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
 from ....blocks.warp_roles import WarpRole, run_roles, warp_group
-from ....device.cluster import sync_cluster
+from ....device.warp import sync_cluster
 from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch

@@ -16,8 +16,8 @@ from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
 from ....blocks.trace import begin, detail_of, stamp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..arrival import wait_operands
 from ..context import Context

@@ -11,9 +11,8 @@ from enum import IntEnum
 
 from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
 from ....hardware.cta_pair import BLOCK_N
-from ....hardware.map_fields import MapFields
-from ....hardware.scale_factors import CHANNELS_PER_WORD
-from ....hardware.tensor_map import TensorMap
+from ....hardware.operand_tile import CHANNELS_PER_WORD
+from ....hardware.tensor_map import MapFields, TensorMap
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.tile import TILE_ROWS
 from .config import Sm100Config

@@ -12,8 +12,7 @@ from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import align
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U8, U32, Field
+from ....layouts.region import U8, U32, Field, MBarrier
 from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import WARPS_PER_GROUP
 

@@ -12,7 +12,7 @@ from cutlass import Int32
 
 from ....blocks.sm90.decode import Half, decode_tile
 from ....blocks.sm90.math_thread import MathThread
-from ....hardware.packed_part import WHOLE_TILE
+from ....hardware.packed_tile import WHOLE_TILE
 from ..context import Context
 from ..tile_scheduler import next_tile
 

@@ -18,12 +18,11 @@ from cutlass import Int64
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.swiglu import activate
 from ....device import cast
-from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
+from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32, store_transposed_b16
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
-from ....hardware.swizzle import SW128
+from ....hardware.operand_tile import SW128
 from ..arrival import free_rows
 from ..bias import weights_of_pair
 from ..context import Context

@@ -18,13 +18,11 @@ from cutlass import Float32, Int64
 from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
 from ....device import cast
-from ....device.matrix import store_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
+from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_b16, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
-from ....device.warp import shuffle, sync_warp
-from ....device.where import store_where
-from ....hardware.swizzle import SW128
+from ....device.warp import shuffle, store_where, sync_warp
+from ....hardware.operand_tile import SW128
 from ..arrival import free_rows
 from ..bias import weight_of
 from ..context import Context

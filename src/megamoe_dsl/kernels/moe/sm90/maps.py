@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import partial
 
 from ....hardware.operand_tile import BLOCK_K
-from ....hardware.packed_part import GROUP, WHOLE_TILE
+from ....hardware.packed_tile import GROUP, WHOLE_TILE
 from ....hardware.tensor_map import TensorMap, TensorMapDtype
 from ....layouts.arith import ceil_div
 from ..layouts.symmetric import symmetric_buffer

@@ -28,11 +28,10 @@ from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from ....blocks.trace import begin, detail_of, stamp
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
-from ....device.ring import Ring
-from ....device.stage import Stage
+from ....device.ring import Ring, Stage
 from ....device.warp import named_barrier
-from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
+from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ....sass.flow import Loop
-from ....sass.measurer import TOKENS_PER_UNIT, InspectionError, Measure, Measurer
-from ....sass.source import function_of
+from ....sass.measurer import TOKENS_PER_UNIT, InspectionError, Measure, Measurer, function_of
 
 GMMA = r"\w*GMMA"
 WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 channels

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from ....device import cast
-from ....device.byte_order import joined_pairs
+from ....device.cast import joined_pairs
 from ....device.warp import shuffle_xor
 from ..results import Bf16Results, E4m3Results, encode
 

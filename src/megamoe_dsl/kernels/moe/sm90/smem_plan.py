@@ -9,8 +9,7 @@ from typing import ClassVar
 from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
 from ....layouts.arith import Int, align
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import F32, U8, U32, Field
+from ....layouts.region import F32, U8, U32, Field, MBarrier
 from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import TILE_ROWS
 

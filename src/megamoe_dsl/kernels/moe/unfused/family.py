@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ....arch import SM90, Arch
+from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import TensorMap
-from ....hardware.tmem import TmemPlan
 from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ....layouts.mbarrier import MBarrier
-from ....layouts.region import BF16, Field, Region
+from ....layouts.region import BF16, Field, MBarrier, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig

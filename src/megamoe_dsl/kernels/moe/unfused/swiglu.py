@@ -24,7 +24,7 @@ from ....device import cast
 from ....device.memory import load_constant_v4, store_f32, store_u8, store_v2, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import shuffle_xor_f32
-from ....hardware.scale_factors import CHANNELS_PER_SCALE
+from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
 from ....recipe import E2M1
 from ..bias import weight_of

@@ -1,4 +1,4 @@
-"""The barrier table of the SM100 kernel: that of a GEMM of pairs, and what the warps that gather wait for (layouts/mbarrier.py).
+"""The barrier table of the SM100 kernel: that of a GEMM of pairs, and what the warps that gather wait for (layouts/region.py).
 
 A stage goes from hand to hand: *copied* - scales of rows have arrived, thread by thread -, *full* - the odd CTA has announced its own
 to the even one, whose MMA warp sees both -, *empty* - the tensor cores have finished.  Without scales it is full and empty alone.
@@ -6,7 +6,7 @@ to the even one, whose MMA warp sees both -, *empty* - the tensor cores have fin
 
 from __future__ import annotations
 
-from .....layouts.mbarrier import MBarrier
+from .....layouts.region import MBarrier
 
 GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""

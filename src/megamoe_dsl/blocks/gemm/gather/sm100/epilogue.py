@@ -22,7 +22,7 @@ from .....device import cast
 from .....device.memory import fence_async_shared, store_u8
 from .....device.tcgen05 import load_columns
 from .....device.tma import wait_group_read
-from .....hardware.scale_factors import CHANNELS_PER_SCALE
+from .....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ....sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, write_address

@@ -12,8 +12,7 @@ import cutlass.cute as cute
 from cutlass import Float32
 
 from .....device.cast import pack_bf16
-from .....device.matrix import store_transposed_b16
-from .....device.memory import fence_async_shared
+from .....device.memory import fence_async_shared, store_transposed_b16
 from .....device.tcgen05 import load_columns
 from .....device.tma import wait_group_read
 from ....sm100.activated_rows import activate_channels

@@ -19,16 +19,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .....device.copy_async import arrive_when_copied, copy_word
 from .....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
-from .....device.memory import load_shared_u32, load_shared_v4
-from .....device.ring import Ring
-from .....device.stage import Stage
+from .....device.memory import arrive_when_copied, copy_word, load_shared_u32, load_shared_v4
+from .....device.ring import Ring, Stage
 from .....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
 from .....device.warp import elect
-from .....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
-from .....layouts.activity import Activity, Role
+from .....hardware.operand_tile import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from .....layouts.arith import select
+from .....layouts.records import Activity, Role
 from .....schedule.fused_moe import mma_tokens
 from ...context import GemmContext
 from ...sm100.mma import issue_mma

@@ -12,10 +12,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .....device.copy_async import arrive_when_copied, copy_word
 from .....device.mbarrier import wait
+from .....device.memory import arrive_when_copied, copy_word
 from .....device.ring import Ring
-from .....hardware.scale_factors import SF_ATOM_ROWS
+from .....hardware.operand_tile import SF_ATOM_ROWS
 from .....layouts.arith import select
 from ...context import GemmContext
 from ...work_tile import next_tile

@@ -13,8 +13,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from .....device.cast import pack_bf16
-from .....device.matrix import store_transposed_b16
-from .....device.memory import load_shared_v4, store_shared_u32, store_v4
+from .....device.memory import load_shared_v4, store_shared_u32, store_transposed_b16, store_v4
 from .....device.tma import wait_group_read
 from .....layouts.arith import select
 from ....sm100.result_tile import HALF_BYTES, HALF_CHANNELS, chunk_address, read_address, read_row

@@ -7,7 +7,7 @@ from typing import Any
 
 from .....device.mbarrier import wait
 from .....device.memory import fence_async_shared
-from .....device.stage import Stage
+from .....device.ring import Stage
 
 
 @dataclass(frozen=True)

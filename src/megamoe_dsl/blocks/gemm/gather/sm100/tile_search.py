@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from .....device.memory import load_shared_u16, load_shared_v2, store_shared_u16
-from .....device.tile_queue import TileQueue, fetch_numbers, publish
+from .....device.ring import TileQueue, fetch_numbers, publish
 from .....device.warp import ballot, inclusive_sum, popc, shuffle, sync_warp
 from .....layouts.arith import align, ceil_div, div, minimum
 from .....schedule.raster import place_in_bands

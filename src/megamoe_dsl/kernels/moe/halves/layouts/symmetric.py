@@ -6,7 +6,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from .....hardware.scale_factors import CHANNELS_PER_WORD
+from .....hardware.operand_tile import CHANNELS_PER_WORD
 from .....layouts.arith import Int, align, ceil_div
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from .....problem import Problem

@@ -1,4 +1,4 @@
-"""The waits of the expert-parallel kernels that have a watchdog (layouts/watchdog.py)."""
+"""The waits of the expert-parallel kernels that have a watchdog (layouts/records.py)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .....blocks.setup import init_barriers
 from .....blocks.sm100 import tensor_memory
 from .....blocks.sm100.pair_warps import LOADER_WARPS, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
 from .....blocks.warp_roles import WarpRole, run_roles, warp_group
-from .....device.cluster import sync_cluster
+from .....device.warp import sync_cluster
 from ..config import EpConfig, GemmCombineConfig
 from ..context import EpGemm
 from ..kernel import communicates, context, keep_epoch, math_group

@@ -1,0 +1,211 @@
+"""What a timed point says about a GPU's table of measured configurations (tuned/): which configuration belongs there, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..blocks.gemm.config import GemmConfig
+from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.tile import GROUP_ROWS
+from ..config_error import ConfigError
+from ..json_file import read_json_object
+from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.halves.family import EP_KERNELS
+from ..kernels.moe.halves.tuned_fields import HALVES
+from ..kernels.moe.sm90.config import NUM_SMS
+from ..recipe import BF16
+from ..tuned import Entry, EpEntry, GemmEntry, Share, Table
+from .ep import Variant
+from .point import Point
+from .results import Results, ResultsError
+from .variant import kind_of, read_variant, variant_fields, variant_name
+
+MARGIN = 0.005
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a record says of a point: the point's name, the entry for the table or None, and why."""
+
+    name: str
+    entry: Entry | None
+    reason: str
+
+
+def tune(table: Table, results: Results) -> tuple[Table, list[Verdict]]:
+    """The table of the run's GPU with its winners, and a verdict per record."""
+    verdicts = []
+    for record in results.records:
+        verdicts.append(judge(table, record, results.name))
+        if (entry := verdicts[-1].entry) is not None:
+            table = table.having(entry)
+    return table, verdicts
+
+
+def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
+    """The winner among the variants whose check passed.  The incumbent, which is the table's entry for this very point or else what the
+    heuristics choose, stays unless another beats it; where it was not timed, or nothing beside it, nothing is known."""
+    name = record["name"]
+    if "variants" not in record or not record["point"]["tokens"]:
+        return Verdict(name, None, "nothing was timed, or no tokens")
+    point, num_sms = Point(**record["point"]), record.get("num_sms", NUM_SMS)
+    problem = point.problem
+    if problem.combine != BF16:
+        return Verdict(name, None, f"results travel as {problem.combine}: the table is of those that travel as {BF16}")
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
+    present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
+    if present is None:
+        incumbent = kind_of(problem.recipe).choose(problem, point.tokens, num_sms=num_sms, gpu=None)
+    else:
+        incumbent = kind_of(problem.recipe).measured(problem, present)
+    timed = dict(right_variants(record, incumbent))
+    if incumbent not in timed:
+        return Verdict(name, None, f"{variant_name(incumbent)} was not timed or was wrong")
+    if len(timed) < 2:
+        return Verdict(name, None, "nothing to choose from")
+    better = [config for config, times in timed.items() if beats(times, timed[incumbent])]
+    winner = min(better, key=lambda config: median(timed[config]), default=incumbent)
+    choice = variant_fields(winner)
+    if winner == winner.replace(num_stages=0):
+        choice["num_stages"] = 0
+    entry = Entry(
+        *(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, num_sms, problem.num_ranks, point.tokens),
+        choice=choice,
+        us=round(median(timed[winner]), 1),
+        results=results,
+        recipe=problem.recipe,
+    )
+    reason = "stays" if winner == incumbent else f"beats {variant_name(incumbent)}, {median(timed[incumbent]):.1f} us"
+    return Verdict(name, entry, reason)
+
+
+def right_variants(record: dict[str, Any], like: MegaMoeConfig) -> Iterable[tuple[MegaMoeConfig, dict[str, Any]]]:
+    """Configurations of a record whose check passed, with their times; without those that only earlier sources knew."""
+    for name, times in record["variants"].items():
+        if (times.get("check") or {}).get("passed") is not True:
+            continue
+        try:
+            yield read_variant(name, like.problem, like.num_sms), times
+        except ConfigError:
+            continue
+
+
+def median(times: dict[str, Any]) -> float:
+    return float(times["us"]["median"])
+
+
+def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether a variant is faster than another by more than noise, back to back and, where timed, as a graph: its median of 7 repeats lies
+    below the other's fastest repeat (one case in 29 for equals, before the graph has its say), and `MARGIN` below the other's median."""
+    pairs = [(times[kind], others[kind]) for kind in ("us", "graph_us") if times[kind] and others[kind]]
+    return all(mine["median"] < min(theirs["low"], (1 - MARGIN) * theirs["median"]) for mine, theirs in pairs)
+
+
+NOISE = 1.08
+"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/explanation/ep_moe.md)."""
+HALVES_SAY = frozenset({"stages_us", "activation_us"})
+"""What records of these kernels have one of, and no others."""
+DISPATCH = (
+    *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
+    *("group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128"),
+)
+COMBINE = ("cluster=1", "scatter=off", "group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128")
+CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
+    kernel.name: tuple(Variant(f"{half} {one}") for one in fields)
+    for kernel, half, fields in zip(EP_KERNELS, HALVES, (DISPATCH, COMBINE), strict=True)
+}
+"""By the kernel's name, what may be faster than what is chosen."""
+
+
+def winner_of(record: Mapping[str, Any], half: str) -> dict[str, Any]:
+    """The fields of `half` ("dispatch" or "combine") that were fastest at a point and are not chosen without a table."""
+    times = {name: one["median"] for name, one in record["us"].items()}
+    chosen, fastest = dict(record.get("tuned", {}).get(half, {})), half
+    for name, us in times.items():
+        if name.split()[0] == half and us * NOISE < times[half] and us < times[fastest]:
+            fastest = name
+    return {**chosen, **Variant(fastest).fields}
+
+
+def ep_entry(record: Mapping[str, Any], results: str) -> EpEntry:
+    """What a point's record says of the two halves."""
+    point = Point(**record["point"])
+    problem, (dispatch, combine) = point.problem, (winner_of(record, half) for half in HALVES)
+    shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
+    return EpEntry(*shape, results, problem.recipe, dispatch, combine)
+
+
+def enter_ep_run(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
+    """The table with all points of a file of results that were right."""
+    for record in read_ep_run(results)[1]:
+        if "us" in record and not record["differing"]:
+            table = table.having(ep_entry(record, results.name))
+    return table
+
+
+def read_ep_run(results: Path) -> tuple[str, list[dict[str, Any]]]:
+    """GPU and records of a file.  Raises `ResultsError` for another file."""
+    try:
+        read = read_json_object(results)
+        gpu, records = str(read["gpu"]), list(read["records"])
+        if not any("us" in one and HALVES_SAY & one.keys() for one in records):
+            raise ValueError("no times of expert-parallel kernels")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ResultsError(results) from error
+    return gpu, records
+
+
+STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
+DERIVED = ("num_sms", "num_stages")
+"""Fields that no entry has: of the GPU, and the deepest ring."""
+
+
+def time_of(kernel: dict[str, Any]) -> float:
+    """Microseconds in a CUDA graph, where no host holds it up."""
+    return float(kernel["graph_us"]["median"])
+
+
+def choice_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration that are not their defaults; how many warpgroups, where a tile does not say."""
+    default = {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
+    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED
+    return {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
+
+
+def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> GemmEntry:
+    """What a table says of a kernel at a point."""
+    problem = GemmProblem(**record["problem"])
+    choice = choice_of(kernel["config"])
+    rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
+    return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results, problem.recipe)
+
+
+def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The GPU and the records of a results file.  Raises `ResultsError` for what is none of GEMMs."""
+    try:
+        found = read_json_object(path)
+        gpu, records = str(found["gpu"]), list(found["records"])
+        for one in records:
+            GemmProblem(**one["problem"])
+    except (ValueError, LookupError, TypeError):
+        raise ResultsError(path) from None
+    return gpu, records
+
+
+def enter_gemm_run(table: Table[GemmEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[GemmEntry]:
+    """The table with the winners of the run that wrote the file `results`; points with unequal groups, other outputs or nothing that passed
+    its check are left out."""
+    for record in records:
+        ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
+        if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
+            continue
+        found = gemm_entry(record, min(ours, key=time_of), results)
+        before = table.at(found.share, found.expected)
+        same = [one for one in ours if before is not None and gemm_entry(record, one, results).choice == before.choice]
+        if same and time_of(same[0]) <= found.us * STAYS:
+            found = gemm_entry(record, same[0], results)
+        table = table.having(found)
+    return table

@@ -1,0 +1,358 @@
+"""Normal data, and data whose sums are exact in FP32, for the number formats of every recipe.
+
+Micro-scaled recipes (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8). Linear1 is exact by construction: E4M3 integers up to 15 (of weights 10) or every
+E2M1 value, and scales within a factor of 8 each; Cauchy-Schwarz then bounds every partial sum, and that is asserted. The activations of
+Linear2 are whatever SwiGLU gives, codes over 17 binades times a scale per block, so its weights are sparse, and rows that still carry too
+many bits for some token lose half of their entries until none does.
+
+Recipes with FP32 scales (fp8xfp8, fp8xmxfp4): partial sums of 128 are exact with 14 bits, too. Linear1: integers up to 4 on both sides, so
+128 products stay at or below 2^11, or every E2M1 value, an integer up to 12 in halves, with scales that differ by a factor of 2 at most
+within a row and 128 of K; powers of two as scales, within a factor of 8 on either side; 128 blocks of K fit FP32. Linear2: one nonzero
+weight per row and 128 of K, so that a partial sum is one product of 8 significant bits, and rows are thinned until the FP32 sum over the
+blocks is exact. The weights are large, their scales small: should a tensor core let the exponent of a product with zero take part in the
+alignment, the product still keeps all its bits.
+
+bf16xbf16. Linear1: integers up to 31 on both sides, of the weights over a power of two, so that sums over 16384 channels stay below 2^24
+units. Linear2 as with FP32 scales.
+
+Everything is drawn on the generator's device, weights of the last four expert by expert: a rank of a real layer takes seconds on a GPU.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from megamoe_dsl.cases.common import UNSCALED_BLOCK, assert_sums_exact, block_factors, draw_integers, normal, thin
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import (
+    FP32_SCALE_BLOCK,
+    MICRO_SCALING,
+    SCALE_BLOCK,
+    ExpertWeights,
+    blocks_of,
+    decode_ue8m0,
+    dequantize_e2m1,
+    dequantize_e4m3_f32,
+    dequantize_weight_e4m3,
+    encode_e4m3,
+    micro_scaling_of,
+    no_scales,
+    pack_e2m1,
+    quantize_e2m1,
+    quantize_weight_e4m3,
+    unscaled_weights,
+    weight_scale_rows,
+)  # fmt: skip
+from megamoe_dsl.reference.moe import ExpertInputs
+
+Scaled = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Generators:
+    """What makes the data of one recipe.
+
+    exact_x         tokens whose sums in Linear1 are exact, and their scales
+    normal_weights  of one rank, of variance 1 / K, so that outputs are of the size of inputs
+    exact_weights   weights whose sums are exact with `exact_x`, Linear2 only once it is thinned; gate and up are of the size of 4
+    check_linear1   raises `CaseError` unless the FP32 sums of Linear1 are exact in any order
+    thin_linear2    drops entries of a job's Linear2 rows, in place, until the FP32 sums of all these activations are exact in any order
+    """
+
+    exact_x: Callable[[Problem, int, torch.Generator], Scaled]
+    normal_weights: Callable[[Problem, torch.Generator], ExpertWeights]
+    exact_weights: Callable[[Problem, torch.Generator], ExpertWeights]
+    check_linear1: Callable[[ExpertInputs], None]
+    thin_linear2: Callable[[ExpertInputs, torch.Tensor, torch.Tensor], None]
+
+
+_STEPS = 4  # neighboring scales within an exact operand: a factor of 8
+_SIZE = 4.0  # the standard deviation of gate and up
+
+
+def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    return draw_integers(shape, low, high, generator).to(torch.uint8)
+
+
+def _small_integers(shape: tuple[int, ...], most: int, generator: torch.Generator) -> torch.Tensor:
+    return draw_integers(shape, -most, most + 1, generator).float()
+
+
+def _exponent(hidden: int, product: float) -> int:
+    """Of the smallest weight scale: sqrt(H) products of about `product`, token scales of about 0.29, make gate and up of the size of 4."""
+    return round(math.log2(_SIZE / (hidden**0.5 * product * 0.29)))
+
+
+# ---- micro-scaled recipes
+
+_TOKEN_INTEGER, _WEIGHT_INTEGER = 15, 10  # 15: the largest run of integers that E4M3 holds
+_E4M3_RMS, _E4M3_WEIGHT_RMS, _E2M1_RMS = 9.0, 6.1, 2.9  # of such integers, and of E2M1 codes that are equally likely
+_WEIGHT_SCALE = 4.6  # times the smallest, on average
+_FC2_ENTRIES = 32  # nonzero weights per Linear2 row to start from
+_EIGHTHS = 8  # E4M3 has three bits after the leading one
+
+
+def _token_scales(problem: Problem, count: int, generator: torch.Generator) -> torch.Tensor:
+    return _bytes((count, problem.hidden // SCALE_BLOCK), 127 - _STEPS, 127, generator)
+
+
+def _x_e4m3(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
+    codes = encode_e4m3(_small_integers((count, problem.hidden), _TOKEN_INTEGER, generator))
+    return codes, _token_scales(problem, count, generator)
+
+
+def _x_e2m1(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
+    codes = _bytes((count, problem.hidden // 2), 0, 256, generator)
+    return codes, _token_scales(problem, count, generator)
+
+
+def _normal_micro_scaled(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    quantize = MICRO_SCALING[problem.formats.weights.element].quantize
+    fc1, fc1_sf = quantize(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
+    fc2, fc2_sf = quantize(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
+    return ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
+
+
+def _fc1_scales(problem: Problem, generator: torch.Generator, product: float) -> torch.Tensor:
+    base = 127 + _exponent(problem.hidden, product * _WEIGHT_SCALE)
+    return _bytes((problem.experts_per_rank, 2 * problem.intermediate, problem.hidden // SCALE_BLOCK), base, base + _STEPS, generator)
+
+
+def _exact_e2m1(problem: Problem, generator: torch.Generator, token: float = _E4M3_RMS) -> ExpertWeights:
+    """`token` is the root mean square of the tokens' elements."""
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    return ExpertWeights(
+        fc1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
+        fc1_sf=_fc1_scales(problem, generator, token * _E2M1_RMS),
+        fc2=_sparse_e2m1((el, h, _FC2_ENTRIES), i, generator),
+        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
+    )
+
+
+def _sparse_e2m1(shape: tuple[int, int, int], columns: int, generator: torch.Generator) -> torch.Tensor:
+    """Packed E2M1 [el, rows, columns / 2] with one nonzero in each of `shape[2]` equal parts of every row."""
+    part = columns // shape[2]
+    place = draw_integers((*shape, 1), 0, part, generator)
+    magnitude = _bytes((*shape, 1), 1, 8, generator)
+    sign = _bytes((*shape, 1), 0, 2, generator) * 8
+    code = torch.zeros(*shape, part, dtype=torch.uint8, device=generator.device).scatter_(3, place, magnitude + sign)
+    return pack_e2m1(code.flatten(2))
+
+
+def _exact_e4m3(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    drawn = _exact_e2m1(problem, generator)
+    fc1 = _small_integers((*drawn.fc1.shape[:-1], problem.hidden), _WEIGHT_INTEGER, generator)
+    fc2 = micro_scaling_of(drawn.fc2).decode(drawn.fc2).float()
+    fc2 *= 1 + draw_integers(fc2.shape, 0, _EIGHTHS, generator) / _EIGHTHS
+    fc1_sf = _fc1_scales(problem, generator, _E4M3_RMS * _E4M3_WEIGHT_RMS)
+    return ExpertWeights(encode_e4m3(fc1), fc1_sf, encode_e4m3(fc2), drawn.fc2_sf)
+
+
+def _check_micro_scaled(step: float) -> Callable[[ExpertInputs], None]:
+    """For elements whose products are multiples of `step`."""
+
+    def check(job: ExpertInputs) -> None:
+        unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * step
+        x, w = (micro_scaling_of(codes).dequantize(codes, sf) for codes, sf in ((job.x, job.x_sf), (job.fc1, job.fc1_sf)))
+        assert_sums_exact(job, x, w, unit)
+
+    return check
+
+
+def _thin_micro_scaled(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    element = micro_scaling_of(job.fc2)
+    weights = element.decode(job.fc2)
+    order = (weights != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_FC2_ENTRIES]
+    picked, scales = weights.gather(1, order), decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK)
+    live = thin(order, picked * scales, micro_scaling_of(acts).dequantize(acts, acts_sf))
+    weights.scatter_(1, order, torch.where(live, picked, 0.0))
+    job.fc2.copy_(element.encode(weights.float()))
+
+
+# ---- recipes with FP32 scales, and BF16
+
+_BLOCK = FP32_SCALE_BLOCK
+_FP8_INTEGER, _BF16_INTEGER = 4, 31
+_FP8_PRODUCT, _FP4_PRODUCT = 6.7 * 4.6, 2.6 * 2.9 * 6.5  # of elements, and of weight scales in the smallest
+_BF16_DEVIATION = _BF16_INTEGER / 3**0.5  # of integers up to that
+_FC2_VALUES = (64.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0)
+_FC2_UNIT = 2.0**-11  # of BF16
+_WIDEST = 13  # binades between the scales of normal weights
+
+
+def _blocks(channels: int) -> int:
+    return -(-channels // _BLOCK)
+
+
+def _experts(problem: Problem, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Every expert's, of elements that torch may not stack."""
+    drawn = [draw() for _ in range(problem.experts_per_rank)]
+    return torch.stack([one.view(torch.uint8) for one in drawn]).view(drawn[0].dtype)
+
+
+def _powers(shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.exp2(draw_integers(shape, low, low + _STEPS, generator).float())
+
+
+def _x_fp8(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
+    sf = _powers((count, _blocks(problem.hidden)), -_STEPS, generator)
+    return encode_e4m3(_small_integers((count, problem.hidden), _FP8_INTEGER, generator)), sf
+
+
+def _x_bf16(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
+    x = _small_integers((count, problem.hidden), _BF16_INTEGER, generator).bfloat16()
+    return x, no_scales(x)
+
+
+def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator, parts: int = 1) -> Scaled:
+    """[count, parts * rows, columns] of variance 1 / columns, the magnitude of each 128 x 128 block of a part its own."""
+    device, down, across = generator.device, _blocks(rows), _blocks(columns)
+    codes = torch.empty(count, parts, rows, columns, dtype=torch.float8_e4m3fn, device=device)
+    sf = torch.empty(count, parts, down, across, device=device)
+    for expert in range(count):
+        factor = block_factors((parts * down, across), generator) * columns**-0.5
+        w = torch.randn(parts * down, _BLOCK, across, _BLOCK, generator=generator, device=device)
+        w = w.mul_(factor[:, None, :, None]).view(parts, down * _BLOCK, across * _BLOCK)
+        codes[expert], sf[expert] = quantize_weight_e4m3(w[:, :rows, :columns])
+    return codes.flatten(1, 2), sf.flatten(1, 2)
+
+
+def _normal_fp8(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    return ExpertWeights(*_normal_matrices(el, i, h, generator, parts=2), *_normal_matrices(el, h, i, generator))
+
+
+def _normal_fp4(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """The magnitude of each 32 of K its own; the smallest are made larger, so that E4M3 with a scale per 128 x 128 holds them too."""
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    drawn = []
+    for rows, k in ((2 * i, h), (h, i)):
+        experts = [quantize_e2m1(normal((rows, k), SCALE_BLOCK, generator) * k**-0.5) for _ in range(el)]
+        codes, scales = (torch.stack(one) for one in zip(*experts, strict=True))
+        drawn += [codes, scales.clamp(min=max(int(scales.max()) - _WIDEST, 0))]
+    return ExpertWeights(*drawn)
+
+
+def _normal_bf16(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    h, i = problem.hidden, problem.intermediate
+    drawn = [
+        _experts(problem, lambda rows=rows, k=k: (normal((rows, k), UNSCALED_BLOCK, generator) * k**-0.5).bfloat16())  # type: ignore[misc]
+        for rows, k in ((2 * i, h), (h, i))
+    ]
+    return unscaled_weights(*drawn)
+
+
+def _exact_fp8(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    return ExpertWeights(
+        fc1=_experts(problem, lambda: encode_e4m3(_small_integers((2 * i, h), _FP8_INTEGER, generator))),
+        fc1_sf=_powers((el, 2 * _blocks(i), _blocks(h)), _exponent(h, _FP8_PRODUCT), generator),
+        fc2=_experts(problem, lambda: encode_e4m3(_sparse_values(h, i, generator))),
+        fc2_sf=_powers((el, _blocks(h), _blocks(i)), -11, generator),
+    )
+
+
+def _exact_fp4(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    base = 127 + _exponent(h, _FP4_PRODUCT)
+    fc1 = _experts(problem, lambda: _bytes((2 * i, h // 2), 0, 256, generator))
+    wide = _bytes((el, 2 * i, _blocks(h)), base, base + _STEPS, generator).repeat_interleave(_BLOCK // SCALE_BLOCK, dim=2)
+    return ExpertWeights(
+        fc1=fc1,
+        fc1_sf=wide[..., : h // SCALE_BLOCK] + _bytes((el, 2 * i, h // SCALE_BLOCK), 0, 2, generator),
+        fc2=_experts(problem, lambda: _sparse_codes(h, i, generator)),
+        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 124, generator),
+    )
+
+
+def _bf16_unit(hidden: int) -> float:
+    return 2.0 ** round(math.log2(_SIZE / (hidden**0.5 * _BF16_DEVIATION**2)))
+
+
+def _exact_bf16(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    h, i = problem.hidden, problem.intermediate
+    fc1 = _experts(problem, lambda: _small_integers((2 * i, h), _BF16_INTEGER, generator).bfloat16() * _bf16_unit(h))
+    return unscaled_weights(fc1, _experts(problem, lambda: (_sparse_values(h, i, generator) * _FC2_UNIT).bfloat16()))
+
+
+def _places(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """int64 [rows, blocks, 1]: a place in each block of 128 columns; the last may have fewer."""
+    place = draw_integers((rows, _blocks(columns), 1), 0, _BLOCK, generator)
+    place[:, -1] %= columns - (_blocks(columns) - 1) * _BLOCK
+    return place
+
+
+def _filled(place: torch.Tensor, values: torch.Tensor, columns: int) -> torch.Tensor:
+    """[rows, columns] with one value in each block of 128 columns."""
+    zeros = torch.zeros(*place.shape[:2], _BLOCK, dtype=values.dtype, device=values.device)
+    return zeros.scatter_(2, place, values).flatten(1)[:, :columns]
+
+
+def _sparse_values(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """float32 with one nonzero in each block of 128 columns, which E4M3 has."""
+    place = _places(rows, columns, generator)
+    magnitude = torch.tensor(_FC2_VALUES, device=generator.device)[draw_integers(place.shape, 0, len(_FC2_VALUES), generator)]
+    return _filled(place, magnitude * (1 - 2 * draw_integers(place.shape, 0, 2, generator)), columns)
+
+
+def _sparse_codes(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """The same as packed E2M1 [rows, columns / 2]."""
+    place = _places(rows, columns, generator)
+    codes = _bytes(place.shape, 1, 8, generator) + 8 * _bytes(place.shape, 0, 2, generator)
+    return pack_e2m1(_filled(place, codes, columns))
+
+
+def _check_fp8(job: ExpertInputs) -> None:
+    unit = float(job.x_sf.min()) * float(job.fc1_sf.min())
+    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2), unit)
+
+
+def _check_fp4(job: ExpertInputs) -> None:
+    unit = float(job.x_sf.min()) * float(decode_ue8m0(job.fc1_sf).min()) * 0.5
+    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_e2m1(job.fc1, job.fc1_sf), unit)
+
+
+def _check_bf16(job: ExpertInputs) -> None:
+    assert_sums_exact(job, job.x.double(), job.fc1.double(), _bf16_unit(job.x.shape[1]))
+
+
+def _thin_rows(values: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Weights, float64 [H, I] with one nonzero per 128 columns, without entries that make sums inexact; scales [H, I / 128]."""
+    place = blocks_of(weights, _BLOCK).abs().argmax(dim=2) + torch.arange(0, weights.shape[1], _BLOCK, device=weights.device)
+    picked = weights.gather(1, place)
+    live = thin(place, picked * scales, values)
+    return torch.zeros_like(weights).scatter_(1, place, torch.where(live, picked, 0.0))
+
+
+def _thin_fp8(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    scales = weight_scale_rows(job.fc2_sf, len(job.fc2)).double()
+    job.fc2.copy_(_thin_rows(dequantize_e4m3_f32(acts, acts_sf), job.fc2.double(), scales).to(job.fc2.dtype))
+
+
+def _thin_fp4(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    element = micro_scaling_of(job.fc2)
+    weights = element.decode(job.fc2) * decode_ue8m0(job.fc2_sf).repeat_interleave(SCALE_BLOCK, dim=1)
+    kept = _thin_rows(dequantize_e4m3_f32(acts, acts_sf), weights, torch.ones_like(weights[:1, :1]))
+    job.fc2.copy_(element.encode(torch.where(kept != 0, element.decode(job.fc2), 0.0).float()))
+
+
+def _thin_bf16(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    weights = job.fc2.double()
+    job.fc2.copy_(_thin_rows(acts.double(), weights, torch.ones_like(weights[:1, :1])).to(job.fc2.dtype))
+
+
+GENERATORS = {
+    "fp8xfp4": Generators(_x_e4m3, _normal_micro_scaled, _exact_e2m1, _check_micro_scaled(0.5), _thin_micro_scaled),
+    "mxf4xmxf4": Generators(
+        _x_e2m1, _normal_micro_scaled, lambda problem, generator: _exact_e2m1(problem, generator, _E2M1_RMS), _check_micro_scaled(0.25),
+        _thin_micro_scaled,
+    ),
+    "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, _check_micro_scaled(1.0), _thin_micro_scaled),
+    "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, _check_fp8, _thin_fp8),
+    "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check_fp4, _thin_fp4),
+    "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _check_bf16, _thin_bf16),
+}  # fmt: skip
+"""By recipe."""

@@ -1,0 +1,259 @@
+"""What `megamoe simulate` runs besides the layer, beside the reference: GEMMs, the two halves of a layer, and its inputs stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+
+from ..artifact.artifact import Artifact
+from ..blocks.gemm.base_config import BaseGemmConfig
+from ..blocks.gemm.gather.problem import GatherGemmProblem
+from ..blocks.gemm.problem import GemmProblem
+from ..cases import Case, random_routing
+from ..cases.common import normal
+from ..kernel_cases.gather import GatherCase, gather_case
+from ..kernel_cases.gemm import GemmCase, gemm_case
+from ..kernel_cases.halves import combined, draw_activations, linear1_rows
+from ..kernels.moe.halves.config import EpConfig
+from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..options.option import numbers
+from ..problem import ProblemError, integer_between
+from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
+from ..recipe import UE8M0
+from ..reference import Accumulate
+from ..runtime.buffers import Bf16Inputs, Inputs
+from ..runtime.ep.simulated import SimulatedEp
+from ..runtime.simulated import simulated_launch
+from ..runtime.simulated_gemm import simulate_gemm
+from ..sim import GlobalMemory, Launch, Report, Simulator
+from .estimate import Estimate, physical_memory
+from .options import KernelOptions
+from .tables import compiled, config_table, counting, print_outcome, print_reports, problem_table, ruled, verdict
+
+SEEDS = -(1 << 63), (1 << 64) - 1
+"""The least and the greatest that a generator of torch takes."""
+
+
+def simulate_given(
+    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool, yes: bool
+) -> bool:
+    """What the command's options say; as `run_gemm`.  Raises `ProblemError` for what takes long or does not fit, too."""
+    config = given.other(sum(numbers("tokens", tokens, 0)), sms)
+    integer_between("seed", seed, *SEEDS, "between -2^63 and 2^64 - 1")
+    estimate = Estimate.of_gemm(config, sum(rows_of(config.problem, tokens)), launches)
+    estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", tokens))
+    estimate.require_yes(yes)
+    return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
+
+
+def rows_of(problem: GemmProblem, text: str) -> list[int]:
+    """Rows of each group, as in 130,0,64; a single number stands for every group.  Raises `ProblemError`."""
+    rows = numbers("tokens", text, 0)
+    return rows * problem.num_groups if len(rows) == 1 else rows
+
+
+def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase:
+    """Data.  Raises `ProblemError` for rows that do not fit."""
+    if isinstance(config.problem, GatherGemmProblem):
+        return gather_case(config.problem, counts, seed, exact=exact, arch=config.arch)
+    return gemm_case(config.problem, counts, seed, exact=exact, arch=config.arch)
+
+
+def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
+    """So many launches, and their tables and verdict on the console; whether everything passed.
+
+    Raises `ProblemError` for rows that do not fit, and `SimError` for a fault or a deadlock.
+    """
+    if config.problem.accumulate:
+        launches = 1
+    case = case_of(config, counts, seed, exact=exact)
+    with console.status("making the reference"):
+        compared = case.compared(exact=exact, k_blocks=config.most_k_blocks)
+    console.print(problem_table(config.problem), config_table(config), sep="\n")
+    (artifact,) = compiled(console, [config])
+    with counting(console) as show:
+        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
+    rows, wrong = ",".join(map(str, counts)), 0
+    for name, (d, low, high) in compared.items():
+        others = d.numel() - int(((low <= d) & (d <= high)).sum())
+        table = ruled(f"{name} against the reference", "rows", "elements", "right", "verdict")
+        table.add_row(rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
+        console.print(table)
+        wrong += others
+    print_reports(console, [report], race=race)
+    passed = not wrong and not report.findings
+    known = all(low is high for _, low, high in compared.values())
+    proved = "every element equals the reference bit for bit" if known else "every element is within the error bound"
+    print_outcome(console, passed, proved, race=race)
+    return passed
+
+
+@dataclass(frozen=True)
+class HalfComparison:
+    """What a launch made on a rank: rows of Linear1, or tokens of y; elements, and how many have other bits than the reference's."""
+
+    kernel: str
+    launch: int
+    rank: int
+    rows: int
+    elements: int
+    unequal: int
+
+
+def compare_half(kernel: str, launch: int, rank: int, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> HalfComparison:
+    """BF16 tensors [rows, channels] in pairs."""
+    unequal = sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in zip(found, wanted, strict=True))
+    return HalfComparison(kernel, launch, rank, sum(map(len, wanted)), sum(one.numel() for one in wanted), unequal)
+
+
+def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case], seed: int, *, exact: bool, race: bool) -> bool:
+    """A launch of dispatch and one of combine, on drawn activations, for each case on the same buffers, and their tables and verdict on
+    the console; whether everything passed.
+
+    configs  of dispatch and of combine
+    exact    whether the data is: else the reference adds as tensor cores do
+
+    Raises `SimError` for a fault or a deadlock, and `ProblemError` for data that is not exact where the reference cannot have the bits.
+    """
+    if not exact and not configs[0].problem.formats.sums_known:
+        raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
+    artifacts = compiled(console, configs)
+    accumulate: Accumulate = torch.float64 if exact else "hopper"
+    with counting(console) as show:
+        ep = SimulatedEp(artifacts[0], artifacts[1], cases[0].weights, seed=seed, race=race, progress=show)
+        launched = [one for number, case in enumerate(cases, 1) for one in launch(ep, case, number, accumulate)]
+    return print_launches(console, launched, race=race)
+
+
+def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> Iterator[tuple[list[HalfComparison], Report]]:
+    """Both kernels on one case: what each made of every rank."""
+    for buffers, weights in zip(ep.ranks, case.weights, strict=True):
+        buffers.weights = weights
+    outs, report = ep.dispatch([Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)])
+    ranks = range(case.problem.num_ranks)
+    found = [[out[place] for place in buffers.expert_slices()] for out, buffers in zip(outs, ep.ranks, strict=True)]
+    yield [compare_half("dispatch", number, rank, found[rank], linear1_rows(case, rank, accumulate)) for rank in ranks], report
+    acts = [draw_activations(case, rank) for rank in ranks]
+    ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx])
+    wanted = combined(case, acts, accumulate)
+    yield [compare_half("combine", number, rank, [ys[rank]], [wanted[rank]]) for rank in ranks], report
+
+
+def print_launches(console: Console, launched: Sequence[tuple[list[HalfComparison], Report]], *, race: bool) -> bool:
+    """The comparison table, the bytes between ranks, and the verdict; whether everything passed."""
+    table = ruled("Rows of Linear1, and y, against the reference", "launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
+    halves = [one for ranks, _ in launched for one in ranks]
+    for one in halves:
+        equal = f"{one.elements - one.unequal:,}"
+        table.add_row(str(one.launch), one.kernel, str(one.rank), str(one.rows), f"{one.elements:,}", equal, verdict(one.unequal))
+    console.print(table)
+    for ranks, report in launched:
+        console.print(f"Launch {ranks[0].launch}: copies of {ranks[0].kernel} moved {report.crossed:,} bytes between ranks.")
+    reports = [report for _, report in launched]
+    print_reports(console, reports, race=race)
+    passed = not any(one.unequal for one in halves) and not any(report.findings for report in reports)
+    print_outcome(console, passed, "every element equals the reference bit for bit", race=race)
+    return passed
+
+
+FIELDS = ("x", "x_sf", "topk_idx", "topk_weights")
+UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch_inputs
+
+
+@dataclass(frozen=True)
+class FieldComparison:
+    """Bytes of one rank's symmetric buffer, in one field or outside of all FIELDS, and how many of them differ."""
+
+    rank: int
+    tokens: int
+    field: str
+    num_bytes: int
+    unequal: int
+
+
+def simulate_inputs(
+    console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
+) -> bool:
+    """One launch_inputs on every rank, and its tables and verdict on the console; whether everything passed.
+
+    Raises `ProblemError` when an argument does not fit, and `SimError` for a fault or a deadlock.
+    """
+    problem = config.problem
+    (artifact,) = compiled(console, [config])
+    inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
+    with counting(console) as show:
+        buffers = [torch.full((symmetric_buffer(problem, config.arch).size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
+        memory, launches = GlobalMemory(), []
+        for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)):
+            launches.append(launch_inputs(artifact, rank, one, sym, memory))
+        report = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=show).run(launches)
+    fields = [field for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)) for field in compare_rank(config, rank, one, sym)]
+    return print_fields(console, fields, report, race=race)
+
+
+def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool) -> list[Bf16Inputs]:
+    """Normal tokens of every rank, whose blocks have many magnitudes, and their routing."""
+    problem, generator = config.problem, torch.Generator().manual_seed(seed)
+    routing = random_routing(problem, counts, generator, mask, skew)
+    _, channels = input_layout(problem)
+    return [
+        Bf16Inputs(normal((len(idx), problem.hidden), channels, generator).bfloat16(), idx, torch.rand(idx.shape, generator=generator))
+        for idx in routing
+    ]
+
+
+def launch_inputs(artifact: Artifact, rank: int, inputs: Bf16Inputs, sym: torch.Tensor, memory: GlobalMemory) -> Launch:
+    """A rank's launch_inputs into `sym`, padded to the buffer's capacity; all that it may touch is added to `memory`."""
+    config = artifact.config
+    memory.add(sym, name="sym", rank=rank)
+    for name, tensor in vars(inputs).items():
+        if tensor.numel():
+            memory.add(tensor, name=name, rank=rank, read_only=True)
+    pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
+    counts = {"num_tokens": inputs.num_tokens, "padded_tokens": config.problem.max_tokens_per_rank}
+    return simulated_launch(artifact, artifact.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, **counts), rank)
+
+
+def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tensor:
+    """uint8: the symmetric buffer that `quant` makes of a rank's inputs; slots without a token are masked, all else is untouched."""
+    problem, count = config.problem, inputs.num_tokens
+    region = symmetric_buffer(problem, config.arch)
+    sym = torch.full((region.size,), UNTOUCHED, dtype=torch.uint8)
+    activations = problem.formats.activations
+    quantize = MICRO_SCALING[activations.element].quantize if activations.scale == UE8M0 else quantize_e4m3_f32
+    codes, sf = quantize(inputs.x)
+    region.view(sym, "topk_idx").fill_(-1)
+    region.view(sym, "topk_weights").fill_(0.0)
+    for name, tensor in zip(FIELDS, (codes, sf, inputs.topk_idx, inputs.topk_weights), strict=True):
+        region.view(sym, name)[:count].view(torch.uint8).copy_(tensor.contiguous().view(torch.uint8))
+    return sym
+
+
+def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: torch.Tensor) -> list[FieldComparison]:
+    """Every field of a rank's symmetric buffer, and the rest of it, against `expected_buffer`."""
+    region = symmetric_buffer(config.problem, config.arch)
+    differs = sym != expected_buffer(config, inputs)
+    parts = []
+    for name in FIELDS:
+        field = region.view(differs.view(torch.uint8), name).view(torch.uint8)  # a view: what is counted is then cleared
+        parts.append(FieldComparison(rank, inputs.num_tokens, name, field.numel(), int(field.sum())))
+        field.zero_()
+    rest = region.size - sum(one.num_bytes for one in parts)
+    return [*parts, FieldComparison(rank, inputs.num_tokens, "all else", rest, int(differs.sum()))]
+
+
+def print_fields(console: Console, fields: Sequence[FieldComparison], report: Report, *, race: bool) -> bool:
+    """The comparison table and the verdict; whether everything passed."""
+    table = ruled("The symmetric buffer against quant", "rank", "tokens", "field", "bytes", "equal", "verdict")
+    for one in fields:
+        equal = f"{one.num_bytes - one.unequal:,}"
+        table.add_row(str(one.rank), str(one.tokens), one.field, f"{one.num_bytes:,}", equal, verdict(one.unequal))
+    console.print(table)
+    print_reports(console, [report], race=race)
+    passed = not any(one.unequal for one in fields) and not report.findings
+    print_outcome(console, passed, "every byte of the symmetric buffer is as quant makes it", race=race)
+    return passed

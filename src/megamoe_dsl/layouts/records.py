@@ -1,0 +1,70 @@
+"""Records that kernels leave for the host: stamps of what a warp was doing (device/stamps.py), and the wait that exceeded its limit."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from .region import U32, U64, Field, Region
+
+CAPACITY = 2048  # stamps of a warp
+
+STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
+"""`time` in nanoseconds of %globaltimer; each kernel defines what `activity` and `detail` mean."""
+
+
+def trace_buffer(num_sms: int, warps: int) -> Region:
+    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
+    return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))
+
+
+class Role(IntEnum):
+    """Roles that leave stamps: the detail of a warp's first."""
+
+    DISPATCH = 0
+    TOKEN_LOADER = 1
+    WEIGHT_LOADER = 2
+    MATH = 3
+    MMA = 4
+    EPILOGUE = 5
+    COMBINE = 6
+
+
+class Activity(IntEnum):
+    """What the time between a warp's last stamp and this one went into."""
+
+    START = 0  # the warp's first stamp
+    COUNT = 1  # dispatch: counting tokens, sending their indices
+    WAIT_RANKS = 2  # who combines: every rank has done its tiles; in a half: every rank has its inputs there, or has read what it needs
+    PULL = 3  # dispatch: tokens into the pool
+    WAIT_RESULTS = 4  # dispatch: who combines has passed the rank barrier; who combines: dispatch has pulled all
+    CLEAN = 5  # dispatch: clearing the workspace for the next launch
+    WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
+    WAIT_TOKENS = 7  # token loader: its next tile, its tokens or Linear1 outputs
+    LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the next tile too)
+    WAIT_STAGE = 9  # math: its next tile, its first stage; MMA: its next tile, a free accumulator; epilogue: its next tile, its sums
+    MULTIPLY = 10  # math, MMA: a tile's K blocks, waits for later stages included
+    WAIT_STORE = 11  # math: the staging buffer; in a half: its last results are in memory
+    EPILOGUE = 12  # math, epilogue: SwiGLU and scales, or the stores to other ranks
+    COMBINE = 13  # who combines: the sum of top-k results
+
+
+TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
+"""Those that belong to a tile."""
+
+
+def tile_detail(block: Any, n_block: Any, phase: Any) -> Any:
+    """Detail of a stamp that belongs to a tile: its row block in the pool, its block of weight rows, and of which linear it is."""
+    return 2 * (block * 256 + n_block) + phase
+
+
+RECORD = Region.stack(
+    "watchdog",
+    Field("wait", (1,), U32),
+    Field("rank", (1,), U32),
+    Field("sm", (1,), U32),
+    Field("detail", (1,), U32),
+    Field("expected", (2,), U32),
+    Field("observed", (2,), U32),
+)
+"""`wait` says which wait it was; it is written last, and is not zero."""
