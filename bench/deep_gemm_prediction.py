@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from megamoe_dsl.hardware.k_block import packed_values
+from megamoe_dsl.hardware.operand_tile import packed_values
 from megamoe_dsl.layouts.arith import ceil_div
 from megamoe_dsl.predict.calibration import Calibration
 from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, TokenBlocks
