@@ -8,7 +8,7 @@
 #   make engines   the adapters against the Python files of the engines' newest wheels, which it downloads (tests/engine_wheels)
 #   make docs      the site of all pages and of the API (build/site), to read without a network
 #   make docs-check  opens every page of it in headless Chromium (Debian: chromium, chromium-driver)
-#   make pictures  the drawings that docs use (docs/pictures/drawn.txt)
+#   make pictures  the drawings that docs use (docs/pictures/drawn.txt), and the tables of reference pages
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -56,6 +56,7 @@ pictures: $(INSTALLED)
 		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
 	$(BIN)/python tests/draw_structure.py docs/pictures/structure.svg
 	$(BIN)/python bench/draw_results.py docs/pictures/results.svg
+	$(BIN)/python bench/reference_pages.py
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process

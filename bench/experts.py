@@ -11,7 +11,7 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
-    python bench/experts.py table FILE      anywhere: tables of docs/explanation/gather_gemm.md; `memory`: what lies between launches
+    python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `memory`: what lies between launches
 
 SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
 beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.

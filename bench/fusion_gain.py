@@ -2,7 +2,7 @@
 
     python bench/fusion_gain.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/fusion_gain.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
-    python bench/fusion_gain.py table FILE                    anywhere: the table and the picture of docs/explanation/moe_stages.md
+    python bench/fusion_gain.py table FILE                    anywhere: the table and the picture of docs/lab/fusion.md
 
 Before it times a point, it compares y of both, every element, over launches with masked, skewed and empty routing.
 """

@@ -5,7 +5,7 @@
     python bench/gemm.py counters FOLDER [the same]              where a GPU and Nsight Compute are: counters of one launch of each
     python bench/gemm.py tune FILE                               anywhere: enters the winners of a run into the GPU's table
 
-    python bench/gemm.py table FILE                              anywhere: the table of docs/explanation/gemm.md
+    python bench/gemm.py table FILE                              anywhere: the table of docs/lab/gemms.md
 
 A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "packed".  SITE has unpacked wheels, deep_gemm among them.
 With --recipe fp8xmxfp4 weights are E2M1, and the same point with E4M3 weights runs in the same turns.
@@ -72,7 +72,7 @@ def tune(given: argparse.Namespace) -> None:
 
 
 def show_table(given: argparse.Namespace) -> None:
-    """Prints the table of docs/explanation/gemm.md."""
+    """Prints the table of docs/lab/gemms.md."""
     from gemms.report import markdown
 
     print(markdown(json.loads(given.file.read_text())["records"]))

@@ -1,4 +1,4 @@
-"""How far predicted times (`megamoe predict`) are from measured and published ones: the tables of docs/explanation/predict.md.
+"""How far predicted times (`megamoe predict`) are from measured and published ones: the tables of docs/lab/prediction.md.
 
 python bench/prediction_errors.py [--tokens MOST]
 

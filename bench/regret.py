@@ -1,5 +1,5 @@
 """What a shape costs that nobody has tuned: each shape of the tuned tables left out of them, and what is chosen then beside the fastest
-configuration that was timed.  The tables of docs/howto/tuning.md.
+configuration that was timed.  The tables of docs/lab/tuning.md.
 
 python bench/regret.py [FILE ...]
 

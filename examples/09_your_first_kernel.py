@@ -1,7 +1,7 @@
 """Your first kernel: a dense FP8 GEMM for Hopper made of blocks, written, compiled, simulated, raced and inspected without a GPU.
 
 D[M, N] = A[M, K] x B[N, K] with E4M3 operands, FP32 scales (one for a row of A and 128 of K, one for 128 x 128 of B) and FP32 results.
-Read it from top to bottom. The main loop, the loaders and the order of tiles are blocks. What a kernel writes itself is here:
+docs/tutorials/first_kernel.md walks through it. Main loop, loaders and order of tiles are blocks. What a kernel writes itself is here:
 
 1. a configuration, with a plan of shared memory and tensor maps
 2. the arguments of a launch, and the context that roles share

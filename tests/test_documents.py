@@ -68,3 +68,11 @@ def test_the_layer_runs_without_a_gpu_as_pasted() -> None:
     exec(tour, names)
     assert names["report"].findings == []
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(names["y"], names["case"].reference().y, strict=True))
+
+
+@pytest.mark.parametrize(("page", "blocks"), [("explanation/layouts.md", 2), ("tutorials/first_layer.md", 2), ("howto/train.md", 2)])
+def test_the_first_blocks_run_without_a_gpu(page: str, blocks: int) -> None:
+    names: dict[str, Any] = {}
+    for block in python_of(ROOT / "docs" / page)[:blocks]:
+        exec(block, names)
+    assert "y" not in names or names["y"].isfinite().all()

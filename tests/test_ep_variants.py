@@ -72,6 +72,6 @@ def test_they_write_where_the_caller_keeps_y_and_wrong_ones_are_named(monkeypatc
 
 
 def test_algorithm_bandwidth_is_that_of_all_pairs() -> None:
-    """Those of 8192 tokens of Flash in docs/explanation/ep_moe.md, whether they crossed or not."""
+    """Those of 8192 tokens of Flash in docs/lab/halves.md, whether they crossed or not."""
     flash = PRESETS["flash"].problem(8192, recipe="fp8xfp8")
     assert round(algorithm_bandwidth(flash, {"pairs": 49342, "fetched": 32608}, 500.0)) == 404

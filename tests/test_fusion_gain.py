@@ -1,4 +1,4 @@
-"""The table and the picture of docs/explanation/moe_stages.md are those of the records, and every element in them was equal."""
+"""The table and the picture of docs/lab/fusion.md are those of the records, and every element in them was equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def records(names: tuple[str, ...] = NAMES) -> list[dict[str, Any]]:
 
 
 def test_the_page_has_the_records_table_and_picture() -> None:
-    page, found = (ROOT / "docs" / "explanation" / "moe_stages.md").read_text(), records()
+    page, found = (ROOT / "docs" / "lab" / "fusion.md").read_text(), records()
     assert markdown(found) in page and picture(found) in page
     assert len(found) == 12 and f"{sum(one['agreement']['elements'] for one in found):,} elements" in page
     more = records(MORE)
@@ -41,7 +41,7 @@ def test_the_page_has_the_records_table_and_picture() -> None:
 
 
 def test_the_page_has_the_table_of_torch_alone() -> None:
-    found, page = records(FAR), (ROOT / "docs" / "explanation" / "moe_stages.md").read_text()
+    found, page = records(FAR), (ROOT / "docs" / "lab" / "fusion.md").read_text()
     assert torch_markdown(found).count("\n") == 1 + len(found) and torch_markdown(found) in page
     assert all(one["torch"]["difference"] < 0.03 for one in found), "as far as the formats are apart"
     assert torch_markdown(records()).count("\n") == 1

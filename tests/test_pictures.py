@@ -281,3 +281,9 @@ def test_orders_name_every_word_and_chunk_once():
         assert sorted(names) == sorted(f"{row}.{chunk}" for row in range(8) for chunk in range(chunks))
         assert "takes 1 wavefront" in grid.caption
     assert str(Layout((32, 4), (4, 1))) in scales.caption
+
+
+def test_fragments_are_those_of_the_ptx_isa():
+    for grid in draw("fragments").charts:
+        names = [[cell.text for cell in row] for row in grid.rows]
+        assert names == [[f"{4 * (row % 8) + column // 2}.{2 * (row // 8) + column % 2}" for column in range(8)] for row in range(16)]

@@ -11,7 +11,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from regret import Regret, details, files_of_tables, regrets, summary
 
-PAGE = Path(__file__).parents[1] / "docs" / "howto" / "tuning.md"
+PAGE = Path(__file__).parents[1] / "docs" / "lab" / "tuning.md"
 
 
 @pytest.fixture(scope="module")

@@ -62,14 +62,14 @@ def test_page_has_the_tables_of_a_layer_on_one_gpu(files: tuple[str, ...]) -> No
     points = {one["point"]: one for records in reversed(loaded) for one in records}
     records = sorted(points.values(), key=lambda one: int(one["tokens"]))
     assert len(records) >= 2 and all(one["passed"] for one in records)
-    page = (ROOT / "docs" / "explanation" / "gather_gemm.md").read_text()
+    page = (ROOT / "docs" / "lab" / "one_gpu.md").read_text()
     assert all(one in page for one in markdown(records).split("\n\n"))
 
 
 @pytest.mark.parametrize("record", DECODED_GEMMS)
 def test_page_has_the_table_of_gemms_whose_weights_are_decoded(record: str) -> None:
     rows = gemm_table(json.loads((RESULTS / f"gemm-{record}.json").read_text())["records"])
-    assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "explanation" / "gemm.md").read_text()
+    assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "lab" / "gemms.md").read_text()
 
 
 @pytest.mark.parametrize("rows_of", [table, spread_table, short_table])

@@ -21,14 +21,14 @@ from selenium.webdriver.support.wait import WebDriverWait
 DESKTOP, PHONE = (1280, 900), (390, 844)
 SHOTS = (
     "index.html",
+    "tutorials/first_layer.html",
+    "tutorials/first_kernel.html",
     "howto/layer.html",
-    "howto/simulator.html",
     "reference/support.html",
-    "reference/commands.html",
+    "reference/configurations.html",
     "reference/api/megamoe_dsl.html",
-    "explanation/gather_gemm.html",
-    "explanation/layouts.html",
-    "explanation/ep_moe.html",
+    "explanation/one_launch.html",
+    "explanation/epilogues.html",
     "lab/performance.html",
 )
 BROKEN_PICTURES = "return [...document.images].filter(one => !one.complete || !one.naturalWidth).map(one => one.src)"

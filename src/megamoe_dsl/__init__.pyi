@@ -60,6 +60,7 @@ from .runtime.layer import MegaMoE as MegaMoE
 from .runtime.layer import mega_moe as mega_moe
 from .runtime.preparation import prepare_moe as prepare_moe
 from .runtime.simulated import SimulatedMoE as SimulatedMoE
+from .runtime.symmetric_memory import SymmetricBuffer as SymmetricBuffer
 from .runtime.symmetric_memory import disable_multicast as disable_multicast
 from .runtime.watchdog import WatchdogError as WatchdogError
 from .target import Target as Target

@@ -1,4 +1,4 @@
-"""Predicted times beside measured and published ones: those that are cheap.  Those of docs/explanation/predict.md are in bounds."""
+"""Predicted times beside measured and published ones: those that are cheap.  Those of docs/lab/prediction.md are in bounds."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, profiled, profiled_table, published, rms
 from sweep import sample
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "predict.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "lab" / "prediction.md").read_text()
 MOST_RMS, MOST_RMS_SM100 = 0.06, 0.10
 LEAST_RIGHT = 0.95
 

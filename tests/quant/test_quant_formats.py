@@ -88,7 +88,7 @@ def test_e2m1_scale_byte_at_powers_of_two_times_6():
 
 
 def test_an_encoder_that_counts_boundaries_differs_at_three_ties():
-    """docs/reference/w4a4.md: every tie down and no minus zero, against nearest even with signs; all else is equal."""
+    """docs/reference/formats.md: every tie down and no minus zero, against nearest even with signs; all else is equal."""
     boundaries = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
     x = torch.cat([torch.linspace(-7, 7, 28001), torch.tensor(boundaries), torch.tensor([-0.0])])
     counted = sum((x.abs() > boundary).to(torch.uint8) for boundary in boundaries)

@@ -105,7 +105,7 @@ def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
 
 
 NOISE = 1.08
-"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/explanation/ep_moe.md)."""
+"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
 HALVES_SAY = frozenset({"stages_us", "activation_us"})
 """What records of these kernels have one of, and no others."""
 DISPATCH = (

@@ -1,7 +1,7 @@
 """Tiles of Linear2, a packed GEMM, for rows that a router has dealt out: as many on average, and of one expert more, of another fewer.
 
 A tile should hold nearly every expert's rows, or a whole number of tiles should waste little of the last.  Measured on an H200
-(docs/explanation/gather_gemm.md, "Tiles of Linear2"); on SM100, where nothing is, the first alone is asked for.
+(docs/lab/one_gpu.md, "Tiles of Linear2"); on SM100, where nothing is, the first alone is asked for.
 """
 
 from __future__ import annotations

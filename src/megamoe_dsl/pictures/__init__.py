@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
+from .fragments import draw_fragments
 from .memory import draw_pool, draw_smem, draw_symmetric, draw_tmem, draw_workspace
 from .orders import draw_scales, draw_schedule, draw_swizzle
 from .svg import to_svg
@@ -20,6 +21,7 @@ PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
     "tmem": draw_tmem,
     "scales": draw_scales,
     "swizzle": draw_swizzle,
+    "fragments": draw_fragments,
     "schedule": draw_schedule,
 }
 """Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises

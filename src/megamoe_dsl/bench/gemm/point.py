@@ -86,7 +86,7 @@ def grouped(kind: str, counts: Sequence[int], n: int, k: int) -> GemmPoint:
 
 
 def all_points() -> list[GemmPoint]:
-    """Those of the table in docs/explanation/gemm.md."""
+    """Those of the table in docs/lab/gemms.md."""
     found = [dense(8192, 8192, 8192)]
     found += [dense(m, n, k) for m in reversed(ROWS) for n, k in COLUMNS_AND_DEPTHS]
     for groups, rows, n, k in GROUPS:

@@ -70,7 +70,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     estimates = [cost(problem, counts, one, target.num_sms) for one in fitting]
     best = fitting[estimates.index(min(estimates))]
     # How many rows each group has is known on the device alone.  Tiles of 192 rows are the fastest where every group has 129 to 192 or 257
-    # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/explanation/gemm.md).
+    # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/lab/gemms.md).
     return {**best, "dynamic_schedule": True} if problem.has_groups else dict(best)
 
 
@@ -80,7 +80,7 @@ def unscaled(choice: Choice) -> Choice:
 
 
 def burst_of(problem: GemmProblem) -> int:
-    """K blocks of B to fetch at once where tiles wait for memory; more are no faster (docs/explanation/gather_gemm.md)."""
+    """K blocks of B to fetch at once where tiles wait for memory; more are no faster (docs/lab/one_gpu.md)."""
     return 2 if problem.k_blocks % 2 == 0 else 1
 
 

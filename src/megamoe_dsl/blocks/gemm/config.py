@@ -55,25 +55,27 @@ DECODED_TILES = ((128, 256), (256, 128))
 class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64; 128 or 256 where B is decoded, by 256 or 128 of B
-    block_n     rows of B of a tile: a multiple of 8 up to 256 whose scales are of at most two rows; with swap_ab 64, 128 or 256
-    warpgroups  that multiply a tile: one for each 64 rows; of 64 rows, or with swap_ab, 1 or 2, which share its rows of B
+    block_m     rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and many rows 128 or 256
+    block_n     rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256; beside
+                256 rows of A 128
+    warpgroups  math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1 or 2, which share the rows of B; 0 asks for the usual
     cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2
     group_m     row blocks that the order of tiles takes together
     swap_ab     rows of A are the wgmma's columns
-    half_tiles  a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
-    k_in_flight  K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
+    half_tiles  both warpgroups share a tile of 128 rows that has at most 64 valid ones
+    k_in_flight  K blocks of a warpgroup in the tensor core at a time, 1 to 8; more than 1 only in narrow tiles
     dynamic_schedule  tiles are scheduled at run time, not in turn
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    epilogue_buffers  of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
-    burst       K blocks of B that are asked for at once, so many times 128 bytes of a row, where memory is what a tile waits for: 1, 2, 4
-    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
+    epilogue_buffers  buffers of D for each warp in SMEM: 2, so that a warp fills one while TMA reads the other, or 1, which may leave room
+                for a stage
+    burst       K blocks of B that the loader asks for at once, 1, 2 or 4: faster where a tile waits for memory alone
+    split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (exchange.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/records.py), over the rows of experts; for profiles
-    most_columns  of a wgmma
+    most_columns  columns of one wgmma at most
     """
 
     arch: ClassVar[Arch] = SM90

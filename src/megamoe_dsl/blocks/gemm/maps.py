@@ -10,7 +10,7 @@ from .problem import BF16, F32, GemmProblem
 
 L2_PROMOTION, BURST_PROMOTION = 256, 128
 SHORT_ROW, SHORT_PROMOTION = 512, 128
-"""Bytes of a row, up to which L2 is better asked for one K block at a time of many matrices B (docs/explanation/gather_gemm.md)."""
+"""Bytes of a row, up to which L2 is better asked for one K block at a time of many matrices B (docs/lab/one_gpu.md)."""
 PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
 
 

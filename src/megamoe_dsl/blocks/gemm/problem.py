@@ -30,23 +30,17 @@ class GemmProblem:
 
     n           columns of D, rows of B; a multiple of 16
     k           a multiple of 128; of BF16 of 32, on SM100 of 64
-    kind        dense       one B
+    kind        how rows form groups:
+                dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
                 masked      room for as many rows in every group; how many of them are there is known on the device
     num_groups  matrices B; 1 of a dense problem
-    output      type of D: bf16, or f32
-    accumulate  D += A x B; f32 alone
-    recipe      number formats of A and B (recipe.py):
-                fp8xfp8    E4M3, one FP32 scale per row and 128 of K, by E4M3, one per 128 rows and 128 of K (SM90)
-                fp8xmxfp4  E4M3, one FP32 scale per row and 128 of K, by E2M1, one UE8M0 scale per row and 32 of K (SM90)
-                bf16xbf16  BF16 by BF16, without scales (both)
-                fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
-                mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
-                mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)
-                nvfp4xnvfp4  E2M1 by E2M1, both with one UE4M3 scale per row and 16 of K; D is multiplied with a factor of its group (SM100)
-    biases      f32 or bf16: of a packed problem, each group and column has a bias of that type, which is added to sums in FP32 before they
-                are rounded (SM90); empty: none
+    output      type of D: bf16 or f32
+    accumulate  D += A x B; only with output f32
+    recipe      number formats of A and B, by name (recipe.py): SM90 has fp8xfp8, fp8xmxfp4 and bf16xbf16, SM100 fp8xfp4, mxf4xmxf4,
+                mxfp8xmxfp8, nvfp4xnvfp4 and bf16xbf16
+    biases      type of the biases, f32 or bf16, one for each group and column of a packed problem, added to FP32 sums (SM90); empty: none
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

@@ -20,8 +20,12 @@ MOST_SLOTS = 1 << 27
 
 @dataclass(frozen=True)
 class RoutingProblem:
-    """`hidden` channels of a token, a multiple of 128, in bf16xbf16 of 32; its `topk` of `num_experts` experts, at most 1024; tokens become
-    activations of a `recipe` (recipe.py).
+    """How a layer's tokens are sorted by expert and quantized.
+
+    hidden       channels of a token, a multiple of 128, in bf16xbf16 of 32
+    num_experts  at most 1024
+    topk         experts of a token, at most 32
+    recipe       number formats of activations that tokens become (recipe.py)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -55,14 +59,17 @@ class RoutingProblem:
 
 @dataclass(frozen=True)
 class TopExpertsProblem:
-    """The `topk` of `num_experts` experts, at most 1024, with the highest scores, and what their results are weighted with.
+    """Which experts have the highest scores, and what their results are weighted with.
 
-    scores      softmax: over the logits of those that are chosen (Qwen3, gpt-oss); sigmoid: of each, divided by their sum (DeepSeek-V3)
+    num_experts  at most 1024
+    topk        experts that are chosen, at most 32
+    scores      weights of the chosen experts: softmax over their logits (Qwen3, gpt-oss), or sigmoid of each, divided by their sum
+                (DeepSeek-V3)
     logits      f32 or bf16
-    biased      whether a bias for each expert is added to the sigmoid that experts are chosen by, though not to what weights come from
-    groups      experts are that many groups; more than 1: of whole 32 experts
-    topk_groups of these, by the sum of the two highest scores in each, experts are chosen
-    scale       that weights are multiplied with
+    biased      each expert has a bias that is added to its sigmoid when experts are chosen, not to the weights
+    groups      groups of experts; if more than 1, a group has a multiple of 32 experts
+    topk_groups  groups that experts are chosen from: those with the highest sums of their two best scores
+    scale       factor of all weights
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

@@ -21,16 +21,16 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 class GatherGemmProblem(GemmProblem):
     """A `GemmProblem` of `num_groups` experts; how many rows each has, and which, every launch says anew (layouts/expert_rows.py).
 
-    source  where rows of A lie: gathered  at their tokens, in any order; a list says which
-                                 packed    sorted by expert, without padding
-                                 blocked   sorted by expert, each in whole blocks of 128 rows
+    source  where rows of A lie:
+            gathered  at their tokens, in any order; a list says which
+            packed    sorted by expert, without padding
+            blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
-    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
-            SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32,
-            or of NVFP4 E2M1 with UE4M3 for each row and 16 and a factor of each expert, or BF16, as `output` says.
-            gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
-    activation, activation_clamp, fast_math   of gate and up, as a `Problem` says (activation.py)
-    preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
+    gate_up  order of gate and up among the rows of B; D is then their activated product, [rows, n / 2], as Linear2 reads it (the recipe's
+            format between the linears, or BF16 as `output` says). Empty: D is A x B in BF16. Otherwise gate_first, up_first, or
+            interleaved, a row of gate and a row of up in turn
+    activation, activation_clamp, fast_math   activation of gate and up, as in a `Problem` (activation.py)
+    preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

@@ -37,19 +37,17 @@ NUM_SMS = 148  # of a B200
 class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192; 256 of BF16, and over the rows of experts, where tensor memory
-                         holds the sums of two tiles at a time, or of one where they are large
+    block_m              rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or over the rows of experts, also 256
     num_sms              CTAs of the grid, even
     block_k              K of a stage: 128, or 256 of E2M1 rows, 64 of BF16; results have the same bits; 0 asks for the least
-    epilogue_warpgroups  1, or 2 that share the passes of a tile
+    epilogue_warpgroups  1, or 2 that share a tile
     group_m              row blocks that the order of tiles takes together
     dynamic_schedule  tiles are scheduled at run time, not in turn
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
 
     Over the rows of experts:
-    consumers            1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256,
-                         and a warpgroup of the epilogue
-    pairs                CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
+    consumers            1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
+    pairs                CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
     trace                warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 

@@ -40,7 +40,7 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2; on SM100 2, the pair; 0 for the least
     block_k, epilogue_warpgroups  those of `Sm100GemmConfig`, 0 for 128 and 2; 0 on SM90
-    task_tokens tokens that are handed out together to a communication warp
+    task_tokens  tokens that are handed out together to a communication warp
     trace       warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 
@@ -189,8 +189,8 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
-    tail_sms       SMs, the last ones, whose communication warps fetch nothing: a token is stored to one row, from which they copy it to the
-                   others, and they say when blocks are complete; 0: who fetches a token stores it to all of its rows
+    tail_sms       SMs at the end of the grid that copy a received token to its further rows, instead of fetching; 0: a token goes to all of
+                   its rows when it is fetched
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """

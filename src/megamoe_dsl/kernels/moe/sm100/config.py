@@ -49,7 +49,7 @@ class Tier:
 def holds(block_m: int) -> float:
     """Expected tokens that a tile holds with two standard deviations more (of a Poisson count): the largest e with e + 2 sqrt(e) <= m.
     The model of performance prefers the smallest such tile to the article's tiers, which change at 8.5, 16.5, 32.5 and 64.5
-    (docs/explanation/predict.md)."""
+    (docs/lab/prediction.md)."""
     return ((1 + block_m) ** 0.5 - 1) ** 2
 
 
