@@ -11,7 +11,7 @@ from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
 from ...target import Target
-from .problem import MASKED, PACKED, GemmProblem
+from .problem import GemmProblem
 
 
 class BaseGemmConfig(ABC):
@@ -133,7 +133,7 @@ class BaseGemmConfig(ABC):
     @property
     def table_entries(self) -> int:
         """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
-        return self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
+        return self.num_experts + 1 if self.problem.has_table else 0
 
     def check_problem(self) -> None:
         """A problem of the architecture's recipes.  Raises `ConfigError`."""

@@ -1,4 +1,4 @@
-"""The table of a CTA that says where each group's rows lie (packed and masked problems), and how the scheduler warp fills it."""
+"""The table of a CTA that says where each group's rows lie (packed, aligned and masked problems), and how the scheduler warp fills it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...device.memory import load_relaxed_u32, load_shared_u32, load_u32, store_
 from ...device.warp import sync_warp
 from ...layouts.arith import div
 from .context import GemmContext
-from .problem import MASKED
+from .problem import ALIGNED, MASKED, ROW_BLOCK
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ def fill_table(ctx: GemmContext):
                 else:
                     if group > 0:
                         first = cutlass.max(cutlass.min(load(entry - 4), ctx.args.m), Int32(0))
+                    if cutlass.const_expr(config.problem.kind == ALIGNED):
+                        first = div(first + (ROW_BLOCK - 1), ROW_BLOCK) * ROW_BLOCK
                     rows = cutlass.min(load(entry), ctx.args.m) - first
             store_shared_v2(ctx.shared("group_table", group), cutlass.max(rows, Int32(0)), first)
     sync_warp()

@@ -11,8 +11,8 @@ from ...integer import as_integer
 from ...problem import CHANNEL_STEP, ProblemError, integer_between
 from ...recipe import E2M1, RECIPES, Recipe
 
-DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
-KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
+DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "aligned", "masked"
+KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
@@ -34,6 +34,7 @@ class GemmProblem:
                 dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
+                aligned     the same, but every group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90
                 masked      room for as many rows in every group; how many of them are there is known on the device
     num_groups  matrices B; 1 of a dense problem
     output      type of D: bf16 or f32
@@ -129,6 +130,16 @@ class GemmProblem:
     @property
     def output_bytes(self) -> int:
         return 2 if self.output == BF16 else 4
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a CTA has a table of where each group's rows lie."""
+        return self.kind in (PACKED, ALIGNED, MASKED)
+
+    @property
+    def row_step(self) -> int:
+        """Rows to which each group's are filled up in A."""
+        return ROW_BLOCK if self.kind in (CONTIGUOUS, ALIGNED) else 1
 
     @property
     def any_row(self) -> bool:

@@ -25,7 +25,7 @@ from ...schedule.grouped import GroupedOrder
 from ..walk import Walk, advance_to_valid, first_number
 from .context import GemmContext
 from .group_table import GroupTable, fill_table
-from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK
+from .problem import CONTIGUOUS, ROW_BLOCK
 from .work_tile import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS
 
 
@@ -39,15 +39,15 @@ class TracedDense(DenseOrder):
 
 @dataclass(frozen=True)
 class TracedGrouped(GroupedOrder):
-    """The order of a packed or masked problem's tiles in a kernel."""
+    """The order of the tiles of a problem with a table, in a kernel."""
 
     config: cutlass.Constexpr[Any]
     table: GroupTable
 
 
 def order_of(ctx: GemmContext) -> Any:
-    """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
-    if ctx.config.problem.kind in (PACKED, MASKED):
+    """Problems with a table take their tiles in the order of the one in shared memory, others as one matrix of `m` rows."""
+    if ctx.config.problem.has_table:
         return TracedGrouped(ctx.config, GroupTable(ctx.shared("group_table")))
     return TracedDense(ctx.config, ctx.args.m)
 
@@ -57,7 +57,7 @@ def schedule_tiles(ctx: GemmContext):
     """The scheduler warp.  The first tile of a CTA, or of a pair that has one together, has its number."""
     config = ctx.config
     if ctx.cta_rank == 0:
-        if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
+        if cutlass.const_expr(config.problem.has_table):
             fill_table(ctx)
         walk_tiles(ctx)
 
@@ -128,7 +128,7 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
     config, block = ctx.config, blocks.block()
     n_block = select(blocks.valid(), block.n_block, Int32(LAST))
     row, group, valid_m = block.m_block * config.block_m, Int32(0), block.valid_m
-    if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
+    if cutlass.const_expr(config.problem.has_table):
         group = minimum(block.expert, Int32(config.num_experts - 1))
         row = row + GroupTable(ctx.shared("group_table")).first_row(block.expert)
     if cutlass.const_expr(config.problem.kind == CONTIGUOUS):

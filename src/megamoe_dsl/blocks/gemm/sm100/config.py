@@ -16,7 +16,7 @@ from ...sm100.pair_stage import PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..gather.sm100.choose import CANDIDATES, fastest
-from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..problem import CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..tile import WARPS_PER_GROUP
 from .choose import choose_pair_fields
 from .finish import ScatterGateUp, ScatterPasses, StorePasses
@@ -136,7 +136,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
             return (PACKED,)
-        return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
+        return (DENSE, CONTIGUOUS, MASKED, *(() if self.problem.formats.scaled else (PACKED,)))
 
     @property
     def block_ms(self) -> tuple[int, ...]:
