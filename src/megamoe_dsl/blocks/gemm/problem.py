@@ -159,7 +159,7 @@ class GemmProblem:
     @property
     def has_partial_tiles(self) -> bool:
         """Whether rows that follow a tile's may belong to another group, so that the store must leave them alone."""
-        return self.kind in (PACKED, MASKED)
+        return self.has_table
 
     def check_rows(self, rows: object, field: str = "m") -> int:
         """M as an int.  Raises `ProblemError` for one that no launch takes."""
