@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.registry import find_kernel
+from ..kernels.registry import config_type, find_kernel
 from ..problem import Problem
 from ..recipe import RECIPES
 from ..target import Target, target_at_hand
@@ -31,8 +31,9 @@ def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
     """The model's layer, in the first number formats of the fused kernel on this target that have the published weights' element.
 
     Raises `ProblemError`."""
-    recipes = find_kernel("mega_moe").recipes[target.arch.name]
-    recipe = next(name for name in recipes if RECIPES[name].weights.element == one.weights)
+    kernel = find_kernel("mega_moe")
+    config_type(kernel, target.arch)
+    recipe = next(name for name in kernel.recipes[target.arch.name] if RECIPES[name].weights.element == one.weights)
     own: dict[str, Any] = {"activation": one.activation, "activation_clamp": one.clamp, "biases": one.biases, "weigh_results": one.biases}
     return one.problem(max_tokens_per_rank, recipe=recipe, **own)
 
