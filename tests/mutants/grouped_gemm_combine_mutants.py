@@ -56,6 +56,14 @@ MUTANTS = (
     mutant(
         "CTAs that still read are not waited for", "missing order", "end_launch", "collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)", ""
     ),
+    mutant(
+        "tiles of the launch before the last are counted again",
+        "missing clean-up",
+        "send_results",
+        'clear_counters(ctx, group, "finished", ctx.config.num_finished)',
+        "",
+        (f"{RUNS}::test_results_that_warps_send",),
+    ),
     of_pairs(
         "a pair does not say that its tiles are done",
         "missing order",
