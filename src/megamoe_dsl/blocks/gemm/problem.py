@@ -134,11 +134,6 @@ class GemmProblem:
         return 2 if self.output == BF16 else 4
 
     @property
-    def has_table(self) -> bool:
-        """Whether a CTA has a table of where each group's rows lie."""
-        return self.kind in (PACKED, ALIGNED, MASKED)
-
-    @property
     def row_step(self) -> int:
         """Rows to which each group's are filled up in A."""
         return ROW_BLOCK if self.kind in (CONTIGUOUS, ALIGNED) else 1
@@ -159,9 +154,10 @@ class GemmProblem:
         return self.kind != DENSE
 
     @property
-    def has_partial_tiles(self) -> bool:
-        """Whether rows that follow a tile's may belong to another group, so that the store must leave them alone."""
-        return self.has_table
+    def has_table(self) -> bool:
+        """Whether a CTA has a table of where each group's rows lie.  Rows that follow a tile's may then belong to another group, so that
+        the store must leave them alone."""
+        return self.kind in (PACKED, ALIGNED, MASKED)
 
     def check_rows(self, rows: object, field: str = "m") -> int:
         """M as an int.  Raises `ProblemError` for one that no launch takes."""
