@@ -236,10 +236,10 @@ def call_of(
     """The call of x, topk_idx, topk_weights, weights and biases, where gate and up are stored or None, and factors or None, checked.
     Raises `ProblemError`."""
     x, idx, topk_weights, *weights, stored, factors = tensors
-    fields = {"activation_clamp": activation_clamp, "recipe": recipe, "biases": name_of(weights[4]), "weights": name_of(topk_weights, F32)}
+    fields = {"activation_clamp": activation_clamp, "biases": name_of(weights[4]), "weights": name_of(topk_weights, F32)}
     if idx.dtype == torch.int32:
         fields["indices"] = I32
-    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, **fields)
+    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, recipe, **fields)
     call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored, factors=factors)
     call.check()
     return call

@@ -83,7 +83,7 @@ def fill_table(ctx: GemmContext):
                     if group > 0:
                         first = cutlass.max(cutlass.min(load(entry - 4), ctx.args.m), Int32(0))
                     if cutlass.const_expr(config.problem.kind == ALIGNED):
-                        first = align(first, ROW_BLOCK)
+                        first = div(first + (ROW_BLOCK - 1), ROW_BLOCK) * ROW_BLOCK
                     rows = cutlass.min(load(entry), ctx.args.m) - first
             store_shared_v2(ctx.shared("group_table", group), cutlass.max(rows, Int32(0)), first)
     sync_warp()
