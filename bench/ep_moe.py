@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if given.what == "table":
-        print(f"wrote {entered(Table.read(read_run(given.folder)[0], kind=EpEntry), given.folder).write()}")
+        gpu, records = read_run(given.folder)
+        print(f"wrote {entered(Table.read(gpu, kind=EpEntry), given.folder.name, records).write()}")
         return
     shape = {"preset": given.preset, "experts_per_rank": given.experts_per_rank, "tokens": given.tokens, "recipe": given.recipe}
     options = RunOptions(**shape, ranks=str(given.ranks))

@@ -222,7 +222,7 @@ def test_narrow_tables_lose_no_digit() -> None:
 
 @pytest.mark.parametrize("columns", [50, 60, 80])
 def test_narrow_tables_cut_no_word_that_fits(columns: int) -> None:
-    table = ruled("Title", "name", "arrives", "waits")
+    table = ruled("Title", ("name", "arrives", "waits"))
     table.add_row("work_tile_empty (even CTA)", "tcgen05.commit, multicast to the pair", "scheduler and dispatch warps")
     console = Console(width=columns, file=StringIO())
     console.print(table)

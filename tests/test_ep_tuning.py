@@ -18,6 +18,7 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.tuning import CANDIDATES, winner_of
 from megamoe_dsl.bench.tuning import enter_ep_run as entered
 from megamoe_dsl.bench.tuning import ep_entry as entry_of
+from megamoe_dsl.bench.tuning import read_ep_run as read_run
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.halves import tuned_fields
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
@@ -64,7 +65,7 @@ def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
     assert found.exit_code == 0 and "1 entries" in found.output
     table = Table.read(DEFAULT_GPU, tmp_path, EpEntry)
     assert [(one.dispatch, one.combine, one.results) for one in table.entries] == [({"block_wise": False}, {"cluster": 1}, path.name)]
-    assert entered(table, write(tmp_path, differing=["combine"])) == table
+    assert entered(table, path.name, read_run(write(tmp_path, differing=["combine"]))[1]) == table
     assert [well(one) for one in json.loads(path.read_text())["records"]] == [False, False]
 
 

@@ -13,8 +13,7 @@ import torch
 from call_times import time_host
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
-from megamoe_dsl.blocks.gemm.gather.problem import SORTED_BLOCKED
-from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK
+from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
 from megamoe_dsl.kernels.expert_layer import LayerConfigs
 from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem

@@ -58,10 +58,13 @@ from .runtime.gemm_scales import scales_by_column as scales_by_column
 from .runtime.gemm_weights import gemm_weights as gemm_weights
 from .runtime.layer import MegaMoE as MegaMoE
 from .runtime.layer import mega_moe as mega_moe
+from .runtime.moe_layer import MoE as MoE
+from .runtime.moe_layer import Router as Router
 from .runtime.preparation import prepare_moe as prepare_moe
 from .runtime.simulated import SimulatedMoE as SimulatedMoE
 from .runtime.symmetric_memory import SymmetricBuffer as SymmetricBuffer
 from .runtime.symmetric_memory import disable_multicast as disable_multicast
+from .runtime.top_experts import top_experts as top_experts
 from .runtime.watchdog import WatchdogError as WatchdogError
 from .target import Target as Target
 

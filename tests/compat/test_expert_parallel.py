@@ -1,4 +1,4 @@
-"""This project's experts under transformers' own implementations of expert parallelism, on two ranks on the CPU."""
+"""This project's experts under transformers' implementations of expert parallelism and ours, on two ranks on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def share_of_a_rank(file: Path, rank: int) -> None:
     experts.config._experts_implementation, experts.num_experts, experts._is_expert_parallel = "megamoe", 2, True
     for name in ("gate_up_proj", "down_proj"):
         getattr(experts, name).data = getattr(experts, name).data[2 * rank : 2 * rank + 2]
-    found = {name: EPImplementationInterface()[name](experts, mesh, mesh)(x, idx, weights) for name in ("all_reduce", "all_to_all")}
+    found = {
+        name: EPImplementationInterface()[name](experts, mesh, mesh)(x, idx, weights) for name in ("all_reduce", "all_to_all", "megamoe")
+    }
     torch.save(found, f"{file}.{rank}")
     torch.distributed.destroy_process_group()
 
@@ -32,7 +34,7 @@ def routed_tokens() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_expert_parallel_models_run_these_experts(tmp_path: Path) -> None:
-    """Under transformers' own implementations of expert parallelism."""
+    """Under transformers' own implementations of expert parallelism, and as one layer over the ranks."""
     processes = [forked_process(share_of_a_rank, (tmp_path / "group", rank)) for rank in range(2)]
     for process in processes:
         process.start()
@@ -42,5 +44,6 @@ def test_expert_parallel_models_run_these_experts(tmp_path: Path) -> None:
     expected = adapter.experts_forward(tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts, *routed_tokens()).float()
     for rank in range(2):
         found = torch.load(f"{tmp_path}/group.{rank}")
-        assert list(found) == ["all_reduce", "all_to_all"]
+        assert list(found) == ["all_reduce", "all_to_all", "megamoe"]
+        assert torch.equal(found["megamoe"].float(), expected)
         assert all((one.float() - expected).norm() < 0.01 * expected.norm() for one in found.values())

@@ -14,8 +14,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
@@ -83,6 +82,7 @@ def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pair
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
 BF16_LAYER = replace(EXPERT_LAYER, recipe="bf16xbf16")
 GPT_OSS_LAYER = ExpertLayer(2880, 2880, 32, 4, "interleaved", "swigluoai", "bf16xbf16", biases="bf16")
+HASH_ROUTER = TopExpertsProblem(256, 6, "sqrtsoftplus", scale=1.5, hashed=True, replicas=4)
 DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, topk_groups=4, scale=2.5)
 
 
@@ -170,6 +170,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-bf16-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True),
     "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
+    "sm_90a-top-experts-hashed": lambda: TopExpertsConfig(HASH_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
     "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.problem import RESULTS, SOURCES, GatherGemmProblem
+from megamoe_dsl.blocks.gemm.problem import RESULTS, SOURCES, GatherGemmProblem
 from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
-from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from pair_gemm_runs import NVFP4, PLAIN, W4A4, W4A8, W8A8
 

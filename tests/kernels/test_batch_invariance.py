@@ -16,9 +16,8 @@ from ep_runs import small_config
 from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl import gemm
-from megamoe_dsl.blocks.gemm.choose import NARROW, WIDE
+from megamoe_dsl.blocks.gemm.choose import DECODED, NARROW, TILES, WIDE
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.decoding.choose import DECODED, TILES
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.cases import Case, random_case

@@ -9,11 +9,10 @@ import torch
 
 from gemm_runs import artifact
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.kernels.uneven import uneven_tile
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference.router import router_metadata, weighted_sum

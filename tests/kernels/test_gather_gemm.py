@@ -12,7 +12,7 @@ from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.inspection import register_use

@@ -18,7 +18,7 @@ from gather_runs import LAYOUTS, MANY, GatherRun
 from gemm_runs import artifact
 from megamoe_dsl.activation import ACTIVATIONS
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.gather.problem import GATE_UP
+from megamoe_dsl.blocks.gemm.problem import GATE_UP
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernel_cases.gather import as_integers
 from megamoe_dsl.recipe import RECIPES

@@ -16,8 +16,7 @@ from test_pair_gemm import PADDING
 
 from gemm_runs import artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.blocks.gemm.gather.problem import GatherGemmProblem
-from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import as_integers, gather_case

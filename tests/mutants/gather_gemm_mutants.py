@@ -122,7 +122,7 @@ MUTANTS = (
             ("the last K block has chunks of the next row", "off by one", "bytes_of_chunk", "chunk < chunks", "chunk <= chunks"),
             ("gate's last tile is stored over up", "off by one", "has_columns", "problem.n // 2 if first_half else problem.n", "problem.n"),
             ("all experts have the first one's biases", "wrong base", "bias_address", "Int64(tile.group)", "0 * Int64(tile.group)"),
-            ("both columns of a thread have the first one's bias", "wrong base", "gemm.bias:rows_with_bias", "biases[e]", "biases[0]"),
+            ("both columns of a thread have the first one's bias", "wrong base", "gemm.store:rows_with_bias", "biases[e]", "biases[0]"),
             ("columns eight further have the bias of these", "wrong base", "columns_with_bias", "biases[i // 2 % 2]", "biases[0]"),
             ("biases are read past the last", "off by one", "bias_address", "problem.n - together", "problem.n"),
         )

@@ -17,7 +17,12 @@ def mutant(name: str, kind: str, where: str, old: str, new: str, *runs: str) -> 
 DECODING_MUTANTS = (
     # --- parts of packed tiles
     mutant(
-        "every group's packed B is the first one's", "wrong base", "load_weights", "tile.group * lines_of_b", "tile.group * 0", "fp4-packed"
+        "every group's packed B is the first one's",
+        "wrong base",
+        "load_packed_weights",
+        "tile.group * lines_of_b",
+        "tile.group * 0",
+        "fp4-packed",
     ),
     mutant(
         "records of every K block are the first one's",
@@ -30,7 +35,7 @@ DECODING_MUTANTS = (
     mutant(
         "both CTAs of a pair fetch weights of the first half of K",
         "wrong base",
-        "load_weights",
+        "load_packed_weights",
         "stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block); tile, tiles = next_tile(tiles)",
         "stage = load.load_weights(stage, rows, ctx.k_blocks, Int32(0)); tile, tiles = next_tile(tiles)",
         "fp4-split-k",
@@ -113,7 +118,7 @@ DECODING_MUTANTS = (
     mutant(
         "a CTA that decodes ends while TMA reads its last box",
         "stale buffer",
-        "decoding.math:math",
+        "multiply_columns",
         "wait_group_read(0)",
         "",
         "fp4-quarter",
@@ -123,7 +128,7 @@ DECODING_MUTANTS = (
     mutant(
         "codes are fetched to where decoded weights lie",
         "wrong base",
-        "load_weights",
+        "load_packed_weights",
         "CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage",
         "ctx.first_stage",
         "fp4-rows-256",
@@ -195,7 +200,7 @@ DECODING_MUTANTS = (
     mutant(
         "a CTA whose warps decode ends while TMA reads its last box",
         "stale buffer",
-        "math_rows:math",
+        "multiply_rows",
         "wait_group_read(0)",
         "",
         "fp4-rows-256",

@@ -59,12 +59,15 @@ def test_the_product_is_the_forward_pass_s(activation: str) -> None:
     assert torch.equal(product, activate(problem, halves, None)) and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sqrtsoftplus"])
 def test_logits_have_the_gradient_of_their_shares(scores: str) -> None:
     logits = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)
     idx, given = top_experts(logits.detach(), 3, scores, scale=2.5)[0].long(), torch.randn(6, 3)
     chosen = logits.gather(1, idx)
-    parts = chosen.softmax(1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(1, keepdim=True)
+    own = {"softmax": torch.exp, "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda one: torch.nn.functional.softplus(one).sqrt()}[scores](
+        chosen
+    )
+    parts = own / own.sum(1, keepdim=True)
     (2.5 * parts).backward(given.double())
     assert logits.grad is not None
     torch.testing.assert_close(top_experts_gradient(chosen.detach(), given, scores, 2.5), logits.grad.gather(1, idx).float())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.layouts.expert_rows import PackedRows
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.reference.router import router_metadata, top_experts, weighted_sum
+from megamoe_dsl.reference.router import hashed_experts, router_metadata, softplus_root, top_experts, weighted_sum
 
 
 @given(st.integers(0, 40), st.integers(1, 10), st.sampled_from([1, 16, 128, 512]), st.integers(0, 1 << 20))
@@ -39,6 +39,26 @@ def test_highest_logits_with_ties_by_number() -> None:
     idx, weights = top_experts(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 3)
     assert idx.tolist() == [[1, 2, 3]]
     assert torch.allclose(weights, torch.tensor([[1.0, 1.0, torch.e**-1]]) / (2 + torch.e**-1))
+
+
+def test_scores_of_deepseek_v4() -> None:
+    logits = torch.linspace(-80, 80, 1001)
+    expected = torch.nn.functional.softplus(logits.double(), threshold=100).sqrt()
+    assert torch.allclose(softplus_root(logits).double(), expected, rtol=1e-6, atol=0)
+    idx, weights = top_experts(torch.tensor([[1.0, 3.0, 2.0]]), 2, "sqrtsoftplus", bias=torch.tensor([9.0, 0.0, 0.0]), scale=1.5)
+    chosen = torch.nn.functional.softplus(torch.tensor([[1.0, 3.0]])).sqrt()
+    assert idx.tolist() == [[0, 1]] and torch.allclose(weights, 1.5 * chosen / chosen.sum())
+
+
+def test_a_table_names_experts_and_another_their_places() -> None:
+    table = torch.tensor([[0, 2], [1, -1], [7, 1]], dtype=torch.int32)
+    given = hashed_experts(table, torch.tensor([2, 1, 0, 3]), 4)
+    assert given.tolist() == [[-1, 1], [1, -1], [0, 2], [-1, -1]]
+    replicas = torch.tensor([[8, 9, -1], [5, -1, -1], [-1, -1, -1], [6, 7, 3]], dtype=torch.int32)
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0]]).expand(4, -1)
+    idx, weights = top_experts(logits, 2, given=given, replicas=replicas, replica_shift=1)
+    assert idx.tolist() == [[-1, 5], [5, -1], [9, -1], [-1, -1]]
+    assert weights.tolist() == [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
 
 
 def test_rows_are_summed_by_token() -> None:

@@ -127,7 +127,7 @@ def test_a_checkpointed_layer_has_the_same_gradients() -> None:
     assert all(torch.equal(found[name], expected[name]) for name in NAMES)
 
 
-@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sqrtsoftplus"])
 def test_logits_have_gradients(scores: str) -> None:
     """Those of the weights, through the shares of the chosen experts."""
     given, logits = layer(*NAMES), torch.randn(7, 4, requires_grad=True)
@@ -136,10 +136,30 @@ def test_logits_have_gradients(scores: str) -> None:
     idx, weights = top_experts(logits.detach(), 2, scores=scores)
     found = gradients(moe, {**layer(*NAMES), "topk_idx": idx, "topk_weights": weights.requires_grad_()})
     chosen = logits.detach().gather(1, idx).requires_grad_()
-    parts = chosen.softmax(1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(1, keepdim=True)
+    own = {"softmax": torch.exp, "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda one: torch.nn.functional.softplus(one).sqrt()}[scores](
+        chosen
+    )
+    parts = own / own.sum(1, keepdim=True)
     parts.backward(found["topk_weights"])
     assert logits.grad is not None and chosen.grad is not None and torch.equal(given["w1"].grad, found["w1"])
     torch.testing.assert_close(logits.grad, torch.zeros_like(logits).scatter(1, idx, chosen.grad))
+
+
+def test_a_router_has_gradients() -> None:
+    """Those of its logits, times tokens; and the table of ids masks slots, whose logits have none."""
+    given, router = layer(*NAMES), torch.randn(4, 256, requires_grad=True)
+    routed = {**given, "topk_idx": None, "topk_weights": None, "topk": 2}
+    moe(**routed, router=router).backward(DY)
+    logits = (given["x"].detach().float() @ router.detach().T).requires_grad_()
+    moe(**{**routed, **layer(*NAMES), "topk_idx": None, "topk_weights": None}, router_logits=logits).backward(DY)
+    assert router.grad is not None and logits.grad is not None
+    torch.testing.assert_close(router.grad, logits.grad.T @ given["x"].detach().float())
+    ids, table = torch.tensor([0, 1, 2, 0, 1, 2, 9]), torch.tensor([[0, 1], [2, -1], [-1, -1]], dtype=torch.int32)
+    hashed = torch.randn(7, 4, requires_grad=True)
+    _, weights = top_experts(hashed, 2, scores="sqrtsoftplus", token_ids=ids, hash_table=table)
+    (weights * torch.tensor([3.0, 1.0])).sum().backward()
+    assert hashed.grad is not None and hashed.grad.isfinite().all()
+    assert [bool(row.any()) for row in hashed.grad] == [True, False, False, True, False, False, False]
 
 
 def test_no_token_has_gradients_of_zero() -> None:

@@ -44,7 +44,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"topk_idx": torch.zeros(12, dtype=torch.int64)}, r"topk_idx.shape = \(12,\): must be \(tokens, topk\)"),
         ({"topk_weights": torch.ones(6, 3)}, r"topk_weights.shape = \(6, 3\): must be \(6, 2\)"),
         ({"topk_weights": None}, "topk_idx, topk_weights = None: must be tensors, or router_logits given"),
-        ({"topk": 2}, "topk = 2: must be None without router_logits"),
+        ({"topk": 2}, "router_logits = None: must be logits, or router given, beside topk, hash_table or replicas"),
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
         ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
         ({"w1_sf": None}, "w1_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"),
@@ -119,6 +119,13 @@ def test_fake_tensors_give_the_result_s_shape() -> None:
         ({"router_logits": torch.zeros(6)}, r"router_logits.shape = \(6,\): must be \(tokens, experts\)"),
         ({"router_logits": torch.zeros(6, 4, dtype=torch.float16)}, "router_logits.dtype = torch.float16: must be torch.float32 or"),
         ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
+        ({"router": torch.zeros(4, 256)}, "router_logits = 'a tensor': must be None with router"),
+        ({"router": torch.zeros(4, 128), "router_logits": None}, r"router.shape = \(4, 128\): must be \(experts, 256\)"),
+        ({"token_ids": torch.zeros(6).long()}, "token_ids, hash_table = .*: must be both given, or neither"),
+        ({"token_ids": torch.zeros(5).long(), "hash_table": torch.zeros(9, 2).int()}, r"token_ids.shape = \(5,\): must be \(6,\)"),
+        ({"token_ids": torch.zeros(6).long(), "hash_table": torch.zeros(9, 2)}, "hash_table.dtype = torch.float32: must be torch.int32"),
+        ({"replicas": torch.zeros(3, 2).int()}, r"replicas.shape = \(3, 2\): must be \(4, 2\)"),
+        ({"replica_shift": -1}, "replica_shift = -1: must be between 0"),
         ({"scores": "sigmoid", "score_bias": torch.zeros(3)}, r"bias.shape = \(3,\): must be \(4,\)"),
     ],
 )
@@ -161,6 +168,25 @@ def test_cpu_tensors_are_computed_by_the_reference() -> None:
     idx, weights = top_experts(logits, 2, scores="sigmoid")
     routed = moe(**{**call, "topk_idx": None, "topk_weights": None}, router_logits=logits, topk=2, scores="sigmoid")
     assert torch.equal(routed, moe(**{**call, "topk_idx": idx, "topk_weights": weights}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_router_makes_the_logits(dtype: torch.dtype) -> None:
+    """In FP32, under autocast and a compiler too; experts named by a table, and replicas of experts, give the same y."""
+    call = {**drawn(torch.bfloat16), "topk_idx": None, "topk_weights": None, "topk": 2, "scores": "sqrtsoftplus"}
+    router = torch.randn(4, 256).to(dtype)
+    logits = call["x"].float() @ router.float().T
+    y = moe(**call, router_logits=logits)
+    assert torch.equal(moe(**call, router=router), y)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(moe(**call, router=router), y)
+    compiled = torch.compile(lambda router: moe(**call, router=router), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(router), y)
+    idx, _ = top_experts(logits, 2, scores="sqrtsoftplus")
+    assert torch.equal(moe(**call, router=router, token_ids=torch.arange(6), hash_table=idx.int()), y)
+    twice = {**call, "w1": call["w1"].repeat(2, 1, 1), "w2": call["w2"].repeat(2, 1, 1)}
+    replicas = torch.stack([torch.arange(4), torch.arange(4, 8)], dim=1).int()
+    assert torch.equal(moe(**twice, router=router, replicas=replicas, replica_shift=3), y)
 
 
 @pytest.mark.parametrize("dtype", [FP8, torch.bfloat16])

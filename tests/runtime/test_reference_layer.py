@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from megamoe_dsl import MegaMoE, Problem, ProblemError, random_inputs, random_weights
 from megamoe_dsl.quant import quantize_e4m3_f32
@@ -51,6 +52,25 @@ def test_calls_in_a_row_differ_in_one_thing() -> None:
     assert not torch.equal(layer(x, idx, weights), masked)
     assert torch.equal(layer(x, idx, weights), layer_of(PROBLEM, 1)(x, idx, weights))
     layer.symmetric.close()
+
+
+def test_modes_of_torch_change_nothing() -> None:
+    """Of a call, which also exports for any number of tokens, and is refused where it would need a gradient."""
+    layer = layer_of(PROBLEM)
+    x, idx, weights = torch.randn(5, 256).bfloat16(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
+    y = layer(x, idx, weights)
+    for mode in (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+        with mode:
+            assert torch.equal(layer(x, idx, weights), y)
+    tokens = torch.export.Dim("tokens", min=2, max=16)
+    program = torch.export.export(layer, (x, idx, weights), dynamic_shapes=({0: tokens}, {0: tokens}, {0: tokens}), strict=False)
+    more = torch.randn(9, 256).bfloat16(), torch.rand(9, 4).topk(2).indices, torch.rand(9, 2)
+    assert torch.equal(program.module()(*more), layer(*more))
+    counter = CompileCounter()
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    assert all(torch.equal(compiled(x[:rows], idx[:rows], weights[:rows]), y[:rows]) for rows in (5, 4, 3)) and counter.frame_count <= 2
+    with pytest.raises(ProblemError, match=r"^x\.requires_grad = True"):
+        layer(x.clone().requires_grad_(), idx, weights)
 
 
 def test_what_it_has_not_is_refused() -> None:

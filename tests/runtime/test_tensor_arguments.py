@@ -18,7 +18,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     moe: {"x": A, "w1": B, "w1_sf": None, "w2": B[:, :128], "w2_sf": None, **CHOSEN},
     gemm: GEMM,
     grouped_gemm: {**GEMM, "b": B, "groups": torch.zeros(2, dtype=torch.int32)},
-    top_experts: {"logits": torch.zeros(6, 4), "topk": 2, "bias": None},
+    top_experts: {"logits": torch.zeros(6, 4), "topk": 2, "bias": None, "token_ids": None, "hash_table": None, "replicas": None},
 }
 TENSORS = [(function, name) for function, given in CALLS.items() for name in given if name != "topk"]
 

@@ -9,11 +9,11 @@ import pytest
 from uncompiled import Uncompiled
 
 from megamoe_dsl.sim.access_record import ALIKE, CODE_SHIFT, QUICK, pack
-from megamoe_dsl.sim.accessor import Actor
+from megamoe_dsl.sim.clock import Actor
 from megamoe_dsl.sim.memory import GlobalMemory
 from megamoe_dsl.sim.parser import ParsedKernel
-from megamoe_dsl.sim.race import SHARED, Race
-from megamoe_dsl.sim.shadow import Shadow
+from megamoe_dsl.sim.race import Race
+from megamoe_dsl.sim.shadow import SHARED, Shadow
 
 AGENTS, BYTES, STEPS = 5, 4096, 400
 

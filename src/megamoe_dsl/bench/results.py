@@ -45,13 +45,12 @@ def passed(record: dict[str, Any]) -> bool:
 
 
 def is_record(record: Any) -> bool:
-    """Whether it has a name and, where variants were timed, a point and their times."""
+    """Whether it has a name and, where variants were timed, a point and their times: of a check, which may be missing, back to back, and as
+    a graph unless that is None."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         return False
-    if "variants" not in record:
-        return True
-    timed = record["variants"]
-    return is_point(record.get("point")) and isinstance(timed, dict) and all(map(is_timed, timed.values()))
+    timed = record.get("variants", {})
+    return isinstance(timed, dict) and all(map(is_timed, timed.values())) and ("variants" not in record or is_point(record.get("point")))
 
 
 def is_point(values: Any) -> bool:
@@ -65,15 +64,9 @@ def is_point(values: Any) -> bool:
 
 
 def is_timed(times: Any) -> bool:
-    """Whether they are a variant's: of a check, which may be missing, back to back, and as a graph unless that is None."""
+    """Whether they are a variant's; repeats are summed up by their median and the fastest, in microseconds, finite and positive."""
     if not isinstance(times, dict) or not isinstance(times.get("check") or {}, dict) or "graph_us" not in times:
         return False
-    return is_spread(times.get("us")) and (times["graph_us"] is None or is_spread(times["graph_us"]))
-
-
-def is_spread(times: Any) -> bool:
-    return isinstance(times, dict) and all(is_time(times.get(name)) for name in ("median", "low"))
-
-
-def is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 < value < inf
+    spreads = [times.get("us"), *([] if times["graph_us"] is None else [times["graph_us"]])]
+    values = [one.get(name) if isinstance(one, dict) else None for one in spreads for name in ("median", "low")]
+    return all(isinstance(one, int | float) and 0 < one < inf for one in values)

@@ -41,13 +41,11 @@ def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
     return {"trace": summarize(spans), "launch_us": max((one.end for one in spans), default=0.0)}
 
 
-def trace_point(
-    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, out: Path
-) -> dict[str, Any]:
+def trace_point(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
     """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
     problem = point.problem
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
-    kernel = layer.bind(store, configs[0], symmetric, watchdog_ns)
+    kernel = layer.bind(store, configs[0], symmetric, session.watchdog_ns)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])
     kernel.buffers.load(Inputs(*point.draw(SEED)))
@@ -57,7 +55,7 @@ def trace_point(
     kernel.synchronize()
     record: dict[str, Any] = {"point": asdict(point), "made_by": store.origin(configs[0])}
     if dist.get_rank() == 0:
-        record |= traced(kernel.buffers.trace, out, point.name)
+        record |= traced(kernel.buffers.trace, session.out, point.name)
     symmetric.close()
     return record
 
@@ -130,12 +128,7 @@ def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactSt
     return measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs)
 
 
-def trace_kernel(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    return trace_point(point, layer, store, configs, session.watchdog_ns, session.out)
-
-
-TIMES = Measurement("time", Layer, time_kernels)
-TRACES = Measurement("trace", Layer, trace_kernel, trace_row)
+TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", Layer, trace_point, trace_row)
 
 
 def configs_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -138,24 +138,32 @@ def ep_entry(record: Mapping[str, Any], results: str) -> EpEntry:
     return EpEntry(*shape, results, problem.recipe, dispatch, combine)
 
 
-def enter_ep_run(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
-    """The table with all points of a file of results that were right."""
-    for record in read_ep_run(results)[1]:
+def enter_ep_run(table: Table[EpEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[EpEntry]:
+    """The table with all points that were right of the run that wrote the file `results`."""
+    for record in records:
         if "us" in record and not record["differing"]:
-            table = table.having(ep_entry(record, results.name))
+            table = table.having(ep_entry(record, results))
     return table
 
 
-def read_ep_run(results: Path) -> tuple[str, list[dict[str, Any]]]:
-    """GPU and records of a file.  Raises `ResultsError` for another file."""
+def read_run(path: Path, fits: Callable[[list[dict[str, Any]]], object]) -> tuple[str, list[dict[str, Any]]]:
+    """GPU and records of a results file.  Raises `ResultsError` where there are none that `fits` takes: it is false or raises."""
     try:
-        read = read_json_object(results)
-        gpu, records = str(read["gpu"]), list(read["records"])
-        if not any("us" in one and HALVES_SAY & one.keys() for one in records):
-            raise ValueError("no times of expert-parallel kernels")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(results) from error
+        found = read_json_object(path)
+        gpu, records = str(found["gpu"]), list(found["records"])
+        if not fits(records):
+            raise ValueError("records of something else")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ResultsError(path) from error
     return gpu, records
+
+
+def read_ep_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    return read_run(path, lambda records: any("us" in one and HALVES_SAY & one.keys() for one in records))
+
+
+def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    return read_run(path, lambda records: [GemmProblem(**one["problem"]) for one in records] or True)
 
 
 STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
@@ -168,31 +176,14 @@ def time_of(kernel: dict[str, Any]) -> float:
     return float(kernel["graph_us"]["median"])
 
 
-def choice_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a configuration that are not their defaults; how many warpgroups, where a tile does not say."""
-    default = {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
-    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED
-    return {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
-
-
 def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> GemmEntry:
     """What a table says of a kernel at a point."""
     problem = GemmProblem(**record["problem"])
-    choice = choice_of(kernel["config"])
+    config, default = kernel["config"], {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
+    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED  # where a tile says how many warpgroups
+    choice = {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
     rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
     return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results, problem.recipe)
-
-
-def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The GPU and the records of a results file.  Raises `ResultsError` for what is none of GEMMs."""
-    try:
-        found = read_json_object(path)
-        gpu, records = str(found["gpu"]), list(found["records"])
-        for one in records:
-            GemmProblem(**one["problem"])
-    except (ValueError, LookupError, TypeError):
-        raise ResultsError(path) from None
-    return gpu, records
 
 
 def enter_gemm_run(table: Table[GemmEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[GemmEntry]:

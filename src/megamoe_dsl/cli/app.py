@@ -105,15 +105,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command()(bench)
-app.command()(demo)
-app.command()(export)
-app.command()(fuzz)
-app.command()(inspect)
-app.command()(simulate)
-app.command()(layout)
-app.command()(predict)
-app.command()(tune)
+for one in (bench, demo, export, fuzz, inspect, simulate, layout, predict, tune):
+    app.command()(one)
 app.add_typer(weights, name="weights")
 
 

@@ -15,7 +15,7 @@ from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..options.option import naming_options
-from ..options.points import PROBLEM, BenchOptions, RunOptions
+from ..options.points import PROBLEM, BenchOptions, RunOptions, TuneOptions
 from ..problem import ProblemError
 from ..tuned import EpEntry, GemmEntry, Table
 from .options import takes
@@ -91,43 +91,6 @@ def run_of(kernel: str, given: RunOptions, variants: bool, trace: bool = False) 
     return EpRun(points, given.artifacts, given.out, others, trace, watchdog_ms=given.watchdog_ms)
 
 
-def tune_ep(kernel: str, given: RunOptions, compile_only: bool, files: list[Path], tables: Path) -> bool:
-    """`megamoe tune` of a half; whether every point ran and was right.  Raises as `bench_ep` does, and `ArtifactError` for
-    `compile_only` without the DSL."""
-    from ..artifact.cache import require_place
-    from ..artifact.store import ArtifactError, dsl_version
-    from ..bench.host import Host
-
-    if files:
-        enter_halves(files, tables)
-        return True
-    if compile_only:
-        if dsl_version() is None:
-            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
-        count = run_of(kernel, given, True).compile(Host.typical(), len(os.sched_getaffinity(0)))
-        typer.echo(f"{count} kernels in {given.artifacts}")
-        return True
-    require_place("--tables", tables)
-    path, right = bench_ep(kernel, given, variants=True)
-    enter_halves([path], tables)
-    return right
-
-
-def enter_halves(files: list[Path], folder: Path) -> None:
-    """What runs have found, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError`
-    where a table cannot be written."""
-    from ..artifact.cache import require_writable
-    from ..bench.tuning import enter_ep_run as entered
-    from ..bench.tuning import read_ep_run as read_run
-
-    for file in files:
-        before = Table.read(read_run(file)[0], folder, EpEntry)
-        after = entered(before, file)
-        if after != before:
-            require_writable("--tables", folder)
-            typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")
-
-
 def gemm_points(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
     """Points of a recipe by parts of their names; all without a text.  Raises `ProblemError`."""
     return tuple(find_points(text.split(",") if text else [], recipe))
@@ -149,42 +112,46 @@ def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tup
     return path, all(map(passed, records))
 
 
-def tune_gemms(points: str | None, given: RunOptions, compile_only: bool, files: list[Path], tables: Path) -> bool:
-    """`megamoe tune` of GEMMs; whether every point ran and was right."""
+def tune_other(kernel: str, points: str | None, given: TuneOptions, files: list[Path], tables: Path) -> bool:
+    """`megamoe tune` of a half or of GEMMs; whether every point ran and was right.  Raises as `bench_ep` and `bench_gemms` do, and
+    `ArtifactError` for --compile-only without the DSL."""
     from ..artifact.cache import require_place
     from ..artifact.store import ArtifactError, dsl_version
     from ..bench.gemm.run import compile_candidates
+    from ..bench.host import Host
 
-    if not files:
-        chosen, has_dsl = gemm_points(points, given.recipe), dsl_version() is not None
-        if compile_only and not has_dsl:
-            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+    if files:
+        if points is not None:
+            raise ProblemError("--points", points, "left out with --from")
+        enter(kernel, files, tables)
+        return True
+    has_dsl, jobs = dsl_version() is not None, len(os.sched_getaffinity(0))
+    if given.compile_only and not has_dsl:
+        raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+    if kernel == GemmKernel.name:
+        chosen = gemm_points(points, given.recipe)
         if has_dsl:
-            count = compile_candidates(chosen, given.artifacts, len(os.sched_getaffinity(0)))
-            typer.echo(f"{count} candidates of {len(chosen)} points into {given.artifacts}")
-        if compile_only:
-            return True
-        require_place("--tables", tables)
-        path, well = bench_gemms(points, given, variants=True)
-        enter_gemms([path], tables)
-        return well
-    if points is not None:
-        raise ProblemError("--points", points, "left out with --from")
-    enter_gemms(files, tables)
-    return True
+            typer.echo(f"{compile_candidates(chosen, given.artifacts, jobs)} candidates of {len(chosen)} points into {given.artifacts}")
+    elif given.compile_only:
+        typer.echo(f"{run_of(kernel, given, True).compile(Host.typical(), jobs)} kernels in {given.artifacts}")
+    if given.compile_only:
+        return True
+    require_place("--tables", tables)
+    path, right = bench_gemms(points, given, variants=True) if kernel == GemmKernel.name else bench_ep(kernel, given, variants=True)
+    enter(kernel, [path], tables)
+    return right
 
 
-def enter_gemms(files: list[Path], folder: Path) -> None:
-    """Winners of runs, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError` where a
-    table changes and cannot be written."""
+def enter(kernel: str, files: list[Path], folder: Path) -> None:
+    """What runs have found, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError`
+    where a table changes and cannot be written."""
     from ..artifact.cache import require_writable
-    from ..bench.tuning import enter_gemm_run as enter_run
-    from ..bench.tuning import read_gemm_run as read_run
+    from ..bench.tuning import enter_ep_run, enter_gemm_run, read_ep_run, read_gemm_run
 
     for file in files:
-        gpu, records = read_run(file)
-        before = Table.read(gpu, folder, GemmEntry)
-        after = enter_run(before, file.name, records)
+        gpu, records = read_gemm_run(file) if kernel == GemmKernel.name else read_ep_run(file)
+        before = Table.read(gpu, folder, GemmEntry if kernel == GemmKernel.name else EpEntry)
+        after = (enter_gemm_run if kernel == GemmKernel.name else enter_ep_run)(before, file.name, records)
         changed = [one for one in after.entries if one not in before.entries]
         typer.echo(f"{file.name}: {len(changed)} of {len(records)} points have another entry")
         if changed:

@@ -18,34 +18,13 @@ from ..problem import ProblemError
 
 BAD_INPUT = 2
 SAME = (
-    "hidden",
-    "intermediate",
-    "topk",
-    "preset",
-    "tokens",
-    "mask",
-    "seed",
-    "block_m",
-    "block_k",
-    "lookahead",
-    "arch",
-    "kernel",
-    "combine",
-    "activation",
-    "pool_rows",
-    "recipe",
-    "points",
-    "minutes",
-)
+    "hidden", "intermediate", "topk", "preset", "tokens", "mask", "seed", "block_m", "block_k", "lookahead", "arch", "kernel", "combine",
+    "activation", "pool_rows", "recipe", "points", "minutes",
+)  # fmt: skip
 RENAMED = {
-    **TYPED,
-    "num_sms": "sms",
-    "num_stages": "stages",
-    "num_tokens": "tokens",
-    "activation_clamp": "clamp",
-    "problem.pool_rows": "pool_rows",
-    "problem.recipe": "recipe",
-}
+    **TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp",
+    "problem.pool_rows": "pool_rows", "problem.recipe": "recipe",
+}  # fmt: skip
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,15 +25,8 @@ if TYPE_CHECKING:
 
 OUTPUT = "Output"
 KINDS_SHOWN = {
-    "mma": "mma",
-    "utccp": "cp",
-    "tma": "tma",
-    "mbarrier": "mbar",
-    "smem": "smem",
-    "gmem": "gmem",
-    "float": "float",
-    "integer": "int",
-}
+    "mma": "mma", "utccp": "cp", "tma": "tma", "mbarrier": "mbar", "smem": "smem", "gmem": "gmem", "float": "float", "integer": "int",
+}  # fmt: skip
 """Instruction kinds with their headings; the rest is summed up as other."""
 
 
@@ -96,68 +90,57 @@ def print_summary(console: Console, artifact: Artifact) -> None:
 def print_inspection(console: Console, inspection: Inspection) -> None:
     """All tables of an inspection that have rows."""
     print_summary(console, inspection.artifact)
-    tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
-    for table in (one(inspection) for one in tables):
+    for table in tables_of(inspection):
         if table.row_count:
             console.print(table)
-    console.print(Text(overtaken_text(len(inspection.artifact.overtaken_loads))), soft_wrap=True)
+    count, baseline = len(inspection.artifact.overtaken_loads), inspection.baseline
+    found = "none" if not count else f"{count}, listed above: the bytes may be overwritten before the load has read them"
+    said = f"Overtaken loads (from SMEM, not waited for by the arrival that gives their bytes away): {found}."
+    console.print(Text(said), soft_wrap=True)
     if inspection.measures:
         console.print(measure_table(inspection, console))
         console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
-    baseline = inspection.baseline
     if baseline is not None:
-        console.print(resource_table(inspection))
+        values = inspection.as_dict()
+        ours = {**values["resources"], "stages": values["config"]["stages"], "spill_bytes": values["resources"]["stack_bytes"]}
+        rows = [(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}") for name, value in baseline.resources.items()]
+        console.print(ruled("Resources", ("resource", "ours", "baseline"), rows))
         console.print(Text(f"Baseline: {baseline.source}", style="dim"))
 
 
-def register_table(inspection: Inspection) -> Table:
-    """Registers of each group of warps; red where a budget is exceeded or the stack used."""
-    table = ruled("Registers per thread after setmaxnreg", "warps", "budget", "highest used", "stack loads", "stack stores")
-    for one in inspection.registers:
-        style = "" if one.fits else "bold red"
-        table.add_row(one.group, str(one.budget), str(one.used), str(one.stack_loads), str(one.stack_stores), style=style)
-    return table
-
-
-def smem_table(inspection: Inspection) -> Table:
-    """Fields of shared memory, with what they share their place with."""
-    table = ruled("SMEM", "field", "offset", "bytes", "shape", "live")
-    for one in inspection.smem:
-        live = ", ".join(choice for _, choice in one.lifetimes) or "always"
-        table.add_row(one.field.name, f"{one.offset:#x}", f"{one.field.num_bytes:,}", " x ".join(map(str, one.field.shape)), live)
-    return table
-
-
-def tmem_table(inspection: Inspection) -> Table:
-    """Fields of tensor memory; no rows on SM90."""
-    table = ruled("TMEM", "field", "first column", "columns")
-    for one in inspection.tmem:
-        table.add_row(one.name, str(one.first), str(one.columns))
-    return table
-
-
-def barrier_table(inspection: Inspection) -> Table:
-    """The mbarriers of a CTA, by the kernel's own table."""
-    table = ruled("mbarriers of a CTA", "name", "count", "arrivals", "arrives", "transaction bytes", "waits")
-    for one in inspection.barriers:
-        name = f"{one.name} (even CTA)" if one.leader_only else one.name
-        table.add_row(name, str(one.count), str(one.arrivals), one.who, one.transaction or "none", one.waits)
-    return table
-
-
-def overtaken_table(inspection: Inspection) -> Table:
-    """Loads that what gives their bytes away does not wait for; no rows where all is well."""
-    table = ruled("Loads from SMEM that are overtaken", "load", "address", "by", "address", "line")
-    for one in inspection.artifact.overtaken_loads:
-        line = f"{Path(one.by.source[0]).name}:{one.by.source[1]}" if one.by.source else ""
-        table.add_row(one.load.opcode, f"{one.load.address:#x}", one.by.opcode, f"{one.by.address:#x}", line, style="bold red")
-    return table
-
-
-def overtaken_text(count: int) -> str:
-    """The same in words, where all is well too."""
-    found = "none" if not count else f"{count}, listed above: the bytes may be overwritten before the load has read them"
-    return f"Overtaken loads (from SMEM, not waited for by the arrival that gives their bytes away): {found}."
+def tables_of(inspection: Inspection) -> Iterator[Table]:
+    """Registers of each group of warps, red where a budget is exceeded or the stack used; fields of shared and of tensor memory; the
+    kernel's mbarriers; loads that what gives their bytes away does not wait for."""
+    registers, barriers, overtaken = inspection.registers, inspection.barriers, inspection.artifact.overtaken_loads
+    yield ruled(
+        "Registers per thread after setmaxnreg",
+        ("warps", "budget", "highest used", "stack loads", "stack stores"),
+        [(one.group, one.budget, one.used, one.stack_loads, one.stack_stores) for one in registers],
+        ["" if one.fits else "bold red" for one in registers],
+    )
+    fields = [(one, ", ".join(choice for _, choice in one.lifetimes) or "always") for one in inspection.smem]
+    yield ruled(
+        "SMEM",
+        ("field", "offset", "bytes", "shape", "live"),
+        [(p.field.name, f"{p.offset:#x}", f"{p.field.num_bytes:,}", " x ".join(map(str, p.field.shape)), live) for p, live in fields],
+    )
+    yield ruled("TMEM", ("field", "first column", "columns"), [(one.name, one.first, one.columns) for one in inspection.tmem])
+    names = [f"{one.name} (even CTA)" if one.leader_only else one.name for one in barriers]
+    yield ruled(
+        "mbarriers of a CTA",
+        ("name", "count", "arrivals", "arrives", "transaction bytes", "waits"),
+        [(name, b.count, b.arrivals, b.who, b.transaction or "none", b.waits) for name, b in zip(names, barriers, strict=True)],
+    )
+    lines = [f"{Path(one.by.source[0]).name}:{one.by.source[1]}" if one.by.source else "" for one in overtaken]
+    yield ruled(
+        "Loads from SMEM that are overtaken",
+        ("load", "address", "by", "address", "line"),
+        [
+            (one.load.opcode, f"{one.load.address:#x}", one.by.opcode, f"{one.by.address:#x}", line)
+            for one, line in zip(overtaken, lines, strict=True)
+        ],
+        ["bold red"] * len(overtaken),
+    )
 
 
 def measure_table(inspection: Inspection, console: Console) -> Table:
@@ -172,29 +155,16 @@ def measure_table(inspection: Inspection, console: Console) -> Table:
 
 def measure_columns(inspection: Inspection, shown: list[str]) -> Table:
     """Instructions of each role per unit of work, by kind, beside the baseline where it was measured."""
-    baseline = inspection.baseline
-    headings = [KINDS_SHOWN[kind] for kind in shown]
-    table = ruled("Instructions per unit of work", "role", "per", "all", *(["baseline"] if baseline else []), *headings, "other")
+    baseline, rows = inspection.baseline, []
+    headings = ("role", "per", "all", *(["baseline"] if baseline else []), *(KINDS_SHOWN[kind] for kind in shown), "other")
     for one in inspection.measures:
         theirs = baseline.measures.get(one.key) if baseline else None
         worse = theirs is not None and one.instructions > theirs
-        total = Text(number(one.instructions), style="bold red" if worse else "bold")
         kinds = [one.kinds.get(kind, 0.0) for kind in shown]
-        other = one.instructions - sum(kinds)
-        beside = [number(theirs)] if baseline else []
-        table.add_row(one.role, one.unit, total, *beside, *(number(count or None) for count in (*kinds, other)))
-    return table
-
-
-def resource_table(inspection: Inspection) -> Table:
-    """Resources beside the baseline's, which the inspection must have."""
-    assert inspection.baseline is not None
-    found, baseline = inspection.as_dict(), inspection.baseline
-    ours = {**found["resources"], "stages": found["config"]["stages"], "spill_bytes": found["resources"]["stack_bytes"]}
-    table = ruled("Resources", "resource", "ours", "baseline")
-    for name, value in baseline.resources.items():
-        table.add_row(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}")
-    return table
+        counts = [number(count or None) for count in (*kinds, one.instructions - sum(kinds))]
+        total = Text(number(one.instructions), style="bold red" if worse else "bold")
+        rows.append((one.role, one.unit, total, *([number(theirs)] if baseline else []), *counts))
+    return ruled("Instructions per unit of work", headings, rows)
 
 
 def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
@@ -202,10 +172,8 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
     if not changes:
         console.print(Text(f"Nothing differs from {path}."))
         return
-    table = ruled(f"Against {path}", "what", "before", "after")
+    table = ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in changes])
     table.columns[0].min_width = min(max(len(one.path) for one in changes), console.width // 2)  # names in one piece, where they fit
-    for one in changes:
-        table.add_row(one.path, str(one.before), str(one.after))
     console.print(table)
 
 

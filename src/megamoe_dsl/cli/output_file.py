@@ -40,15 +40,10 @@ def require_writable_file(option: str, path: Path) -> None:
     if not all(os.access(one, os.W_OK) for one in (writable if is_regular(place) else [place])):
         raise ProblemError(option, str(path), "a file that can be written")
     if kind == stat.S_IFIFO:
-        require_reader(option, path)
-
-
-def require_reader(option: str, pipe: Path) -> None:
-    """Raises `ProblemError` for a named pipe that nobody reads: to open it would wait for somebody."""
-    try:
-        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:
-        raise ProblemError(option, str(pipe), "a file, or a pipe that somebody reads") from None
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # to open a pipe that nobody reads would wait for somebody
+            raise ProblemError(option, str(path), "a file, or a pipe that somebody reads") from None
 
 
 def is_regular(place: Path) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from ..kernels.registry import default_recipe, find_kernel
 from ..options.option import naming_options, numbers, option
 from ..options.points import PROBLEM, ShapeOptions
 from ..predict.calibration import calibrated, calibration_of, find_gpu
-from ..problem import ProblemError
+from ..predict.nodes import Network, NodePrediction
+from ..problem import Problem, ProblemError
 from ..target import Target
 from .options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only, takes
 from .output_file import require_writable_files, write_whole
@@ -31,6 +33,11 @@ class PredictOptions(ShapeOptions):
     tokens: str = option("8,64,512,2048", "Tokens of every rank, as in 8,64,512.", PROBLEM)
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The GPU's first by default.", PROBLEM)
+    nodes: str | None = option(None, "Nodes of --ranks GPUs that a network joins, as in 2,4,8.", PROBLEM)
+    network: str = option("400Gb", "Bits a second of each GPU's card, as in 400Gb.", PROBLEM)
+    network_latency: float = option(30.0, "Microseconds of a collective without a row; an assumption.", PROBLEM)
+    groups: int = option(8, "Groups of experts, with --group-limit.", PROBLEM)
+    group_limit: int | None = option(None, "Groups that a token's experts are of; all by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
     block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
@@ -38,16 +45,33 @@ class PredictOptions(ShapeOptions):
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
         """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
+        tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
+        target = Target(gpu.arch, gpu.num_sms, gpu.name)
+        config: MegaMoeConfig = find_kernel(DEFAULT_KERNEL).choose(self.problem(gpu, tokens), target, tokens, **given_only(tile))
+        return config
+
+    def problem(self, gpu: Gpu, tokens: int) -> Problem:
+        """The layer; with nodes `ranks` are those of one of them.  Raises `ProblemError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
         shape: dict[str, Any] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
         recipe = self.recipe or default_recipe(kernel, gpu.arch)
         layer = ConfigOptions(
             self.preset, **shape, pool_rows=self.pool_rows, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe
         )
-        tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
-        target = Target(gpu.arch, gpu.num_sms, gpu.name)
-        config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))
-        return config
+        return layer.problem(tokens)
+
+    def over_nodes(self, gpu: Gpu, counts: Sequence[int]) -> list[NodePrediction]:
+        """A prediction for each number of nodes and of tokens.  Raises `ProblemError`."""
+        gbits = self.network.removesuffix("Gb")
+        if not gbits.isdigit() or not int(gbits):
+            raise ProblemError("network", self.network, "gigabits a second, as in 400Gb")
+        network, calibration = Network(float(gbits), self.network_latency), calibration_of(gpu.name)
+        groups = (1, 1) if self.group_limit is None else (self.groups, self.group_limit)
+        return [
+            NodePrediction.of(self.problem(gpu, tokens), tokens, nodes, network, gpu, calibration, *groups)
+            for nodes in numbers("nodes", self.nodes or "", 1)
+            for tokens in counts
+        ]
 
 
 @takes(PredictOptions)
@@ -72,7 +96,7 @@ def predict(
         from ..predict.launch import RankLoad
         from ..predict.prediction import Prediction
         from ..predict.timeline import draw, draw_choices, perfetto
-        from .predictions import as_values, compare_choices, print_choices, print_predictions
+        from .predictions import as_values, compare_choices, print_choices, print_nodes, print_predictions
 
         require_writable_files({"--trace": trace, "--svg": svg})
         gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
@@ -80,6 +104,15 @@ def predict(
             raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
         if compare and (as_json or trace):
             raise ProblemError("--compare", compare, "left out with --json and --trace")
+        if given.nodes is not None:
+            if compare or trace or svg:
+                raise ProblemError("--nodes", given.nodes, "left out with --compare, --trace and --svg")
+            spread = given.over_nodes(gpu, counts)
+            if as_json:
+                typer.echo(json.dumps({"gpu": gpu.name, "points": [asdict(one) for one in spread]}, indent=2))
+            else:
+                print_nodes(wide_console(), spread, gpu)
+            return
         configs, calibration, console = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name), wide_console()
         if compare:
             compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]

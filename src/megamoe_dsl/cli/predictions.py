@@ -11,6 +11,7 @@ from ..bench.variant import variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
 from ..predict.calibration import Calibration, calibration_of
 from ..predict.launch import RankLoad
+from ..predict.nodes import NodePrediction
 from ..predict.prediction import BUSY, Gain, Prediction, prefers
 from ..target import Target
 from .tables import ruled
@@ -22,17 +23,38 @@ def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
 
 def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:
     """A line per point: how busy the GPU's parts are, and which of them it pays to improve."""
-    columns = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
-    table = ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", *columns)
-    for one, some in zip(found, limits, strict=True):
-        launched, gains = one.launched, ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some)
-        measures = (
-            f"{launched.us:.1f}",
-            f"{launched.clock:.2f}",
-            f"{launched.watts:.0f}",
+    rows = [
+        (
+            *(one.load.tokens, one.config.block_m, f"{one.us:.1f}", f"{one.launched.clock:.2f}", f"{one.launched.watts:.0f}"),
             *(f"{share:.0%}" for share in one.busy.values()),
+            ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some),
         )
-        table.add_row(str(one.load.tokens), str(one.config.block_m), *measures, gains)
+        for one, some in zip(found, limits, strict=True)
+    ]
+    headings = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
+    console.print(ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", headings, rows))
+
+
+def print_nodes(console: Console, found: list[NodePrediction], gpu: Gpu) -> None:
+    """A line per number of nodes and tokens: the call, what the network and the launches of it take, and which is the limit."""
+    columns = (
+        "nodes",
+        "tokens",
+        "chunks",
+        "us",
+        "network us",
+        "launches us",
+        "MB sent",
+        "limit",
+        "nodes per token",
+        "rows, of ranks, of experts",
+    )
+    table = ruled(f"Predicted for {gpu.name}, rows to other nodes", *columns)
+    for one in found:
+        times = (f"{us:.0f}" for us in (one.us, one.network_us, one.launch_us))
+        rows = " ".join(f"{row:.2f}" for row in (one.spread.away_nodes, one.spread.away_ranks, one.spread.away_experts))
+        start = str(one.nodes), str(one.tokens), str(one.chunks)
+        table.add_row(*start, *times, f"{one.sent / 1e6:.1f}", one.limit, f"{one.spread.nodes:.2f}", rows)
     console.print(table)
 
 
@@ -56,9 +78,7 @@ def compare_choices(config: MegaMoeConfig, tokens: int, calibration: Calibration
 
 def print_choices(console: Console, config: MegaMoeConfig, found: list[Prediction], tokens: int, gpu: Gpu) -> None:
     """A line per choice, as `compare_choices` sorts them, and whether the model prefers the fastest to it."""
-    table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
-    for one in found:
-        verdict = "chosen, " if one.config == config else ""
-        verdict += f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference"
-        table.add_row(variant_name(one.config), f"{one.us:.1f}", verdict)
-    console.print(table)
+    said = [f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference" for one in found]
+    chosen = ["chosen, " if one.config == config else "" for one in found]
+    rows = [(variant_name(one.config), f"{one.us:.1f}", mark + text) for one, mark, text in zip(found, chosen, said, strict=True)]
+    console.print(ruled(f"{tokens} tokens, predicted for {gpu.name}", ("configuration", "us", "to the fastest"), rows))

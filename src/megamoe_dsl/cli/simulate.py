@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,10 +19,10 @@ from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
 from ..options.option import numbers
 from ..presets import preset as find_preset
-from ..problem import MAX_RANKS, Problem, ProblemError
+from ..problem import MAX_RANKS, ProblemError
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import TILE, KernelOptions, takes
-from .tables import compiled, config_table, counting, print_outcome, print_reports, problem_table, ruled, steps, verdict
+from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -86,10 +85,11 @@ def simulate(
     if given.kernel == PreDispatchKernel.name:
         tile = {name: getattr(given, name) for name in TILE}
         leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
-    ranks = asked_ranks(given)
+    preset_ranks = DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
+    ranks = preset_ranks if given.ranks is None else given.ranks
     counts = parse_tokens(tokens, ranks)
     problem = replace(given, ranks=ranks).problem(max(1, *counts))
-    from ..cases import check_draw
+    from ..cases import check_draw, random_case
 
     if given.kernel == PreDispatchKernel.name:
         inputs = PreDispatchConfig(problem, sms, given.architecture.name)
@@ -112,7 +112,9 @@ def simulate(
     announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race, yes=yes)
 
     def draw() -> list[Case]:
-        return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
+        with steps(console) as show:
+            options = dict[str, Any](mask=mask, skew=skew, exact=not random, progress=show)
+            return [random_case(problem, rotate(counts, launch), seed + launch, **options) for launch in range(launches)]
 
     if given.kernel in EP_NAMES:
         from .simulations import run_ep
@@ -132,13 +134,6 @@ def simulate(
         results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
-
-
-def asked_ranks(given: KernelOptions) -> int:
-    """Those that were given, or else the preset's, or else two.  Raises `ProblemError` for an unknown preset."""
-    if given.ranks is not None:
-        return given.ranks
-    return DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
 
 
 def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool, yes: bool) -> None:
@@ -199,17 +194,6 @@ def rotate(counts: list[int], by: int) -> list[int]:
     return counts[by:] + counts[:by]
 
 
-def draw_cases(
-    console: Console, problem: Problem, counts: Sequence[Sequence[int]], seed: int, mask: float, skew: bool, *, exact: bool
-) -> list[Case]:
-    """Draws the data of several launches, each with the next seed; `counts` holds the tokens of each rank for each launch."""
-    from ..cases import random_case
-
-    with steps(console) as show_step:
-        draw = partial(random_case, problem, mask=mask, skew=skew, exact=exact, progress=show_step)
-        return [draw(one, seed + launch) for launch, one in enumerate(counts)]
-
-
 def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankComparison], Report]]:
     """One launch per case on the same buffers."""
     from ..runtime.buffers import Inputs
@@ -227,16 +211,16 @@ def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankCo
 
 def print_results(console: Console, results: list[tuple[list[RankComparison], Report]], *, exact: bool, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
-    for number, (ranks, _) in enumerate(results, 1):
-        for one in ranks:
-            equal, share = f"{one.elements - one.unequal:,}", "exact" if exact else f"{one.worst:.1%}"
-            figures = (f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict(one.violations))
-            table.add_row(str(number), str(one.rank), str(one.tokens), *figures)
-    console.print(table)
-    reports = [report for _, report in results]
-    print_reports(console, reports, race=race)
-    passed = all(one.passed for ranks, _ in results for one in ranks) and not any(report.findings for report in reports)
+    headings = ("launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
+    rows = [
+        (
+            *(number, one.rank, one.tokens, f"{one.elements:,}", f"{one.elements - one.unequal:,}", f"{one.max_error:.3g}"),
+            *("exact" if exact else f"{one.worst:.1%}", verdict(one.violations)),
+        )
+        for number, (ranks, _) in enumerate(results, 1)
+        for one in ranks
+    ]
+    console.print(ruled("y against the reference", headings, rows))
     proved = "every element equals the reference bit for bit" if exact else "every element is within the error bound"
-    print_outcome(console, passed, proved, race=race)
-    return passed
+    right = all(one.passed for ranks, _ in results for one in ranks)
+    return conclude(console, right, [report for _, report in results], proved, race=race)

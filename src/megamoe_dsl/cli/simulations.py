@@ -10,8 +10,7 @@ from rich.console import Console
 
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.gather.problem import GatherGemmProblem
-from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from ..cases import Case, random_routing
 from ..cases.common import normal
 from ..kernel_cases.gather import GatherCase, gather_case
@@ -32,7 +31,7 @@ from ..runtime.simulated_gemm import simulate_gemm
 from ..sim import GlobalMemory, Launch, Report, Simulator
 from .estimate import Estimate, physical_memory
 from .options import KernelOptions
-from .tables import compiled, config_table, counting, print_outcome, print_reports, problem_table, ruled, verdict
+from .tables import compiled, conclude, config_table, counting, problem_table, ruled, verdict
 
 SEEDS = -(1 << 63), (1 << 64) - 1
 """The least and the greatest that a generator of torch takes."""
@@ -80,16 +79,12 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     rows, wrong = ",".join(map(str, counts)), 0
     for name, (d, low, high) in compared.items():
         others = d.numel() - int(((low <= d) & (d <= high)).sum())
-        table = ruled(f"{name} against the reference", "rows", "elements", "right", "verdict")
-        table.add_row(rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
-        console.print(table)
+        row = (rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
+        console.print(ruled(f"{name} against the reference", ("rows", "elements", "right", "verdict"), [row]))
         wrong += others
-    print_reports(console, [report], race=race)
-    passed = not wrong and not report.findings
     known = all(low is high for _, low, high in compared.values())
     proved = "every element equals the reference bit for bit" if known else "every element is within the error bound"
-    print_outcome(console, passed, proved, race=race)
-    return passed
+    return conclude(console, not wrong, [report], proved, race=race)
 
 
 @dataclass(frozen=True)
@@ -145,23 +140,21 @@ def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> 
 
 def print_launches(console: Console, launched: Sequence[tuple[list[HalfComparison], Report]], *, race: bool) -> bool:
     """The comparison table, the bytes between ranks, and the verdict; whether everything passed."""
-    table = ruled("Rows of Linear1, and y, against the reference", "launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
+    headings = ("launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
     halves = [one for ranks, _ in launched for one in ranks]
-    for one in halves:
-        equal = f"{one.elements - one.unequal:,}"
-        table.add_row(str(one.launch), one.kernel, str(one.rank), str(one.rows), f"{one.elements:,}", equal, verdict(one.unequal))
-    console.print(table)
+    rows = [
+        (one.launch, one.kernel, one.rank, one.rows, f"{one.elements:,}", f"{one.elements - one.unequal:,}", verdict(one.unequal))
+        for one in halves
+    ]
+    console.print(ruled("Rows of Linear1, and y, against the reference", headings, rows))
     for ranks, report in launched:
         console.print(f"Launch {ranks[0].launch}: copies of {ranks[0].kernel} moved {report.crossed:,} bytes between ranks.")
-    reports = [report for _, report in launched]
-    print_reports(console, reports, race=race)
-    passed = not any(one.unequal for one in halves) and not any(report.findings for report in reports)
-    print_outcome(console, passed, "every element equals the reference bit for bit", race=race)
-    return passed
+    right, reports = not any(one.unequal for one in halves), [report for _, report in launched]
+    return conclude(console, right, reports, "every element equals the reference bit for bit", race=race)
 
 
 FIELDS = ("x", "x_sf", "topk_idx", "topk_weights")
-UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch_inputs
+UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
 @dataclass(frozen=True)
@@ -178,7 +171,7 @@ class FieldComparison:
 def simulate_inputs(
     console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
 ) -> bool:
-    """One launch_inputs on every rank, and its tables and verdict on the console; whether everything passed.
+    """One launch on every rank, and its tables and verdict on the console; whether everything passed.
 
     Raises `ProblemError` when an argument does not fit, and `SimError` for a fault or a deadlock.
     """
@@ -207,7 +200,7 @@ def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, 
 
 
 def launch_inputs(artifact: Artifact, rank: int, inputs: Bf16Inputs, sym: torch.Tensor, memory: GlobalMemory) -> Launch:
-    """A rank's launch_inputs into `sym`, padded to the buffer's capacity; all that it may touch is added to `memory`."""
+    """A rank's launch into `sym`, padded to the buffer's capacity; all that it may touch is added to `memory`."""
     config = artifact.config
     memory.add(sym, name="sym", rank=rank)
     for name, tensor in vars(inputs).items():
@@ -248,12 +241,10 @@ def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: 
 
 def print_fields(console: Console, fields: Sequence[FieldComparison], report: Report, *, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = ruled("The symmetric buffer against quant", "rank", "tokens", "field", "bytes", "equal", "verdict")
-    for one in fields:
-        equal = f"{one.num_bytes - one.unequal:,}"
-        table.add_row(str(one.rank), str(one.tokens), one.field, f"{one.num_bytes:,}", equal, verdict(one.unequal))
-    console.print(table)
-    print_reports(console, [report], race=race)
-    passed = not any(one.unequal for one in fields) and not report.findings
-    print_outcome(console, passed, "every byte of the symmetric buffer is as quant makes it", race=race)
-    return passed
+    headings = ("rank", "tokens", "field", "bytes", "equal", "verdict")
+    rows = [
+        (one.rank, one.tokens, one.field, f"{one.num_bytes:,}", f"{one.num_bytes - one.unequal:,}", verdict(one.unequal)) for one in fields
+    ]
+    console.print(ruled("The symmetric buffer against quant", headings, rows))
+    right = not any(one.unequal for one in fields)
+    return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=race)

@@ -64,19 +64,16 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     return table
 
 
-def ruled(title: str, first: str, *others: str) -> Table:
-    """A table with headings; the first column is text, the others are numbers or short."""
+def ruled(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), styles: Iterable[str] = ()) -> Table:
+    """A table with headings; the first column is text, the others are numbers or short. `styles` are those of the rows, if any."""
     table = WholeWords(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, style="cyan", overflow="fold")
-    for heading in others:
-        table.add_column(heading, overflow="fold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, style="" if place else "cyan", overflow="fold")
+    for row in rows:
+        table.add_row(*(one if isinstance(one, Text) else str(one) for one in row))
+    for added, style in zip(table.rows, styles, strict=False):
+        added.style = style
     return table
-
-
-def extras_of(problem: Problem) -> list[str]:
-    """What a layer has that most have not."""
-    said = {"biases": problem.biases, "top-k weights applied in combine": problem.weigh_results}
-    return [name for name, has in said.items() if has]
 
 
 def problem_table(problem: Any) -> Table:
@@ -84,6 +81,7 @@ def problem_table(problem: Any) -> Table:
     if not isinstance(problem, Problem):
         return facts("Problem", [(one.name, getattr(problem, one.name)) for one in fields(problem)])
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
+    extras = {"biases": problem.biases, "top-k weights applied in combine": problem.weigh_results}
     return facts(
         "Problem",
         [
@@ -92,7 +90,7 @@ def problem_table(problem: Any) -> Table:
             ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
             ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
             *([] if problem.combine == BF16 else [("results travel as", problem.combine)]),
-            ("activation", ", ".join((problem.activation, *extras_of(problem)))),
+            ("activation", ", ".join((problem.activation, *(name for name, has in extras.items() if has)))),
             ("recipe", f"{problem.recipe}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
         ],
     )
@@ -167,11 +165,12 @@ def counting(console: Console) -> Iterator[Callable[[int, float], None]]:
 
 def print_reports(console: Console, reports: Sequence[Report], *, race: bool) -> None:
     """What the simulator saw in each launch, then every finding and warning."""
-    table = ruled("What the simulator saw", "launch", "race findings", "warnings", "warp instructions", "seconds")
-    for number, report in enumerate(reports, 1):
-        findings = str(len(report.findings)) if race else "not looked for"
-        table.add_row(str(number), findings, str(sum(report.warnings.values())), f"{report.instructions:,}", f"{report.seconds:.1f}")
-    console.print(table)
+    headings = ("launch", "race findings", "warnings", "warp instructions", "seconds")
+    rows = [
+        (number, len(one.findings) if race else "not looked for", sum(one.warnings.values()), f"{one.instructions:,}", f"{one.seconds:.1f}")
+        for number, one in enumerate(reports, 1)
+    ]
+    console.print(ruled("What the simulator saw", headings, rows))
     for report in reports:
         for finding in report.findings:
             console.print(Text(f"race: {finding}", style="bold red"), soft_wrap=True)
@@ -181,7 +180,10 @@ def print_reports(console: Console, reports: Sequence[Report], *, race: bool) ->
         console.print(Text(WARNINGS, style="dim"), soft_wrap=True)
 
 
-def print_outcome(console: Console, passed: bool, proved: str, *, race: bool) -> None:
-    """The last line: PASS with what was proved, or FAIL."""
+def conclude(console: Console, right: bool, reports: Sequence[Report], proved: str, *, race: bool) -> bool:
+    """What the simulator saw, and the last line: PASS with what was proved, or FAIL; whether all is right and nothing was found."""
+    print_reports(console, reports, race=race)
+    passed = right and not any(report.findings for report in reports)
     outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"
     console.print(Text(outcome, style="bold green" if passed else "bold red"))
+    return passed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
-from .bench import FAILED, HALVES, KernelOption, PointsOption, check_kernel, tune_ep, tune_gemms
+from .bench import FAILED, KernelOption, PointsOption, check_kernel, tune_other
 from .options import takes
 from .tables import ruled, wide_console
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
-    from ..bench.tuning import Verdict
     from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
@@ -61,9 +59,7 @@ def tune(
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
         check_kernel(kernel, points, given)
         if kernel != MegaMoeKernel.name:
-            tune_one = partial(tune_ep, kernel) if kernel in HALVES else partial(tune_gemms, points)
-            right = tune_one(given, given.compile_only, files, tables)
-            if not right:
+            if not tune_other(kernel, points, given, files, tables):
                 raise typer.Exit(FAILED)
             return
         if files:
@@ -133,6 +129,7 @@ def enter(runs: list[Results], folder: Path) -> None:
     """
     from ..artifact.cache import require_writable
     from ..bench.tuning import tune as judge_all
+    from ..bench.variant import variant_text
 
     before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
     after, judged = dict(before), []
@@ -143,17 +140,8 @@ def enter(runs: list[Results], folder: Path) -> None:
     if changed:
         require_writable("--tables", folder)
     for name, verdicts in judged:
-        print_verdicts(name, verdicts)
+        entries = [(variant_text(one.entry.choice), f"{one.entry.us:.1f}") if one.entry else ("", "") for one in verdicts]
+        rows = [(one.name, *entry, one.reason) for one, entry in zip(verdicts, entries, strict=True)]
+        wide_console().print(ruled(name, ("point", "configuration", "us", "verdict"), rows))
     for table in changed:
         typer.echo(f"wrote {table.write(folder)}: {len(table.entries)} entries")
-
-
-def print_verdicts(name: str, verdicts: list[Verdict]) -> None:
-    """Those of the run with this name, a line each."""
-    from ..bench.variant import variant_text
-
-    shown = ruled(name, "point", "configuration", "us", "verdict")
-    for one in verdicts:
-        entry = one.entry
-        shown.add_row(one.name, variant_text(entry.choice) if entry else "", f"{entry.us:.1f}" if entry else "", one.reason)
-    wide_console().print(shown)

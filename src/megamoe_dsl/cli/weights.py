@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,21 +89,14 @@ def parse_layers(text: str) -> list[int]:
 
 def print_summary(console: Console, found: list[LayerSummary]) -> None:
     """A row for each run of layers that differ in nothing but their number and files."""
-    table = ruled("Experts", "layers", "layout", "experts", "hidden", "intermediate", "GiB a layer", "files")
-    runs: list[list[LayerSummary]] = []
-    for one in found:
-        if runs and _alike(runs[-1][-1]) == _alike(one) and runs[-1][-1].layer + 1 == one.layer:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
-    for run in runs:
+    headings, rows = ("layers", "layout", "experts", "hidden", "intermediate", "GiB a layer", "files"), []
+    alike = groupby(
+        enumerate(found), lambda one: (one[1].layer - one[0], one[1].layout, one[1].num_experts, one[1].hidden, one[1].intermediate)
+    )
+    for run in ([one for _, one in group] for _, group in alike):
         first, last = run[0], run[-1]
         numbers = str(first.layer) if first is last else f"{first.layer} to {last.layer}"
         files = len({name for one in run for name in one.files})
         shape = (first.num_experts, first.hidden, first.intermediate)
-        table.add_row(numbers, first.layout, *map(str, shape), f"{first.num_bytes / 2**30:.3f}", str(files))
-    console.print(table)
-
-
-def _alike(one: LayerSummary) -> tuple[object, ...]:
-    return one.layout, one.num_experts, one.hidden, one.intermediate
+        rows.append((numbers, first.layout, *shape, f"{first.num_bytes / 2**30:.3f}", files))
+    console.print(ruled("Experts", headings, rows))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from ..runtime.recognized_activation import Gate, recognized_activation
+from ..activation import ACTIVATIONS
+from ..problem import Problem
+from ..reference import activate
 
+Gate = tuple[str, float | None]
+"""An activation (activation.py), and its clamp; None is the activation's own."""
+REACH = 20
+"""The largest magnitude that is tried: beyond clamps of models."""
 KNOWN = "megamoe_activation"
 """Attribute of a layer of experts, once it is prepared: its activation and clamp, or None."""
 LIMITS = ("limit", "swiglu_limit")
@@ -60,3 +67,22 @@ def recognized(experts: Experts) -> Gate | None:
     """The activation that a layer's `_apply_gate` computes, and its clamp; None where `moe` has no such activation."""
     limits = {value for name in LIMITS if (value := getattr(experts, name, None)) is not None}
     return recognized_activation(experts._apply_gate, not getattr(experts, "is_concatenated", True), limits)
+
+
+@torch.no_grad()
+def recognized_activation(function: Callable[[torch.Tensor], torch.Tensor], interleaved: bool, limits: Iterable[float]) -> Gate | None:
+    """The activation that `function` computes of float32 [1, 2 n] on the CPU, and its clamp, which is among `limits`.
+
+    Columns are gate, then up, or alternate where `interleaved`.  None where the function computes no activation of the table.
+    """
+    numbers = torch.arange(-2 * REACH, 2 * REACH + 1, dtype=torch.float32, device="cpu") / 2
+    gate, up = (one.flatten() for one in torch.meshgrid(numbers, numbers, indexing="ij"))
+    halves = torch.cat([gate, up])[None]
+    found = function(torch.stack([gate, up], dim=1).flatten()[None] if interleaved else halves)
+    for name, activation in ACTIVATIONS.items():
+        for clamp in (None, *(limits if activation.clampable else ())):
+            formulas = Problem(256, 128, 1, 1, activation=name, activation_clamp=clamp, fast_math=False)
+            expected = activate(formulas, halves, torch.ones(1))
+            if found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-5, atol=1e-5):
+                return name, clamp
+    return None

@@ -3,8 +3,9 @@
     import megamoe_dsl.compat.transformers
     model = AutoModelForCausalLM.from_pretrained(name, dtype="bfloat16", device_map="cuda", experts_implementation="megamoe")
 
-Importing this module registers "megamoe" in `ExpertsInterface` (BF16 weights) and `FP8ExpertsInterface` (E4M3 weights with a scale for
-every 128 x 128).  A layer that `moe` does not take runs as "grouped_mm", and a warning says once why.
+Importing this module registers "megamoe" in `ExpertsInterface` (BF16 weights), in `FP8ExpertsInterface` (E4M3 weights with a scale for
+every 128 x 128), and in `EPImplementationInterface` (a rank's experts of either).  A layer that `moe` does not take runs as "grouped_mm",
+and a warning says once why.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.distributed import all_gather_into_tensor
 from transformers.activations import ACT2FN
+from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 from transformers.integrations import moe as experts_module
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ..kernels.expert_layer import ExpertLayer
 from ..problem import ProblemError
+from ..quant import ExpertWeights, no_scales
 from ..runtime.experts import moe
-from ..runtime.recognized_activation import Gate
-from .prepared_experts import KNOWN, Experts, is_transposed, lies_by_rows, prepare, prepare_layer
+from ..runtime.moe_layer import MoE
+from .prepared_experts import KNOWN, Experts, Gate, is_transposed, lies_by_rows, prepare, prepare_layer
 
-__all__ = ["NAME", "experts_forward", "fp8_experts_forward", "prepare"]
+__all__ = ["NAME", "experts_forward", "fp8_experts_forward", "layer_of", "prepare"]
 NAME = "megamoe"
 """What `experts_implementation` is set to."""
 FALLBACK = "grouped_mm"
@@ -55,6 +59,26 @@ def fp8_experts_forward(self: Experts, hidden_states: torch.Tensor, top_k_index:
         return fall_back(ALL_FP8_EXPERTS_FUNCTIONS, self, reason, hidden_states, top_k_index, top_k_weights)
     weights = self.gate_up_proj, self.gate_up_proj_scale_inv, self.down_proj, self.down_proj_scale_inv
     return moe(hidden_states, *weights, top_k_index, as_taken(top_k_weights), **activation_of(self))
+
+
+def layer_of(experts: Experts, topk: int, max_tokens: int, **others: Any) -> MoE:
+    """A `MoE` with the weights and the activation of a layer of transformers; `others` as of `MoE.of`.
+
+    Weights are used as they lie, but those whose gate and up alternate or that are transposed, which are copied.  Raises `ProblemError` for
+    an activation that our kernels do not have."""
+    prepare_layer(experts)
+    gate = gate_of(experts)
+    if gate is None:
+        raise ProblemError("experts._apply_gate", type(experts).__name__, "an activation of the table")
+    w1, w2 = ((one.transpose(1, 2) if is_transposed(experts) else one).detach() for one in (experts.gate_up_proj, experts.down_proj))
+    biases = [getattr(experts, f"{name}_bias", None) for name in ("gate_up_proj", "down_proj")]
+    if not getattr(experts, "is_concatenated", True):
+        w1, biases[0] = (None if one is None else torch.cat([one[:, ::2], one[:, 1::2]], dim=1) for one in (w1, biases[0]))
+    scales = [getattr(experts, f"{name}_scale_inv", None) for name in ("gate_up_proj", "down_proj")]
+    w1_sf, w2_sf = (no_scales(one) if sf is None else sf.detach() for one, sf in zip((w1, w2), scales, strict=True))
+    weights = ExpertWeights(w1, w1_sf, w2, w2_sf, *(None if one is None else one.detach() for one in biases))
+    fields = {"activation": gate[0], "activation_clamp": gate[1]}
+    return MoE.of(weights, topk, max_tokens, fields=fields, **others)
 
 
 def as_taken(top_k_weights: torch.Tensor) -> torch.Tensor:
@@ -163,5 +187,33 @@ def warn_once(layer: str, reason: str) -> None:
     logging.getLogger("megamoe_dsl").warning("%s runs as %r, not %r: %s", layer, FALLBACK, NAME, reason)
 
 
+class MoEOfRanks(EPImplementation):
+    """Experts of ranks that share a batch, as one `MoE` over their group: each rank takes an equal part of the tokens, which the layer
+    sends where their experts are, and results are gathered.  Inference alone; the weights are those of the first call."""
+
+    needs_shared_batch = True
+
+    def __init__(self, experts: Experts, ep_mesh: Any, tp_mesh: Any) -> None:
+        super().__init__(experts, ep_mesh, tp_mesh)
+        self.experts = experts
+        self.layers: dict[tuple[int, int], MoE] = {}
+
+    def __call__(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+        """y of all tokens of the batch.  Raises `ProblemError`, also for tensors that require grad."""
+        ranks, rank, (tokens, topk) = self.ep_mesh.size(), self.ep_mesh.get_local_rank(), top_k_index.shape
+        rows = max(1, -(-tokens // ranks))
+        part = slice(rank * rows, (rank + 1) * rows)
+        most = 1 << (rows - 1).bit_length()
+        if (most, topk) not in self.layers:
+            self.layers[most, topk] = layer_of(self.experts, topk, most, group=self.ep_mesh.get_group())
+        y = hidden_states.new_zeros(rows, hidden_states.shape[1])
+        found = self.layers[most, topk](hidden_states[part], top_k_index[part], top_k_weights[part].float())
+        y[: len(found)] = found
+        gathered = y.new_empty(rows * ranks, y.shape[1])
+        all_gather_into_tensor(gathered, y, group=self.ep_mesh.get_group())
+        return gathered[:tokens]
+
+
+EPImplementationInterface.register(NAME, MoEOfRanks)
 ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, fp8_experts_forward)

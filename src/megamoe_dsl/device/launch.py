@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import make_dataclass
 from functools import cache
+from inspect import Parameter, Signature
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import Int32, Int64
+from cutlass import GridConstant, Int32, Int64
 
 from ..hardware.tensor_map import MapFields, TensorMapDtype
 from .ptx import emit_to
@@ -25,6 +26,7 @@ TYPES = {
     TensorMapDtype.BF16: cutlass.BFloat16,
     TensorMapDtype.FP4_UNPACKED: cutlass.Float4E2M1FNx2,
 }
+CONFIG: Any = cutlass.Constexpr
 FORMATS = {TensorMapDtype.FP4_UNPACKED: cuda.TensorMapDataFormat.B4X16_P64}
 
 
@@ -56,6 +58,21 @@ def map_addresses(names: tuple[str, ...]) -> type[Any]:
 def addresses(names: tuple[str, ...], maps: Sequence[Any]) -> Any:
     """The addresses of a kernel's tensor maps, by name."""
     return map_addresses(names)(*map(address, maps))
+
+
+@cache
+def kernel_with_maps(run: Callable[..., None], names: tuple[str, ...]) -> Callable[..., Any]:
+    """A `cute.kernel` of (configuration, a tensor map for each name, arguments); it calls `run` with configuration, arguments and maps."""
+
+    def kernel(config, *operands):
+        *maps, args = operands
+        run(config, args, *maps)
+
+    kinds: dict[str, Any] = {"config": CONFIG[Any], **dict.fromkeys(names, GridConstant[cuda.TensorMap]), "args": Any}
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in kinds.items()]
+    kernel.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    kernel.__name__ = run.__name__
+    return cute.kernel(kernel)
 
 
 MapsOf = Callable[[Any, Any], Sequence[MapFields]]

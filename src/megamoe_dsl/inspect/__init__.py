@@ -5,14 +5,6 @@ from ..sass.measurer import InspectionError, Measure
 from .inspection import Change, Inspection, StaticBaseline, annotate, differences, find_baseline
 
 __all__ = [
-    "Change",
-    "DisassemblyError",
-    "Inspection",
-    "InspectionError",
-    "Measure",
-    "StaticBaseline",
-    "annotate",
-    "differences",
-    "disassemble",
+    "Change", "DisassemblyError", "Inspection", "InspectionError", "Measure", "StaticBaseline", "annotate", "differences", "disassemble",
     "find_baseline",
-]
+]  # fmt: skip

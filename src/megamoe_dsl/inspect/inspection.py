@@ -100,6 +100,8 @@ def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterU
 SECTIONS = ("problem", "config", "resources", "roles", "smem", "tmem", "barriers", "measures")
 """What `Inspection.as_dict` has by name, one value or several for each."""
 
+BARRIER_FIELDS = ("count", "arrivals", "who", "transaction", "waits", "leader_only")
+MEASURE_FIELDS = ("role", "unit", "instructions", "kinds")
 OTHER = "not a file that `megamoe inspect --json` wrote"
 
 
@@ -188,20 +190,8 @@ class Inspection:
                 one.field.name: {"offset": one.offset, "bytes": one.field.num_bytes, "shape": list(one.field.shape)} for one in self.smem
             },
             "tmem": {one.name: {"first": one.first, "columns": one.columns} for one in self.tmem},
-            "barriers": {
-                one.name: {
-                    "count": one.count,
-                    "arrivals": one.arrivals,
-                    "who": one.who,
-                    "transaction": one.transaction,
-                    "waits": one.waits,
-                    "leader_only": one.leader_only,
-                }
-                for one in self.barriers
-            },
-            "measures": {
-                one.key: {"role": one.role, "unit": one.unit, "instructions": one.instructions, "kinds": one.kinds} for one in self.measures
-            },
+            "barriers": {one.name: {field: getattr(one, field) for field in BARRIER_FIELDS} for one in self.barriers},
+            "measures": {one.key: {field: getattr(one, field) for field in MEASURE_FIELDS} for one in self.measures},
             "baseline": None if self.baseline is None else asdict(self.baseline),
         }
 

@@ -70,17 +70,8 @@ def summarize(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
 
 def write_perfetto(path: Path, spans: Iterable[Span]) -> None:
     """A Chrome trace of a few CTAs: a process per SM, a thread per warp."""
-    events = [
-        {
-            "name": one.name,
-            "ph": "X",
-            "ts": one.start,
-            "dur": one.end - one.start,
-            "pid": one.sm,
-            "tid": f"{one.warp:02d} {one.role.name.lower()}",
-            "args": {"block": one.detail >> 1},
-        }
-        for one in spans
-        if one.sm < DRAWN_SMS
-    ]
+    events = []
+    for one in (span for span in spans if span.sm < DRAWN_SMS):
+        place = {"pid": one.sm, "tid": f"{one.warp:02d} {one.role.name.lower()}", "args": {"block": one.detail >> 1}}
+        events.append({"name": one.name, "ph": "X", "ts": one.start, "dur": one.end - one.start, **place})
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..arch import SM90, Arch
-from ..blocks.gemm.gather.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
-from ..blocks.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
+from ..blocks.gemm.problem import GATHERED, INTERLEAVED, PACKED, ROW_BLOCK, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem, GemmProblem
 from ..layouts.expert_rows import BlockedRows, PackedRows
 from ..problem import Problem, ProblemError
 from ..quant import no_scales

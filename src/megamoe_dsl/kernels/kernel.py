@@ -1,11 +1,12 @@
-"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for."""
+"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for; a launch's arguments and
+work."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -14,11 +15,62 @@ from ..arch import Arch
 from ..hardware.cta_pair import TmemPlan
 from ..hardware.tensor_map import MapFields, TensorMap
 from ..layouts.region import MBarrier, Region
+from ..recipe import Format
 from ..sass.listing import Listing
 from ..sass.measurer import Measure
 from ..target import Target
-from .argument_spec import ArgumentSpec
-from .work import Work
+
+WIDTHS = {"Int32": 4, "Int64": 8, "TensorMap": 128}
+"""Bytes of what an argument may be; the types are the DSL's, and pointers are 64-bit addresses.  Only kernels take tensor maps, which their
+launching functions make."""
+
+
+@dataclass(frozen=True)
+class ArgumentSpec:
+    """Name and type of each argument, in the order of a launch.
+
+    The dataclass is never evaluated: its annotations are text, so that a machine without the DSL can read them.
+    """
+
+    arguments: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, declared: type[Any]) -> ArgumentSpec:
+        """Raises TypeError for a field of another type."""
+        found = tuple((one.name, one.type if isinstance(one.type, str) else one.type.__name__) for one in fields(declared))
+        for name, kind in found:
+            if kind not in WIDTHS:
+                raise TypeError(f"{declared.__name__}.{name}: {kind}, must be one of {', '.join(WIDTHS)}")
+        return cls(found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.arguments)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(WIDTHS[kind] for _, kind in self.arguments)
+
+    def pack(self, **values: int) -> tuple[int, ...]:
+        """Values by name, in the order of a launch.  Raises TypeError for a name too many or too few."""
+        if values.keys() != set(self.names):
+            odd = sorted(values.keys() ^ set(self.names))
+            raise TypeError(f"arguments {', '.join(odd)}: must be exactly {', '.join(self.names)}")
+        return tuple(values[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOP, bytes between a GPU's memory and its caches, and bytes over links to other GPUs in the direction that has more."""
+
+    flop: float
+    hbm_bytes: float
+    nvlink_bytes: float
+
+
+def value_bytes(one: Format) -> float:
+    """Bytes of a value with its scales, those that many rows share left out."""
+    return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value
 
 
 class KernelConfig(Protocol):

@@ -14,16 +14,9 @@ from .terminal import render
 from .trace import TraceFileError, draw_trace
 
 PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
-    "workspace": draw_workspace,
-    "symmetric": draw_symmetric,
-    "pool": draw_pool,
-    "smem": draw_smem,
-    "tmem": draw_tmem,
-    "scales": draw_scales,
-    "swizzle": draw_swizzle,
-    "fragments": draw_fragments,
-    "schedule": draw_schedule,
-}
+    "workspace": draw_workspace, "symmetric": draw_symmetric, "pool": draw_pool, "smem": draw_smem, "tmem": draw_tmem,
+    "scales": draw_scales, "swizzle": draw_swizzle, "fragments": draw_fragments, "schedule": draw_schedule,
+}  # fmt: skip
 """Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises
 `ConfigError` where an architecture has nothing of the kind."""
 

@@ -52,14 +52,9 @@ def in_bytes(count: int) -> str:
 
 
 KINDS = {
-    "x": "inputs",
-    "x_sf": "inputs",
-    "topk_idx": "inputs",
-    "topk_weights": "inputs",
-    "fc1_sf": "scales",
-    "fc2_sf": "scales",
+    "x": "inputs", "x_sf": "inputs", "topk_idx": "inputs", "topk_weights": "inputs", "fc1_sf": "scales", "fc2_sf": "scales",
     "combine": "results",
-}
+}  # fmt: skip
 SCALE = "To scale, but for what is narrower than a line and drawn as a line."
 
 
@@ -135,15 +130,9 @@ def _blocks(start: int, end: int, count: int, block_m: int) -> tuple[Bar, ...]:
 
 
 SMEM_KINDS = {
-    "weights": "weights",
-    "tokens": "tokens",
-    "cd": "results",
-    "sfa": "scales",
-    "sfb": "scales",
-    "pull": "pull",
-    "combine_slots": "combine",
+    "weights": "weights", "tokens": "tokens", "cd": "results", "sfa": "scales", "sfb": "scales", "pull": "pull", "combine_slots": "combine",
     "amax": "scales",
-}
+}  # fmt: skip
 PHASES = {"main": "before combine", "combine": "during combine"}
 ALWAYS = "always"
 SMALLEST_PART = SMEM_BYTES / 150

@@ -92,10 +92,6 @@ def some_workers(config: MegaMoeConfig, most: int) -> list[Worker]:
     return [every[i] for i in sorted({round(n * (len(every) - 1) / max(1, count - 1)) for n in range(count)})]
 
 
-def worker_word(config: MegaMoeConfig) -> str:
-    return "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
-
-
 def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
     """A worker's tiles, in a configuration of either architecture, if clusters take them in turn: if all tiles take equally long."""
     return list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
@@ -103,14 +99,6 @@ def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
 
 LANES = 12
 TILES = 16  # of a lane: wide enough for their names
-
-
-def tile_kind(block: Block) -> str:
-    return "Linear1" if block.phase == FC1 else "Linear2"
-
-
-def k_blocks(config: MegaMoeConfig, block: Block) -> int:
-    return config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks
 
 
 def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
@@ -122,12 +110,12 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
         most = max(most, len(blocks))
         bars, time = list[Bar](), 0
         for block in blocks[:TILES]:
-            end = time + k_blocks(config, block)
-            bars.append(Bar(time, end, tile_kind(block), f"{1 + block.phase}:{block.expert}"))
+            end = time + (config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks)
+            bars.append(Bar(time, end, "Linear1" if block.phase == FC1 else "Linear2", f"{1 + block.phase}:{block.expert}"))
             time = end
         lanes.append(Lane(worker.name, tuple(bars), (str(len(blocks)),)))
     extent = max((lane.bars[-1].end for lane in lanes if lane.bars), default=1.0)
-    everyone, word = len(workers(config)), worker_word(config)
+    everyone, word = len(workers(config)), "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
     what = "all tiles" if most <= TILES else f"the first {TILES} tiles, of up to {most},"
     whose = f"all {everyone} {word}" if len(lanes) == everyone else f"{len(lanes)} of {everyone} {word}"
     note = (

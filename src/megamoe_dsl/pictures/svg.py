@@ -63,9 +63,9 @@ class _Sheet:
     def _text(self, x: float, y: float, text: str, size: int, **look: Any) -> None:
         self.content.append(self.drawsvg.Text(text, size, round(x, 1), round(y, 1), **look))
 
-    def paragraph(self, text: str, paper: str = "soft") -> None:
+    def paragraph(self, text: str) -> None:
         for line in wrap(text, CHARACTERS):
-            self.text(MARGIN, self.y + 10, line, paper=paper)
+            self.text(MARGIN, self.y + 10, line, paper="soft")
             self.y += 16
 
     def rule(self, x1: float, y1: float, x2: float, y2: float) -> None:

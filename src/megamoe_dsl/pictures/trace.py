@@ -20,26 +20,15 @@ class TraceFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class DrawnActivity:
-    """What the warps of a role did, in microseconds: from the first begin to the last end, and how long a warp took on average."""
-
-    role: str
-    name: str
-    first: float
-    last: float
-    mean: float
-
-
-@dataclass(frozen=True)
 class TraceRecord:
-    """One launch of a point, summed over all SMs.  `point` says which one, `gpu` and `date` where and when."""
+    """One launch of a point, summed over all SMs, in microseconds.  `point` says which one, `gpu` and `date` where and when."""
 
     point: dict[str, Any]
     name: str
     gpu: str
     date: str
     launch: float
-    activities: tuple[DrawnActivity, ...]
+    activities: tuple[Lane, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,12 @@ def read_trace(path: Path) -> list[TraceRecord] | list[TracedSpan]:
     found = read_json_object(path)
     try:
         spans = [_span(event) for event in found["traceEvents"]] if "traceEvents" in found else []
-        records = [] if "traceEvents" in found else [_record(found, one) for one in found["records"]]
+        records = [
+            TraceRecord(
+                dict(one["point"]), str(one["name"]), str(found["gpu"]), str(found["date"]), _finite(one["launch_us"]), activities(one)
+            )
+            for one in ([] if "traceEvents" in found else found["records"])
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TraceFileError(f"{path}: not a file that `megamoe bench --trace` wrote ({type(error).__name__}: {error})") from None
     if not spans and not any(one.activities for one in records):
@@ -81,16 +75,15 @@ def _span(event: dict[str, Any]) -> TracedSpan:
     return TracedSpan(int(event["pid"]), str(event["tid"]), str(event["name"]), start, end)
 
 
-def _record(whole: dict[str, Any], one: dict[str, Any]) -> TraceRecord:
-    return TraceRecord(
-        dict(one["point"]), str(one["name"]), str(whole["gpu"]), str(whole["date"]), _finite(one["launch_us"]), tuple(_activities(one))
-    )
-
-
-def _activities(one: dict[str, Any]) -> Iterator[DrawnActivity]:
-    for role, names in one["trace"].items():
+def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
+    """What the warps of each role did: from the first begin to the last end, filled as high as a warp's average share of that time."""
+    lanes = []
+    for role, names in record["trace"].items():
         for name, sums in names.items():
-            yield DrawnActivity(role, name, _finite(sums["first"]), _finite(sums["last"]), _finite(sums["us"]))
+            first, last, mean = (_finite(sums[one]) for one in ("first", "last", "us"))
+            share = min(1.0, mean / (last - first)) if last > first else 1.0
+            lanes.append(Lane(str(name), (Bar(first, last, kind_of(name), share=share),), (f"{mean:.1f}",), str(role)))
+    return tuple(lanes)
 
 
 def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:
@@ -128,13 +121,12 @@ def kind_of(activity: str) -> str:
 
 
 def _draw_record(record: TraceRecord, source: str) -> Picture:
-    lanes = tuple(_window(one) for one in record.activities)
     note = (
         f"Measured on {record.gpu}, {record.date[:10]}: {_in_words(record)}; rank 0's launch of {record.launch:.0f} µs, all its SMs "
         "together. A bar reaches from when the first warp began an activity to when the last one ended it; it is filled as high as the "
         f"share of that time that a warp spends on it, on average over the role's warps. From {source}."
     )
-    return Picture("Timeline of one launch", note, (BarChart(lanes, record.launch, "µs", ("µs per warp",)),))
+    return Picture("Timeline of one launch", note, (BarChart(record.activities, record.launch, "µs", ("µs per warp",)),))
 
 
 def _in_words(record: TraceRecord) -> str:
@@ -147,11 +139,6 @@ def _in_words(record: TraceRecord) -> str:
     if isinstance(remote, float):
         words.append(f"{remote:.1%} of the top-k slots on other ranks")
     return ", ".join(words)
-
-
-def _window(one: DrawnActivity) -> Lane:
-    share = min(1.0, one.mean / (one.last - one.first)) if one.last > one.first else 1.0
-    return Lane(one.name, (Bar(one.first, one.last, kind_of(one.name), share=share),), (f"{one.mean:.1f}",), one.role)
 
 
 def _draw_spans(spans: list[TracedSpan], source: str) -> Picture:

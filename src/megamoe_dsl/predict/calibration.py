@@ -79,11 +79,11 @@ def calibrated() -> list[str]:
     return [short for short, name in SHORT.items() if path_of(name).exists()]
 
 
-def find_gpu(name: str, field: str = "gpu") -> Gpu:
+def find_gpu(name: str) -> Gpu:
     """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for one that nobody has calibrated."""
     found = {SHORT[short]: short for short in calibrated()}.get(name, name.upper())
     if found not in calibrated():
-        raise ProblemError(field, name, "one of " + ", ".join(calibrated()))
+        raise ProblemError("gpu", name, "one of " + ", ".join(calibrated()))
     return GPUS[SHORT[found]]
 
 

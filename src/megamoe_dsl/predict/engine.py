@@ -105,7 +105,8 @@ class Engine:
         for _ in range(self.machine.places + self.machine.groups):
             self._fetch(self.every)
         while True:
-            weights, tokens, stores = self._due_weights(), self._due_tokens(), self._due_stores()
+            weights, tokens = np.where(self.position[0] < self.fetched, self._slot(0), NEVER), self._due_tokens()
+            stores = self.multiplied[self.every, self.finished % ACCUMULATORS]
             earliest = min(weights.min(), tokens.min(), stores.min())
             if earliest == NEVER:
                 if not self._multiply():
@@ -148,17 +149,11 @@ class Engine:
         free = np.maximum(self.free[self.every, self.count[role] % stages], self.last[role])
         return np.where(self.count[role] - self.count[2] < stages, free, NEVER)
 
-    def _due_weights(self) -> Floats:
-        return np.where(self.position[0] < self.fetched, self._slot(0), NEVER)
-
     def _due_tokens(self) -> Floats:
         known = self.position[1] < self.fetched
         tile = self._tile(1)
         ready = self.ready[self.tiles.is_fc2[tile, None], self.tiles.pools[tile]].max(axis=1)
         return np.where(known, np.maximum(self._slot(1), ready), NEVER)
-
-    def _due_stores(self) -> Floats:
-        return self.multiplied[self.every, self.finished % ACCUMULATORS]
 
     def _tile(self, role: int) -> Ints:
         return self.history[self.every, self.position[role] % HISTORY]

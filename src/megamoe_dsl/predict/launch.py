@@ -91,19 +91,19 @@ class RankLoad:
     remote: float
 
     @classmethod
-    def uniform(cls, problem: Problem, tokens: int, remote: float | None = None, seed: int = SEED) -> RankLoad:
+    def uniform(cls, problem: Problem, tokens: int, remote: float | None = None) -> RankLoad:
         """Of the rank that has most weights to read, when every rank routes `tokens` tokens uniformly; `remote` is what ranks share alike
         unless it is given."""
         ranks, experts = problem.num_ranks, problem.num_experts
-        every = np.random.default_rng(seed).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
+        every = np.random.default_rng(SEED).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
         slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))
         return cls(tokens, tuple(map(int, slowest)), (ranks - 1) / ranks if remote is None else remote)
 
     @classmethod
-    def recorded(cls, problem: Problem, tokens: int, received: int, touched: int, remote: float, seed: int = SEED) -> RankLoad:
+    def recorded(cls, problem: Problem, tokens: int, received: int, touched: int, remote: float) -> RankLoad:
         """The load of a rank that received `received` tokens with `touched` of its experts, as records say."""
         experts = problem.experts_per_rank
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(SEED)
         drawn = [rng.multinomial(received, np.full(experts, 1 / experts)) for _ in range(DRAWS)]
         counts = min(drawn, key=lambda one: abs(int((one > 0).sum()) - touched))
         return cls(tokens, tuple(map(int, counts)), remote)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .calibration import Calibration
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -102,7 +105,8 @@ class Machine:
     fill            L2 bandwidth that filling takes, beside reading
     kept            share of the weights that is still in L2 from the launch before
     pulled_from     bytes that other ranks pull from here, of those that are pulled
-    issue, release, flag, tile    times: between K blocks of a loader, of a stage given back, of a signal, between tiles
+    issue, tile     times between K blocks of a loader, and between tiles
+    release, flag   times until a stage is free again, and until a signal is seen
     window          see engine.py
     """
 
@@ -123,7 +127,26 @@ class Machine:
     kept: float
     pulled_from: float
     issue: float
-    release: float
-    flag: float
     tile: float
     window: float
+    release: float = 0.05
+    flag: float = 0.8
+
+    @classmethod
+    def of(cls, calibration: Calibration, clock: float, sms: int, kept: float, remote: float, **own: Any) -> Machine:
+        """A GPU at a clock in GHz, whose workers have `sms` SMs each, for a rank that gets the share `remote` of its tokens from others."""
+        per_us = clock * 1e3
+        return cls(
+            hbm=calibration.hbm,
+            l2=calibration.l2_per_clock * per_us,
+            nvlink=calibration.nvlink,
+            port=calibration.port_per_clock * per_us * sms,
+            hbm_latency=calibration.hbm_latency,
+            l2_latency=calibration.hbm_latency * calibration.l2_latency,
+            l2_kept=calibration.l2_kept,
+            fill=calibration.l2_fill,
+            kept=kept,
+            pulled_from=remote,
+            tile=calibration.tile,
+            **own,
+        )

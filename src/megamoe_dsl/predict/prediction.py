@@ -61,12 +61,10 @@ def at_power(launch: Callable[[float], Launched], calibration: Calibration, firs
     """
     found = launch(calibration.clock if first is None else first)
     for _ in range(RUNS):
-        if found.clock == calibration.clock and found.watts <= calibration.power:
+        highest = found.clock == calibration.clock and found.watts <= calibration.power
+        if highest or abs(found.watts - calibration.power) < CLOSE * calibration.power:
             return found
-        if abs(found.watts - calibration.power) < CLOSE * calibration.power:
-            return found
-        clock = expected_clock(found, calibration)
-        if clock == found.clock:
+        if (clock := expected_clock(found, calibration)) == found.clock:
             return found
         found = launch(clock)
     return found
@@ -74,23 +72,19 @@ def at_power(launch: Callable[[float], Launched], calibration: Calibration, firs
 
 def expected_clock(found: Launched, calibration: Calibration) -> float:
     """Where the launch's power would meet the GPU's, if its time changed as its tensor cores' does."""
+    busy = found.run.multiplying / found.run.workers
+
+    def too_much(clock: float) -> bool:
+        us = found.us + busy * (found.clock / clock - 1)
+        return power(found.run, us, found.combine_bytes, calibration, clock) > calibration.power
+
     low, high = LOWEST, calibration.clock
-    if expected_power(found, calibration, high) <= calibration.power:
+    if not too_much(high):
         return high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if expected_power(found, calibration, middle) > calibration.power:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if too_much(middle) else (middle, high)
     return low
-
-
-def expected_power(found: Launched, calibration: Calibration, clock: float) -> float:
-    """At another clock than the launch's."""
-    busy = found.run.multiplying / found.run.workers
-    us = found.us + busy * (found.clock / clock - 1)
-    return power(found.run, us, found.combine_bytes, calibration, clock)
 
 
 Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
@@ -196,12 +190,8 @@ RESOURCES: dict[str, Callable[[Calibration], Calibration]] = {
 
 def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
     """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
-    shares = []
-    for resource, changed in RESOURCES.items():
-        if resource == "power" and found.clock == calibration.clock:
-            continue
-        us = subject.predict(changed(calibration), found.clock).us
-        shares.append(Gain(resource, 1 - us / found.us))
+    tried = [one for one in RESOURCES.items() if one[0] != "power" or found.clock != calibration.clock]
+    shares = [Gain(resource, 1 - subject.predict(changed(calibration), found.clock).us / found.us) for resource, changed in tried]
     return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
 
 

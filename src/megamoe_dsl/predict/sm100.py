@@ -95,15 +95,9 @@ PACKED_MMA = {128: 38.0, 256: 62.0}
 """Instructions of the MMA warp for a K block of packed values, by its channels."""
 
 
-def instructions_of(config: Sm100Config) -> Instructions:
-    """The instructions of our kernel with this configuration."""
-    if not config.problem.formats.packs_activations:
-        return OURS[config.block_m]
-    return replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k])
-
-
 def shape_of(config: Sm100Config) -> Shape:
     """The shape of our kernel with this configuration."""
+    packed = config.problem.formats.packs_activations
     return Shape(
         config.problem,
         config.num_sms,
@@ -111,11 +105,11 @@ def shape_of(config: Sm100Config) -> Shape:
         config.store_block_m,
         config.epilogue_warpgroups,
         config.num_stages,
-        instructions_of(config),
+        replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k]) if packed else OURS[config.block_m],
         shares_tile=False,
         handed_out=True,
         k_block=config.k_block,
-        packed=config.problem.formats.packs_activations,
+        packed=packed,
     )
 
 
@@ -154,33 +148,19 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
 
 def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    per_us, pairs = clock * 1e3, shape.num_sms // 2
-    weight_bytes = shape.problem.formats.weights.bytes_per_value
-    return Machine(
+    pairs, weight_bytes = shape.num_sms // 2, shape.problem.formats.weights.bytes_per_value
+    return Machine.of(
+        calibration,
+        clock,
+        2,
+        weights_kept(shape.problem, load, weight_bytes, calibration),
+        load.remote,
         stages=shape.num_stages,
         handed_out=shape.handed_out,
         places=2,
         overlaps=True,
         groups=shape.groups,
-        hbm=calibration.hbm,
-        l2=calibration.l2_per_clock * per_us,
-        nvlink=calibration.nvlink,
-        port=calibration.port_per_clock * per_us * 2,
-        hbm_latency=calibration.hbm_latency,
-        l2_latency=calibration.hbm_latency * calibration.l2_latency,
         spread=calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1),
-        l2_kept=calibration.l2_kept,
-        fill=calibration.l2_fill,
-        kept=weights_kept(shape.problem, load, weight_bytes, calibration),
-        pulled_from=load.remote,
-        issue=shape.instructions.load * kernel_clocks(calibration) * 1e-3 / clock,
-        release=0.05,
-        flag=0.8,
-        tile=calibration.tile,
+        issue=shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock,
         window=WINDOW,
     )
-
-
-def kernel_clocks(calibration: Calibration) -> float:
-    """Clocks that an instruction takes in a warp that is alone on its scheduler."""
-    return calibration.kernel["warp_clocks"]

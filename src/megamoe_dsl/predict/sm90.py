@@ -35,7 +35,7 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
     tokens[same_tokens, 1] = -1
     most, given = np.maximum(one.valid, second), one.valid + second
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
-    rows = fetched(config, most)
+    rows = np.where((config.block_m == ROWS) & (most <= HALF), HALF, config.block_m).astype(float)  # that a K block fetches
     weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
     kernel, result = calibration.kernel, TILE_ROWS * result_bytes(config.problem)
     return TileTable(
@@ -61,9 +61,10 @@ def every(tiles: Tiles, first: int, step: int) -> Tiles:
 def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: Calibration, clock: float) -> tuple[Floats, Floats]:
     """Microseconds of a K block, and its energy in those of 128 x 256 x 128."""
     kernel, us = calibration.kernel, 1e-3 / clock
-    if config.block_m < ROWS:
-        shape = np.shape(first)
-        return np.full(shape, column_clocks(config, kernel) * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
+    if config.block_m < ROWS:  # tokens are the wgmma's columns: the tensor core takes as long for a column as for a row
+        token = kernel["packed_token"] if config.packed else kernel["rows_token"] + kernel["columns_token"]
+        columns = kernel["packed_columns" if config.packed else "columns"] + token * config.block_m
+        return np.full_like(first, columns * us, float), np.full_like(first, LEAST_ENERGY + config.block_m / ROWS, float)
     half = np.maximum(first, second) <= HALF
     clocks = kernel["rows"] + kernel["rows_token"] * np.where(half, HALF, ROWS)
     if config.decoded:
@@ -72,40 +73,20 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
     return clocks * us, energy
 
 
-def column_clocks(config: Sm90Config, kernel: dict[str, float]) -> float:
-    """Clocks of a K block whose tokens are the wgmma's columns: the tensor core takes as long for a column as for a row."""
-    if config.packed:
-        return kernel["packed_columns"] + kernel["packed_token"] * config.block_m
-    return kernel["columns"] + (kernel["rows_token"] + kernel["columns_token"]) * config.block_m
-
-
-def fetched(config: Sm90Config, valid: Ints) -> Floats:
-    return np.where((config.block_m == ROWS) & (valid <= HALF), HALF, config.block_m).astype(float)
-
-
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    per_us = clock * 1e3
-    return Machine(
+    return Machine.of(
+        calibration,
+        clock,
+        config.cluster,
+        weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration),
+        load.remote,
         stages=config.num_stages,
         handed_out=True,
         places=1,
         overlaps=False,
         groups=1,
-        hbm=calibration.hbm,
-        l2=calibration.l2_per_clock * per_us,
-        nvlink=calibration.nvlink,
-        port=calibration.port_per_clock * per_us * config.cluster,
-        hbm_latency=calibration.hbm_latency,
-        l2_latency=calibration.hbm_latency * calibration.l2_latency,
         spread=np.zeros(config.num_clusters),
-        l2_kept=calibration.l2_kept,
-        fill=calibration.l2_fill,
-        kept=weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration),
-        pulled_from=load.remote,
         issue=0.02,
-        release=0.05,
-        flag=0.8,
-        tile=calibration.tile,
         window=WINDOW,
     )

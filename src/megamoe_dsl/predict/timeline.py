@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..pictures import Bar, BarChart, Lane, Picture
@@ -79,7 +79,12 @@ def chart_of(launched: Launched) -> BarChart:
     found = spans_of(launched, DRAWN)
     keys = dict.fromkeys((one.worker, one.role) for one in found)
     lanes = tuple(
-        Lane(role, tuple(bars(one for one in found if (one.worker, one.role) == (worker, role))), group=worker) for worker, role in keys
+        Lane(
+            role,
+            tuple(Bar(one.start, one.end, one.kind, one.name) for one in found if (one.worker, one.role) == (worker, role)),
+            group=worker,
+        )
+        for worker, role in keys
     )
     return BarChart(lanes, launched.us, "µs")
 
@@ -89,7 +94,3 @@ def draw_choices(times: Mapping[str, float], tokens: int, gpu: str) -> Picture:
     note = f"Predicted, not measured, for {gpu}: a launch with {tokens} tokens of every rank."
     lanes = tuple(Lane(name, (Bar(0.0, us, "launch"),), (f"{us:.1f}",)) for name, us in times.items())
     return Picture("Configurations", note, (BarChart(lanes, max(times.values()), "µs", ("µs",)),))
-
-
-def bars(some: Iterable[PredictedSpan]) -> list[Bar]:
-    return [Bar(one.start, one.end, one.kind, one.name) for one in some]

@@ -16,13 +16,13 @@ from megamoe_dsl.quant.formats import (
     e4m3_scale_byte,
     encode_e2m1,
     encode_e4m3,
+    no_scales,
     pack_e2m1,
     quantize_e2m1,
     quantize_e4m3,
     unpack_e2m1,
 )
 from megamoe_dsl.quant.nvfp4 import dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
-from megamoe_dsl.quant.unscaled import no_scales
 from megamoe_dsl.recipe import E2M1, E4M3, F32, Format
 
 Scaled = tuple[torch.Tensor, torch.Tensor]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megamoe_dsl.quant.formats import ue8m0_bytes
+from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
 from megamoe_dsl.quant.whole_tiles import MatrixShape, resize, tiled_shapes, weight_shapes
 from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, Format
@@ -336,3 +336,8 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
     plain = plain.resized(problem, weight_shapes(problem))
     plain.validate(problem)
     return plain
+
+
+def unscaled_weights(fc1: torch.Tensor, fc2: torch.Tensor) -> ExpertWeights:
+    """Weights of one rank's El experts for bf16xbf16, as checkpoints have them: bf16 [El, 2I, H], rows [gate | up], and [El, H, I]."""
+    return ExpertWeights(fc1, no_scales(fc1), fc2, no_scales(fc2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,18 +52,24 @@ def top_experts(
     groups: int = 1,
     topk_groups: int = 1,
     scale: float = 1.0,
+    given: torch.Tensor | None = None,
+    replicas: torch.Tensor | None = None,
+    replica_shift: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts with the highest scores, highest first, and their weights: (int32 [tokens, topk], float32 [tokens, topk]).
 
     logits  float32 [tokens, experts]
-    scores  softmax, over those that are chosen, or sigmoid, divided by the sum of those that are chosen (DeepSeek-V3's report, 2.1.2)
-    bias    float32 [experts], added to sigmoids to choose by
+    scores  softmax, over those that are chosen; or sigmoid (DeepSeek-V3's report, 2.1.2) or sqrtsoftplus, the root of log(1 + exp(logit))
+            (DeepSeek-V4), divided by the sum of those that are chosen
+    bias    float32 [experts], added to scores to choose by
     groups  of experts, of which the `topk_groups` with the highest sums of two scores have a chance
     scale   that weights are multiplied with
+    given   int32 [tokens, topk], experts that are taken instead of the highest; -1 masks a slot, whose weight is 0
+    replicas  int32 [experts, most], where each expert is, then -1: token t takes place (t + replica_shift) modulo their number
 
     Of equal scores the expert of the lower number comes first.  Sums of a token's shares are formed in float64.
     """
-    chosen_by = logits if scores == "softmax" else logits.sigmoid()
+    chosen_by = SCORES[scores](logits)
     chosen_by = chosen_by if bias is None else chosen_by + bias
     if groups > 1:
         of_group = chosen_by.view(len(logits), groups, -1)
@@ -70,10 +77,44 @@ def top_experts(
         best = sums.sort(dim=1, descending=True, stable=True).indices[:, :topk_groups]
         kept = torch.zeros_like(sums, dtype=torch.bool).scatter_(1, best, True)
         chosen_by = of_group.masked_fill(~kept[:, :, None], -torch.inf).view(logits.shape)
-    order = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, :topk]
-    chosen = logits.gather(1, order).double()
-    shares = chosen.softmax(dim=1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(dim=1, keepdim=True)
-    return order.int(), (shares * scale).float()
+    order = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, :topk] if given is None else given.long()
+    chosen = logits_of(logits, order).double()
+    parts = SCORES[scores](chosen)
+    shares = (chosen.softmax(dim=1) if scores == "softmax" else parts / parts.sum(dim=1, keepdim=True)).masked_fill(order < 0, 0.0)
+    places = order if replicas is None else replica_places(order, replicas, replica_shift)
+    return places.int(), (shares * scale).float()
+
+
+def softplus_root(logits: torch.Tensor) -> torch.Tensor:
+    """The root of log(1 + exp(logit))."""
+    return (logits.relu() - torch.log1p(-(-logits.abs()).sigmoid())).sqrt()
+
+
+SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda logits: logits,
+    "sigmoid": torch.sigmoid,
+    "sqrtsoftplus": softplus_root,
+}
+"""What experts are chosen by."""
+
+
+def logits_of(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The logits of chosen experts, [tokens, topk]; -infinity where a slot is masked."""
+    return logits.gather(1, chosen.clamp(min=0)).masked_fill(chosen < 0, -torch.inf)
+
+
+def hashed_experts(hash_table: torch.Tensor, token_ids: torch.Tensor, num_experts: int) -> torch.Tensor:
+    """The experts, int32 [tokens, topk], that a table [ids, topk] has for each token's id; -1 past the table, and for what is no expert."""
+    there = (token_ids >= 0) & (token_ids < len(hash_table))
+    found = hash_table[token_ids.where(there, 0)]
+    return found.where(there[:, None] & (found >= 0) & (found < num_experts), -1).int()
+
+
+def replica_places(experts: torch.Tensor, replicas: torch.Tensor, shift: int = 0) -> torch.Tensor:
+    """Where each slot's expert is, of its `replicas` the one whose turn it is; -1 for a masked slot and for an expert without a place."""
+    places = replicas[experts.clamp(min=0)]
+    turn = torch.arange(shift, shift + len(experts), device=experts.device)[:, None] % (places >= 0).sum(dim=2).clamp(min=1)
+    return places.gather(2, turn[:, :, None]).squeeze(2).where(experts >= 0, -1)
 
 
 def top_experts_gradient(chosen: torch.Tensor, gradient: torch.Tensor, scores: str = "softmax", scale: float = 1.0) -> torch.Tensor:
@@ -84,10 +125,14 @@ def top_experts_gradient(chosen: torch.Tensor, gradient: torch.Tensor, scores: s
     scores, scale  those of `top_experts`.  All is computed in float64 and rounded once.
     """
     values, given = chosen.double(), gradient.double() * scale
-    parts = values.softmax(dim=1) if scores == "softmax" else values.sigmoid()
+    parts = values.softmax(dim=1) if scores == "softmax" else SCORES[scores](values)
     shares = parts / parts.sum(dim=1, keepdim=True)
     through = shares * (given - (shares * given).sum(dim=1, keepdim=True))
-    return (through if scores == "softmax" else through * (1.0 - parts)).float()
+    if scores == "sigmoid":
+        through = through * (1.0 - parts)
+    elif scores == "sqrtsoftplus":
+        through = through * (values.sigmoid() / (2.0 * parts.square()))
+    return through.masked_fill(values == -torch.inf, 0.0).float()
 
 
 def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

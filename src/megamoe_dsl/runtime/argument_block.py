@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..hardware.tensor_map import DESCRIPTOR_BYTES
-from ..kernels.argument_spec import ArgumentSpec
+from ..kernels.kernel import ArgumentSpec
 
 C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64, DESCRIPTOR_BYTES: ctypes.c_ubyte * DESCRIPTOR_BYTES}
 """By width in bytes."""

@@ -19,6 +19,11 @@ MOST = 1 << 14
 """Plans that are kept: more than a rank's tokens have values."""
 
 
+def missing(tensors: Sequence[torch.Tensor | None]) -> tuple[bool, ...]:
+    """Which of a call's tensors are None: two calls whose others have the same layouts may differ in that."""
+    return tuple([one is None for one in tensors])
+
+
 @dataclass(frozen=True)
 class CallPlan:
     """The kernel of a call and its rows of y, padding included."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ..blocks.gemm.gather.problem import INTERLEAVED, UP_FIRST
+from ..blocks.gemm.problem import INTERLEAVED, UP_FIRST
 from ..problem import Problem, ProblemError
 from ..quant import no_scales, quantize_e4m3_f32
 from ..reference import activate, requantize, scaled_matmul

@@ -20,7 +20,7 @@ from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
 from .tile_counters import tile_counters
-from .top_experts import TopExpertsPlan
+from .top_experts import RouterTensors, TopExpertsPlan
 
 KEPT = 64 << 20
 """Bytes, at most, that are kept for a stream."""
@@ -53,8 +53,8 @@ def scratch(device: torch.device) -> Scratch:
 __all__ = ["Scratch", "scratch"]
 
 
-Routing = tuple[torch.Tensor, torch.Tensor | None]
-"""topk_idx and topk_weights; for a router logits and a bias."""
+Routing = tuple[torch.Tensor, torch.Tensor] | RouterTensors
+"""topk_idx and topk_weights, or what a router takes."""
 GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """w1, w1_sf, w2 and w2_sf, bfloat16 without scales; biases of both, or None."""
 
@@ -180,11 +180,10 @@ class ExpertPlan:
             if prepared is None:
                 prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
             if self._router is None:
-                given_idx, given_weights = routing
-                topk_idx, topk_weights = given_idx.data_ptr(), cast(torch.Tensor, given_weights).data_ptr()
+                topk_idx, topk_weights = (cast(torch.Tensor, one).data_ptr() for one in routing)
             else:
                 topk_idx, topk_weights = start, start + self._weights_at
-                self._router.launch(*routing, topk_idx, topk_weights)
+                self._router.launch(*routing, topk_idx, topk_weights)  # type: ignore[misc, arg-type]
             counter = self._counters.of(stream, capturing)
             self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
@@ -200,9 +199,9 @@ class ExpertPlan:
     ) -> PreparedLaunches:
         before = self._chosen.size
         own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
-        idx, topk_weights = routing if self._router is None else own
+        idx, topk_weights = cast(Any, routing) if self._router is None else own
         workspace = memory[before : before + self._size]
-        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8.given(*weights), workspace, *optional)
+        call = ExpertCall(self._layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), workspace, *optional)
         call.check()
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()

@@ -11,7 +11,7 @@ the next call on the stream (scratch.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,16 +21,16 @@ from ..kernels.expert_routing.config import I32
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device
-from .call_plan import CallPlans
+from .call_plan import CallPlans, missing
 from .cpu_experts import layer_on_cpu
 from .custom_op import check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
-from .expert_plan import ExpertPlan, GivenWeights, Routing
+from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
 from .tensor_arguments import takes_tensors
-from .top_experts import TopExpertsPlan, problem_of, top_experts
+from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
@@ -38,7 +38,7 @@ NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
 Layouts = tuple[str, str, float | None]
 """gate_up, activation and activation_clamp."""
-FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits")
+FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
 """Arguments that never have one."""
@@ -46,7 +46,7 @@ CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bi
 
 @takes_tensors(
     *("x", "w1", "w2"),
-    optional=("topk_idx", "topk_weights", "router_logits", *CONSTANTS),
+    optional=("topk_idx", "topk_weights", "router_logits", "router", "token_ids", "hash_table", "replicas", *CONSTANTS),
 )
 def moe(
     x: torch.Tensor,
@@ -58,12 +58,17 @@ def moe(
     topk_weights: torch.Tensor | None = None,
     *,
     router_logits: torch.Tensor | None = None,
+    router: torch.Tensor | None = None,
     topk: int | None = None,
     scores: str = SOFTMAX,
     score_bias: torch.Tensor | None = None,
     groups: int = 1,
     topk_groups: int = 1,
     weight_scale: float = 1.0,
+    token_ids: torch.Tensor | None = None,
+    hash_table: torch.Tensor | None = None,
+    replicas: torch.Tensor | None = None,
+    replica_shift: int = 0,
     gate_up: str = "gate_first",
     activation: str = "silu",
     preactivations: torch.Tensor | None = None,
@@ -85,8 +90,9 @@ def moe(
                    activated rows then become NVFP4, too.  None of others
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 or bfloat16 [T, topk]
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
-    scores, score_bias, groups, topk_groups, weight_scale
-                   how experts are chosen from logits, as in `runtime.top_experts`: by default weights are a softmax over those chosen
+    router         float32 or bfloat16 [E, H], which makes logits of x, in FP32, in a launch before that
+    scores, score_bias, groups, topk_groups, weight_scale, token_ids, hash_table, replicas, replica_shift
+                   how experts are chosen from logits, as in `top_experts`: by default weights are a softmax over those chosen
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py); activation_clamp: their clamp, by default the activation's own, if it has one
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
@@ -98,32 +104,40 @@ def moe(
     token's rows are BF16, added in FP32 in the order of its slots.
 
     Any thread may call at any time: the launches of a call follow one another on its thread's current stream.  Calls on different streams
-    may run at once.  The tensors' device must be the current one.  With bfloat16
-    weights x, w1, w2, topk_weights and router_logits have gradients (expert_gradients.py); any other tensor that requires grad is refused
-    unless grad mode is off, and so is torch.func.
+    may run at once.  The tensors' device must be the current one.  With bfloat16 weights x, w1, w2, topk_weights, router_logits and router
+    have gradients (expert_gradients.py); any other tensor that requires grad is refused unless grad mode is off, and so is torch.func.
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
     layouts = gate_up, activation, activation_clamp
-    variables, constants = (x, w1, w2, topk_weights, router_logits), (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias)
+    variables, constants = (
+        (x, w1, w2, topk_weights, router_logits, router),
+        (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias),
+    )
     refuse_transforms((*variables, *constants))
     check_no_gradient(CONSTANTS, constants)
     trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
     if not trains:
         check_no_gradient(FLOATS, variables)
+    if router is not None:
+        if router_logits is not None:
+            raise ProblemError("router_logits", "a tensor", "None with router")
+        router_logits = router_logits_of(x, router)
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
         if topk is None:
             raise ProblemError("topk", None, "a number with router_logits")
         if x.numel() and x.is_cuda and is_plain_call(x) and is_plain_call(router_logits):
-            choice = topk, scores, groups, topk_groups, weight_scale
-            return launch_routed(x, (router_logits, score_bias), weights, preactivations, choice, layouts, factors)
+            choice = topk, scores, groups, topk_groups, weight_scale, replica_shift
+            given_router = router_logits, score_bias, token_ids, hash_table, replicas
+            return launch_routed(x, given_router, weights, preactivations, choice, layouts, factors)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
-        topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits)
-    elif topk is not None:
-        raise ProblemError("topk", topk, "None without router_logits")
+        tables: Any = {"token_ids": token_ids, "hash_table": hash_table, "replicas": replicas, "replica_shift": replica_shift}
+        topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits, **tables)
+    elif topk is not None or hash_table is not None or replicas is not None:
+        raise ProblemError("router_logits", None, "logits, or router given, beside topk, hash_table or replicas")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     if trains:
@@ -195,21 +209,16 @@ def launch(
     return plan(x, (topk_idx, topk_weights), weights, preactivations, factors)
 
 
-def missing(tensors: Sequence[torch.Tensor | None]) -> tuple[bool, ...]:
-    """Which of a call's tensors are None: two calls whose others have the same layouts may differ in that."""
-    return tuple([one is None for one in tensors])
-
-
 def launch_routed(
     x: torch.Tensor,
-    routing: Routing,
+    routing: RouterTensors,
     weights: GivenWeights,
     preactivations: torch.Tensor | None,
-    choice: tuple[int, str, int, int, float],
+    choice: Choice,
     layouts: Layouts,
     factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
+    """`moe` from logits and what chooses beside them, without an operator: experts chosen as `choice` says lie in memory of the call."""
     tensors = (x, *routing, *weights, preactivations, factors)
     plan = _ROUTED.of(tensors, (choice, layouts, missing(tensors)))
     return plan(x, routing, weights, preactivations, factors)
@@ -242,15 +251,16 @@ def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    x, logits, bias, *weights, stored, factors = tensors
+    x, *router, w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, stored, factors = tensors
     choice, layouts, _ = others
-    problem = problem_of(logits, bias, choice)
+    logits, weights = router[0], (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
+    problem = problem_of(cast(RouterTensors, tuple(router)), choice)
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
     chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
     call = call_of((x, *chosen, *weights, stored, factors), *layouts)
     check_current(x.device)
-    return ExpertPlan(call, TopExpertsPlan(problem, x.device))
+    return ExpertPlan(call, TopExpertsPlan(problem, x.device, choice[-1]))
 
 
 def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:

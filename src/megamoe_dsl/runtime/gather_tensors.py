@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..blocks.gemm.config import GemmConfig
-from ..blocks.gemm.gather.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..blocks.gemm.problem import ROW_BLOCK, GemmProblem
+from ..blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem, GemmProblem
 from ..blocks.gemm.sm100.config import Sm100GemmConfig
 from ..layouts.records import trace_buffer
 from ..problem import ProblemError

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..blocks.gemm.gather.problem import INTERLEAVED
-from ..blocks.gemm.problem import GemmProblem
+from ..blocks.gemm.problem import INTERLEAVED, GemmProblem
 from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..arch import SM90, Arch
-from ..blocks.gemm.gather.problem import GATE_UP
+from ..blocks.gemm.problem import GATE_UP
 from ..blocks.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..hardware.packed_tile import TILE_ROWS, tiles_of
 from ..problem import ProblemError

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..kernels.expert_routing.family import TopExpertsKernel
-from ..kernels.expert_routing.problem import BF16, F32, SOFTMAX, TopExpertsProblem
-from ..problem import ProblemError
+from ..kernels.expert_routing.problem import BF16, F32, MOST_SLOTS, SOFTMAX, TopExpertsProblem
+from ..problem import ProblemError, integer_between
+from ..reference.router import hashed_experts, logits_of, top_experts_gradient
 from ..reference.router import top_experts as chosen_experts
-from ..reference.router import top_experts_gradient
 from .buffers import check_device, check_tensor
-from .call_plan import CallPlans
+from .call_plan import CallPlans, missing
 from .cuda_kernel import LAUNCHES, CudaKernel
 from .custom_op import check_no_gradient, define, differentiate, is_plain_call
 from .device_gemm import check_current, gpu_target
+from .gemm import gemm
 from .tensor_arguments import takes_tensors
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
+ROW_STEP, K_STEP = 16, 64
+"""Rows and channels of a router that `gemm` takes."""
+RouterTensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+"""Logits, bias, token_ids, hash_table and replicas."""
+Choice = tuple[int, str, int, int, float, int]
+"""topk, scores, groups, topk_groups, scale and replica_shift."""
 Chosen = tuple[torch.Tensor, torch.Tensor]
 """Experts, int64 [tokens, topk], and their weights, float32."""
 
 
-@takes_tensors("logits", optional=("bias",))
+@takes_tensors("logits", optional=("bias", "token_ids", "hash_table", "replicas"))
 def top_experts(
     logits: torch.Tensor,
     topk: int,
@@ -37,47 +44,78 @@ def top_experts(
     groups: int = 1,
     topk_groups: int = 1,
     scale: float = 1.0,
+    token_ids: torch.Tensor | None = None,
+    hash_table: torch.Tensor | None = None,
+    replicas: torch.Tensor | None = None,
+    replica_shift: int = 0,
 ) -> Chosen:
     """The `topk` experts of each token with the highest scores, int64 [tokens, topk], and their weights, float32.
 
     logits       float32 or bfloat16 [tokens, experts]
-    scores       softmax: weights are a softmax over the logits of those chosen; sigmoid: of each, divided by their sum
-    bias         float32 [experts], added to sigmoids to choose by; None: no bias
+    scores       softmax: weights are a softmax over the logits of those chosen; sigmoid, or sqrtsoftplus, the root of log(1 + exp(logit)):
+                 of each, divided by their sum
+    bias         float32 [experts], added to sigmoids or roots to choose by; None: no bias
     groups       experts are that many groups, of which the `topk_groups` with the highest sums of two scores have a chance
     scale        that weights are multiplied with
+    token_ids    int64 [tokens], with hash_table, int32 [ids, topk]: the experts of a token are those of its id in the table (DeepSeek-V4's
+                 first layers); an id past the table, or an entry that is no expert, masks slots: -1, with weight 0
+    replicas     int32 [experts, most]: the places of each expert, then -1 (SGLang's logical_to_all_physical_map).  What is returned are
+                 places: token t takes number (t + replica_shift) modulo the expert's places, so the choice is the same in every run
+    replica_shift  0 or more; a rank's number, so that ranks with few tokens do not all take the first places
 
     Of equal scores the expert with the lower number comes first; -0.0 equals 0.0, and a NaN is the highest.  Threads may call at once, as
-    they may `moe`.  Logits have a gradient.  Raises `ProblemError` before anything is launched, also for a bias that requires grad.
+    they may `moe`.  Logits have a gradient, though not beside replicas.  Raises `ProblemError` before anything is launched, also for a
+    bias that requires grad.
     """
     check_no_gradient(("bias",), (bias,))
+    if replicas is not None:
+        check_no_gradient(("logits",), (logits,))
     call = launch if is_plain_call(logits) else top_experts_op
-    found: Chosen = call(logits, bias, topk, scores, groups, topk_groups, scale)
+    found: Chosen = call(logits, bias, token_ids, hash_table, replicas, topk, scores, groups, topk_groups, scale, replica_shift)
     return found
 
 
 class TopExpertsPlan:
     """The kernel of all calls with logits of one layout."""
 
-    def __init__(self, problem: TopExpertsProblem, device: torch.device) -> None:
-        self._topk, self._device, self._kernel = problem.topk, device, top_experts_kernel(problem, device)
+    def __init__(self, problem: TopExpertsProblem, device: torch.device, shift: int = 0) -> None:
+        self._problem, self._device, self._shift, self._kernel = problem, device, shift, top_experts_kernel(problem, device)
 
-    def __call__(self, logits: torch.Tensor, bias: torch.Tensor | None) -> Chosen:
+    def __call__(self, router: RouterTensors) -> Chosen:
         """Launches on torch's current stream.  Raises `ProblemError` for the wrong device."""
         if self._device.index != torch._C._cuda_getDevice():
             check_current(self._device)
-        tokens = logits.shape[0]
-        idx = torch.empty((tokens, self._topk), dtype=torch.int64, device=logits.device)
-        weights = torch.empty((tokens, self._topk), dtype=torch.float32, device=logits.device)
-        self.launch(logits, bias, idx.data_ptr(), weights.data_ptr())
+        logits = router[0]
+        shape = (logits.shape[0], self._problem.topk)
+        idx = torch.empty(shape, dtype=torch.int64, device=logits.device)
+        weights = torch.empty(shape, dtype=torch.float32, device=logits.device)
+        self.launch(*router, idx.data_ptr(), weights.data_ptr())
         return idx, weights
 
-    def launch(self, logits: torch.Tensor, bias: torch.Tensor | None, topk_idx: int, topk_weights: int) -> None:
+    def launch(
+        self,
+        logits: torch.Tensor,
+        bias: torch.Tensor | None,
+        token_ids: torch.Tensor | None,
+        hash_table: torch.Tensor | None,
+        replicas: torch.Tensor | None,
+        topk_idx: int,
+        topk_weights: int,
+    ) -> None:
         """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
         with LAUNCHES:
             values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
             values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
+            if self._problem.hashed or self._problem.replicas:
+                values.token_ids, values.hash_table, values.replicas = map(address_of, (token_ids, hash_table, replicas))
+                values.hash_rows, values.replica_shift = 0 if hash_table is None else len(hash_table), self._shift
             self._kernel.launch()
+
+
+def address_of(tensor: torch.Tensor | None) -> int:
+    """Where a tensor lies; 0 without one."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 @lru_cache
@@ -87,72 +125,112 @@ def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> Cuda
     return CudaKernel(ArtifactStore(cache_folder()).get(config))
 
 
-def problem_of(logits: torch.Tensor, bias: torch.Tensor | None, others: tuple[int, str, int, int, float]) -> TopExpertsProblem:
+def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
+    """x router^T in FP32, [tokens, experts], of bfloat16 x [tokens, H] and a router, bfloat16 or float32 [experts, H].
+
+    A bfloat16 router on a GPU takes `gemm`; a float32 one, or one that trains, torch's product of FP32 numbers."""
+    trains = torch.is_grad_enabled() and (x.requires_grad or router.requires_grad)
+    if router.dim() != 2 or router.shape[1:] != x.shape[1:]:
+        raise ProblemError("router.shape", tuple(router.shape), f"(experts, {x.shape[-1]})")
+    check_tensor("router", router, tuple(DTYPES), tuple(router.shape))
+    if x.is_cuda and router.dtype == torch.bfloat16 and router.shape[0] % ROW_STEP == 0 and router.shape[1] % K_STEP == 0 and not trains:
+        return gemm(x, None, router, None, out_dtype=torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.nn.functional.linear(x.float(), router.float())
+
+
+def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     """Checks the tensors and makes the problem that they pose.  Raises `ProblemError`."""
-    topk, scores, groups, topk_groups, scale = others
+    logits, bias, token_ids, hash_table, replicas = router
+    topk, scores, groups, topk_groups, scale, shift = choice
     if logits.dim() != 2:
         raise ProblemError("router_logits.shape", tuple(logits.shape), "(tokens, experts)")
     tokens, experts = logits.shape
     check_tensor("router_logits", logits, tuple(DTYPES), (tokens, experts))
-    problem = TopExpertsProblem(experts, topk, scores, DTYPES[logits.dtype], bias is not None, groups, topk_groups, scale)
+    if (token_ids is None) != (hash_table is None):
+        raise ProblemError("token_ids, hash_table", (token_ids, hash_table), "both given, or neither")
+    most = 0 if replicas is None else check_dims("replicas", replicas)[1]
+    fields = experts, topk, scores, DTYPES[logits.dtype], bias is not None, groups, topk_groups, scale, hash_table is not None, most
+    problem = TopExpertsProblem(*fields)
     problem.check_tokens(tokens, "router_logits.shape[0]")
-    if bias is not None:
-        check_tensor("bias", bias, torch.float32, (experts,))
-        check_device("bias", bias, logits.device)
+    integer_between("replica_shift", shift, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
+    rows = (
+        0
+        if hash_table is None
+        else integer_between("hash_table.shape[0]", check_dims("hash_table", hash_table)[0], 1, 1 << 30, "1 or more")
+    )
+    kinds = torch.float32, torch.int64, torch.int32, torch.int32
+    shapes = (experts,), (tokens,), (rows, problem.topk), (experts, most)
+    for name, tensor, kind, shape in zip(("bias", "token_ids", "hash_table", "replicas"), router[1:], kinds, shapes, strict=True):
+        if tensor is not None:
+            check_tensor(name, tensor, kind, shape)
+            check_device(name, tensor, logits.device)
     return problem
 
 
-def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[int, str, int, int, float]) -> TopExpertsPlan:
-    logits, bias = tensors
-    assert logits is not None
-    problem = problem_of(logits, bias, others)
-    check_current(logits.device)
-    return TopExpertsPlan(problem, logits.device)
+def check_dims(name: str, table: torch.Tensor) -> tuple[int, int]:
+    """Shape of a table of two dimensions.  Raises `ProblemError`."""
+    if table.dim() != 2:
+        raise ProblemError(f"{name}.shape", tuple(table.shape), "of two dimensions")
+    return table.shape[0], table.shape[1]
+
+
+def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> TopExpertsPlan:
+    router, choice = cast(RouterTensors, tensors), others[0]
+    problem = problem_of(router, choice)
+    check_current(router[0].device)
+    return TopExpertsPlan(problem, router[0].device, choice[-1])
 
 
 _PLANS = CallPlans(_plan)
 
 
-def launch(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:
+def launch(*given: Any) -> Chosen:
     """`top_experts`, as an operator or without one."""
-    if not logits.numel():
-        return _fake(logits, bias, *others)
-    if logits.device.type == "cpu":
-        return _on_cpu(logits, bias, *others)
-    return _PLANS.of((logits, bias), others)(logits, bias)
+    router, choice = given[:5], given[5:]
+    if not router[0].numel():
+        return _fake(*given)
+    if router[0].device.type == "cpu":
+        return _on_cpu(router, choice)
+    return _PLANS.of(router, (choice, missing(router)))(router)
 
 
-def _on_cpu(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:
-    problem_of(logits, bias, others)  # type: ignore[arg-type]
+def _on_cpu(router: RouterTensors, choice: Choice) -> Chosen:
+    problem_of(router, choice)
+    logits, bias, token_ids, hash_table, replicas = router
+    *others, shift = choice
+    hashed = None if token_ids is None or hash_table is None else hashed_experts(hash_table, token_ids, logits.shape[1])
     topk, scores, groups, topk_groups, scale = others
-    idx, weights = chosen_experts(logits.float(), topk, scores, bias, groups, topk_groups, scale)  # type: ignore[arg-type]
-    return idx.long(), weights
+    found = chosen_experts(logits.float(), topk, scores, bias, groups, topk_groups, scale, hashed, replicas, shift)
+    return found[0].long(), found[1]
 
 
-def _fake(logits: torch.Tensor, bias: torch.Tensor | None, *others: int | str | float) -> Chosen:
-    problem = problem_of(logits, bias, others)  # type: ignore[arg-type]
+def _fake(*given: Any) -> Chosen:
+    logits = given[0]
+    problem = problem_of(given[:5], given[5:])
     shape = (len(logits), problem.topk)
     return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Chosen) -> None:
-    logits, _, _, ctx.scores, *_, ctx.scale = inputs
+    logits, *_, ctx.scores, _, _, ctx.scale, _ = inputs
     ctx.save_for_backward(logits, output[0])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, _: object, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     if gradient is None:
-        return (None,) * 7
+        return (None,) * 11
     logits, idx = ctx.saved_tensors
-    of_chosen = top_experts_gradient(logits.gather(1, idx), gradient, ctx.scores, ctx.scale)
-    return torch.zeros_like(logits).scatter(1, idx, of_chosen.to(logits.dtype)), *(None,) * 6
+    of_chosen = top_experts_gradient(logits_of(logits, idx), gradient, ctx.scores, ctx.scale)
+    return torch.zeros_like(logits).scatter_add(1, idx.clamp(min=0), of_chosen.to(logits.dtype)), *(None,) * 10
 
 
 top_experts_op = differentiate(
     define(
         "top_experts",
-        "(Tensor logits, Tensor? bias, int topk, str scores, int groups, int topk_groups, float scale) -> (Tensor, Tensor)",
+        "(Tensor logits, Tensor? bias, Tensor? token_ids, Tensor? hash_table, Tensor? replicas, int topk, str scores, int groups, "
+        "int topk_groups, float scale, int replica_shift) -> (Tensor, Tensor)",
         launch,
         _fake,
     ),

@@ -1,14 +1,15 @@
-"""Control flow of a listing: blocks, natural loops, and what is reachable from an instruction.
+"""Control flow of a listing: natural loops, and what is reachable from an instruction.
 
 A back edge goes to an instruction that dominates its origin; the loop is what reaches the origin without passing the head. Two kinds of
 code are left out, because a converged warp that does not have to wait never runs them: what ptxas lays out after the kernel's last EXIT
-(retries of mbarrier waits, copies of code for diverged warps), and edges of BRA.DIV, which lookahead there.
+(retries of mbarrier waits, copies of code for diverged warps), and edges of BRA.DIV, which lead there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from .listing import Instruction, Listing
 
@@ -28,15 +29,6 @@ class Loop:
 
     def __len__(self) -> int:
         return len(self.body)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Reachable basic blocks, named by their first instruction: in reverse post-order, with their last instruction and predecessors."""
-
-    order: list[int]
-    ends: dict[int, int]
-    predecessors: dict[int, list[int]]
 
 
 @dataclass(frozen=True)
@@ -72,105 +64,48 @@ class Flow:
         return [i for i in following if i < len(self._code)]
 
     @cached_property
-    def _blocks(self) -> Blocks:
-        starts = {0}
-        for i in range(len(self._code)):
-            following = self.successors(i)
-            if following != [i + 1]:
-                starts.update(following)
-                starts.add(i + 1)
-        ends: dict[int, int] = {}
-        predecessors: dict[int, list[int]] = {0: []}
-        finished: list[int] = []
-        stack: list[tuple[int, list[int]]] = []
+    def _graph(self) -> Any:
+        """The instructions that can be reached from the first, looking away from BRA.DIV."""
+        import networkx as nx
 
-        def enter(start: int) -> None:
-            last = start
-            while last + 1 not in starts and self.successors(last) == [last + 1]:
-                last += 1
-            ends[start] = last
-            following = self.successors(last)
-            for block in following:
-                predecessors.setdefault(block, []).append(start)
-            stack.append((start, following))
-
-        enter(0)
-        while stack:
-            start, rest = stack[-1]
-            if not rest:
-                finished.append(start)
-                stack.pop()
-            elif (block := rest.pop()) not in ends:
-                enter(block)
-        return Blocks(finished[::-1], ends, predecessors)
+        every = nx.DiGraph([(i, following) for i in range(len(self._code)) for following in self.successors(i)])
+        every.add_node(0)
+        return every.subgraph({0} | nx.descendants(every, 0)).copy()
 
     @cached_property
-    def _dominators(self) -> dict[int, int]:
-        """Immediate dominator of each block (Cooper, Harvey and Kennedy)."""
-        order, predecessors = self._blocks.order, self._blocks.predecessors
-        rank = {start: i for i, start in enumerate(order)}
-        immediate = {order[0]: order[0]}
-        changed = True
-        while changed:
-            changed = False
-            for start in order[1:]:
-                new = -1
-                for other in predecessors[start]:
-                    if other in immediate:
-                        new = other if new < 0 else self._common(immediate, rank, new, other)
-                if immediate.get(start) != new:
-                    immediate[start], changed = new, True
-        return immediate
+    def _dominated(self) -> Any:
+        """The dominator tree: from each instruction to those whose immediate dominator it is."""
+        import networkx as nx
 
-    @staticmethod
-    def _common(immediate: dict[int, int], rank: dict[int, int], a: int, b: int) -> int:
-        while a != b:
-            while rank[a] > rank[b]:
-                a = immediate[a]
-            while rank[b] > rank[a]:
-                b = immediate[b]
-        return a
-
-    def _dominates(self, head: int, start: int) -> bool:
-        immediate = self._dominators
-        while start != head and immediate[start] != start:
-            start = immediate[start]
-        return start == head
+        tree = nx.DiGraph([(by, one) for one, by in nx.immediate_dominators(self._graph, 0).items() if by not in (None, one)])
+        tree.add_node(0)
+        return tree
 
     @cached_property
     def loops(self) -> list[Loop]:
         """All loops of the main path, inner ones before those around them."""
-        order, ends, predecessors = self._blocks.order, self._blocks.ends, self._blocks.predecessors
-        found: dict[int, set[int]] = {}
-        for head in order:
-            for tail in predecessors[head]:
-                if self._dominates(head, tail):
-                    body = found.setdefault(head, {head})
-                    work = [tail]
-                    while work:
-                        block = work.pop()
-                        if block not in body:
-                            body.add(block)
-                            work += predecessors[block]
+        import networkx as nx
+
+        place = {one: -number for number, one in enumerate(nx.dfs_postorder_nodes(self._graph, 0))}
+        tails: dict[int, set[int]] = {}
+        for tail, head in self._graph.edges:
+            if place[head] <= place[tail] and head in {tail} | nx.ancestors(self._dominated, tail):
+                tails.setdefault(head, set()).add(tail)
         loops = []
-        for head, blocks in found.items():
-            indices = frozenset(i for b in blocks for i in range(b, ends[b] + 1) if i < self.end)
-            if indices:
+        for head in sorted(tails, key=lambda one: place[one]):
+            without = nx.restricted_view(self._graph, [head], [])
+            body = {head}.union(*({tail} | nx.ancestors(without, tail) for tail in tails[head] - {head}))
+            if indices := frozenset(i for i in body if i < self.end):
                 loops.append(Loop(head, indices))
         return sorted(loops, key=len)
 
-    def _block(self, index: int) -> int:
-        return next(start for start, end in self._blocks.ends.items() if start <= index <= end)
-
     def side(self, index: int, other: int) -> frozenset[int]:
-        """The branch that runs `index` and not `other`: all that its first block dominates on the main path."""
-        chain = [self._block(index)]
-        while self._dominators[chain[-1]] != chain[-1]:
-            chain.append(self._dominators[chain[-1]])
-        away = self._block(other)
-        first = next((start for start in reversed(chain) if not self._dominates(start, away)), chain[0])
-        blocks = [(start, end) for start, end in self._blocks.ends.items() if self._dominates(first, start)]
-        return frozenset(i for start, end in blocks for i in range(start, end + 1) if i < self.end)
+        """The branch that runs `index` and not `other`: all that its first instruction dominates on the main path."""
+        import networkx as nx
+
+        above = {other} | nx.ancestors(self._dominated, other)
+        first = next((one for one in nx.shortest_path(self._dominated, 0, index) if one not in above), index)
+        return frozenset(i for i in {first} | nx.descendants(self._dominated, first) if i < self.end)
 
     def reachable(self, index: int) -> frozenset[int]:
         """What can run after `index`, slow paths included."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .flow import Flow, Loop
+from .flow import Flow
 from .listing import Instruction, Listing
 
 INSTRUCTION_BYTES = 16
@@ -71,12 +71,11 @@ def unconverged_loads(listing: Listing) -> list[OvertakenLoad]:
     loops = [loop for loop in flow.loops if any(code[at].operation.endswith(MMA) for at in loop.body)]
     pending = _pending(flow, _loads(listing), lambda load, at: bool(AS_ONE.fullmatch(code[at].operation)))
     arrivals = {at for loop in loops for at in loop.body if code[at].opcode.startswith(GIVES_AWAY[0])}
-    within = {at: frozenset().union(*(loop.body for loop in loops if at in loop.body and not _has_inner(loop, loops))) for at in arrivals}
+    within = {
+        at: frozenset().union(*(loop.body for loop in loops if at in loop.body and not any(other.body < loop.body for other in loops)))
+        for at in arrivals
+    }
     return _pairs(listing, {at: pending.get(at, frozenset()) & within[at] for at in arrivals}, sorted(arrivals))
-
-
-def _has_inner(loop: Loop, loops: list[Loop]) -> bool:
-    return any(other.body < loop.body for other in loops)
 
 
 def _loads(listing: Listing) -> list[int]:

@@ -16,20 +16,6 @@ from .report import Finding, Report
 from .simulator import Launch, Simulator
 
 __all__ = [
-    "Assumptions",
-    "Deadlock",
-    "DeviceArray",
-    "Finding",
-    "Geometry",
-    "GlobalMemory",
-    "Launch",
-    "PerRank",
-    "Program",
-    "Report",
-    "SimError",
-    "Simulator",
-    "agents_needed",
-    "arrays_of",
-    "load",
-    "run",
-]
+    "Assumptions", "Deadlock", "DeviceArray", "Finding", "Geometry", "GlobalMemory", "Launch", "PerRank", "Program", "Report", "SimError",
+    "Simulator", "agents_needed", "arrays_of", "load", "run",
+]  # fmt: skip

@@ -10,12 +10,27 @@ have done beyond that at an entry of theirs, which exists from the first time th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, CODE_SHIFT, FULL, HAPPENED, LAST, QUICK, READS, ROWS, lanes_of, members
+from .access_record import (
+    AGENT_MASK,
+    ASYNC_GLOBAL,
+    ASYNC_SHARED,
+    CODE_SHIFT,
+    FULL,
+    HAPPENED,
+    LAST,
+    QUICK,
+    READS,
+    ROWS,
+    lanes_of,
+    members,
+    pack,
+)
 from .errors import SimError
 from .geometry import Geometry
 
@@ -85,6 +100,24 @@ class Clock:
             np.maximum(rows[ASYNC_GLOBAL], rows[HAPPENED], out=rows[ASYNC_GLOBAL])
         if in_shared:
             np.maximum(rows[ASYNC_SHARED], rows[HAPPENED], out=rows[ASYNC_SHARED])
+
+
+@dataclass(slots=True)
+class Actor:
+    """An engine as accessor. `asynchronous` means the async proxy; `code` is the lanes that it works for, if it tells them apart."""
+
+    agent: int
+    clock: Clock
+    line: int
+    asynchronous: bool = True
+    code: int = 0
+    record: int = -1
+
+    def stamp(self) -> int:
+        """The record of its accesses, whose time is the clock's at the first of them."""
+        if self.record < 0:
+            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous) | self.code << CODE_SHIFT
+        return self.record
 
 
 MAX_AGENTS = (AGENT_MASK + 1) // 2

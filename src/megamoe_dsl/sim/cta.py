@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from .clock import Clock
 from .geometry import Dim3, StreamedGeometry
-from .interfaces import WorldLike
+from .interfaces import RunState
 from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .loads_in_flight import LoadsInFlight
 from .memory import SMEM_RESERVED, ByteStore, SharedMemory
-from .parser import ParsedKernel
 from .race import Race
 from .sync import BarrierState
 
 
-class Outcome:
-    """One of BLOCK, PARK, YIELD and EXIT."""
+class Outcome(Enum):
+    """What a handler answers where its instruction was not simply done."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
-PARK = Outcome("PARK")  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
-YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
-EXIT = Outcome("EXIT")  # these lanes leave the kernel
+    BLOCK = auto()  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
+    PARK = auto()  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
+    YIELD = auto()  # executed, but it only polled: let others run before going on
+    EXIT = auto()  # these lanes leave the kernel
 
 
+BLOCK, PARK, YIELD, EXIT = Outcome
 ALL_LANES = b"\x01" * 32
 
 
@@ -54,19 +49,6 @@ class Fragment:
         self.mask, self.bits = (None, ALL_LANES) if bits == ALL_LANES else (mask, bits)
 
 
-class Executable(Protocol):
-    """What warps run: a `Program`."""
-
-    kernel: ParsedKernel
-    units: list[Any]
-    loads: LoadsInFlight
-
-    @property
-    def late(self) -> object: ...
-
-    def fresh_registers(self) -> list[Lanes]: ...
-
-
 class Grid:
     """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended.
 
@@ -74,7 +56,7 @@ class Grid:
     settled  whether all have, and what they had posted has happened
     """
 
-    def __init__(self, launch: StreamedGeometry, program: Executable, parameters: Lanes, before: Grid | None) -> None:
+    def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, program, before
         self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
@@ -119,7 +101,7 @@ class Grid:
 
     def cancel(self) -> None:
         self.unfinished -= 1
-        self._holding -= self.launch.ctas_of_cluster
+        self._holding -= prod(self.launch.cluster)
 
     def left(self, ctas: Iterable[Cta], clocks: Iterable[Clock], race: Race | None) -> None:
         """A cluster of these CTAs has ended; `clocks` are those of its warps."""
@@ -137,7 +119,7 @@ class Grid:
 class Cta:
     """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
 
-    def __init__(self, world: WorldLike, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
+    def __init__(self, world: RunState, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
         self.world, self.cluster, self.ctaid, self.cluster_rank = world, cluster, ctaid, cluster_rank
         launch = self.launch = grid.launch
         self.program, self.kernel = grid.program, grid.program.kernel
@@ -215,7 +197,7 @@ class Warp:
         "rest", "sleep", "state", "thread_index", "wake", "why", "world",
     )  # fmt: skip
 
-    def __init__(self, world: WorldLike, cta: Cta, program: Executable, index: int) -> None:
+    def __init__(self, world: RunState, cta: Cta, program: Any, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
         linear = LANE.astype(np.int64) + 32 * index
@@ -248,12 +230,8 @@ class Warp:
             del self.order
 
     @property
-    def in_flight(self) -> Mapping[int, frozenset[int]]:
-        return self.program.loads.by_line
-
-    @property
-    def kinds_of_loads(self) -> Mapping[int, int]:
-        return self.program.loads.kinds
+    def loads(self) -> LoadsInFlight:
+        return self.program.loads  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

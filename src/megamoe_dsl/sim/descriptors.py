@@ -108,14 +108,9 @@ BLOCK_SCALED_KINDS = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 
 _NARROW_FORMATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 _FORMATS: dict[str, dict[int, str]] = {
-    "f16": {0: "f16", 1: "bf16"},
-    "tf32": {2: "tf32"},
-    "f8f6f4": _NARROW_FORMATS,
-    "i8": {0: "u8", 1: "s8"},
-    "mxf8f6f4": _NARROW_FORMATS,
-    "mxf4": {1: "e2m1x2"},
-    "mxf4nvf4": {1: "e2m1x2"},
-}
+    "f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}, "f8f6f4": _NARROW_FORMATS, "i8": {0: "u8", 1: "s8"}, "mxf8f6f4": _NARROW_FORMATS,
+    "mxf4": {1: "e2m1x2"}, "mxf4nvf4": {1: "e2m1x2"},
+}  # fmt: skip
 
 
 _ACCUMULATORS: dict[str, dict[int, str]] = {

@@ -12,49 +12,24 @@ from numpy.typing import NDArray
 Float64Array = NDArray[np.float64]
 
 
-def _table(exponent_bits: int, mantissa_bits: int, bias: int, signed: bool = True) -> Float64Array:
+def _table(exponent_bits: int, mantissa_bits: int, bias: int) -> Float64Array:
     """Values of a format in which no pattern is reserved for infinity or NaN."""
-    bits = exponent_bits + mantissa_bits + signed
+    bits = exponent_bits + mantissa_bits + 1
     code = np.arange(1 << bits)
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
     fraction = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
     magnitude = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
-    return np.where(signed & (code >> (bits - 1)), -magnitude, magnitude)
+    return np.where(code >> (bits - 1), -magnitude, magnitude)
 
 
-def _e4m3() -> Float64Array:
-    table = _table(4, 3, 7)
-    table[[0x7F, 0xFF]] = np.nan  # the "fn" variant: no infinity, one NaN per sign
-    return table
-
-
-def _e5m2() -> Float64Array:
-    table = _table(5, 2, 15)
-    table[[0x7C, 0xFC]] = np.inf, -np.inf
-    table[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
-    return table
-
-
-def _ue8m0() -> Float64Array:
-    table = np.ldexp(1.0, np.arange(256) - 127)
-    table[0xFF] = np.nan
-    return table
-
-
-def _ue4m3() -> Float64Array:
-    table = _table(4, 3, 7, signed=False)
-    table[0x7F] = np.nan
-    return np.concatenate([table, table])  # bit 7 is ignored
-
-
-E4M3 = _e4m3()
-E5M2 = _e5m2()
-E2M3 = _table(2, 3, 1)
-E3M2 = _table(3, 2, 3)
-E2M1 = _table(2, 1, 1)
-UE8M0 = _ue8m0()
-UE4M3 = _ue4m3()
-
+E4M3, E5M2 = _table(4, 3, 7), _table(5, 2, 15)
+E4M3[[0x7F, 0xFF]] = np.nan  # the "fn" variant: no infinity, one NaN per sign
+E5M2[[0x7C, 0xFC]] = np.inf, -np.inf
+E5M2[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
+E2M3, E3M2, E2M1 = _table(2, 3, 1), _table(3, 2, 3), _table(2, 1, 1)
+UE8M0 = np.ldexp(1.0, np.arange(256) - 127)
+UE8M0[0xFF] = np.nan
+UE4M3 = np.abs(E4M3)  # bit 7 is ignored
 
 # Arrays: numpy takes them a good deal faster than scalars.
 _U16, _U1, _HALF = (np.array([value], np.uint32) for value in (16, 1, 0x7FFF))

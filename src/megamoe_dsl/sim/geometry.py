@@ -45,10 +45,6 @@ class Geometry:
         return prod(self.grid)
 
     @property
-    def ctas_of_cluster(self) -> int:
-        return prod(self.cluster)
-
-    @property
     def threads(self) -> int:
         return prod(self.block)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import SimError
 from .geometry import Dim3
 from .memory import GlobalMemory
 from .race import Race
 from .report import KernelNames
-from .sync import Place
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,55 @@ Origin = Callable[[], str]
 """Says which instruction posted an action, when an error asks."""
 
 
-class WorldLike(Protocol):
+@dataclass(eq=False)
+class RunState:
     """One run: state that all launches share.
 
     `progress` counts changes that another warp could wait for, `copied` bytes as a `Report` does; `pipes` holds actions that keep their
-    order, with their origins.
+    order, with their origins; `waiting` are clusters that have not started: their grids, and the indices of their first CTAs.
     """
 
     memory: GlobalMemory
-    kernels: KernelNames
+    seed: int
     race: Race | None
+    max_delay: int
+    kernels: KernelNames
     assumptions: Assumptions
-    instructions: int
-    sweeps: int
-    progress: int
-    warnings: Counter[str]
-    copied: Counter[tuple[int, int]]
-    pipes: list[deque[tuple[Origin, Action]]]
+    instructions: int = 0
+    sweeps: int = 0
+    progress: int = 0
+    warnings: Counter[str] = field(default_factory=Counter)
+    copied: Counter[tuple[int, int]] = field(default_factory=Counter)
+    waiting: deque[tuple[Any, Dim3]] = field(default_factory=deque)
+    pipes: list[deque[tuple[Origin, Action]]] = field(default_factory=list)
+    _posted: list[tuple[int, Origin, Action]] = field(default_factory=list)
+    _uid: int = 0
 
-    def next_uid(self) -> int: ...
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
 
-    def clock(self) -> int: ...
+    def next_uid(self) -> int:
+        self._uid += 1
+        return self._uid
 
-    def cancel(self, cta: Place) -> Dim3 | None: ...
+    def clock(self) -> int:
+        """Simulated time: advances with instructions, and with sweeps when nothing runs."""
+        return self.instructions + 64 * self.sweeps
 
-    def chance(self, probability: float) -> bool: ...
+    def chance(self, probability: float) -> bool:
+        """Whether something happens that does with this probability."""
+        return self.rng.random() < probability
 
-    def post(self, action: Action, origin: Origin) -> None: ...
+    def post(self, action: Action, origin: Origin) -> None:
+        """Run `action` after a random delay; `origin` names it in errors (see `ops.access.origin`)."""
+        self.progress += 1
+        self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
+
+    def cancel(self, grid: Any) -> Dim3 | None:
+        """Take back a cluster of a grid that has not started: the index of its first CTA, None when all have."""
+        for i, (other, origin) in enumerate(self.waiting):
+            if other is grid:
+                del self.waiting[i]
+                grid.cancel()
+                return origin
+        return None

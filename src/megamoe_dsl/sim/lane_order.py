@@ -17,7 +17,7 @@ What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -48,32 +48,30 @@ from .access_record import (
 )
 from .clock import Clock, LaneAgents, Said, Strand
 from .lanes import Lanes, Mask
-from .loads_in_flight import OTHERS
+from .loads_in_flight import OTHERS, LoadsInFlight
 from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
 _NOTHING: frozenset[int] = frozenset()
 
 
-class Acting(Protocol):
+class Thread(Protocol):
     """A warp: the lanes that execute an instruction now, at a PTX line, and at first those that it never has."""
 
     mask: Mask
     exited: Lanes
     line: int
+    agent: int
+    state: dict[Any, Any]
 
     @property
     def cta(self) -> Place: ...
 
     @property
-    def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: kinds of loads whose value may not have been used yet."""
-        ...
+    def loads(self) -> LoadsInFlight: ...
 
     @property
-    def kinds_of_loads(self) -> Mapping[int, int]:
-        """By PTX line: the kind of a load that may be among them."""
-        ...
+    def order(self) -> LaneOrder: ...
 
 
 @dataclass
@@ -95,7 +93,7 @@ class LaneOrder:
     """
 
     def __init__(
-        self, agents: LaneAgents, warp: Acting, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
+        self, agents: LaneAgents, warp: Thread, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
     ) -> None:
         self.agents, self.warp, self.lockstep, self._width, self._add = agents, warp, lockstep, width, add
         self.missing = bits_of(warp.exited)
@@ -149,7 +147,7 @@ class LaneOrder:
         self._told.clear()
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
-        if reading and (kind := self.warp.kinds_of_loads.get(line)) is not None:
+        if reading and (kind := self.warp.loads.kinds.get(line)) is not None:
             if (agents := self.late.get(kind)) is None:
                 agents = self.late[kind] = self._add()
         elif one or bits == FULL:
@@ -198,7 +196,7 @@ class LaneOrder:
     # ---- what lanes tell
 
     def _unused(self) -> frozenset[int]:
-        return self.warp.in_flight.get(self.warp.line, _NOTHING)
+        return self.warp.loads.by_line.get(self.warp.line, _NOTHING)
 
     def _say(self, starting: bool) -> Said:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
@@ -376,11 +374,10 @@ class LaneOrder:
         """What a relaxed arrive of the executing lanes at `scope` publishes: only what an earlier fence has released."""
         return [clock for level, clock in self.fenced() if level >= scope] + self.light_fences()
 
-    def put_off(self, place: Place, clock: Clock, bits: int | None = None) -> None:
-        """A relaxed read of lanes (default: those that execute) has seen this; they learn it at their next fence."""
-        key = place, self.lanes() if bits is None else bits
-        if (known := self.pending.get(key)) is None:
-            self.pending[key] = clock.copy()
+    def put_off(self, place: Place, clock: Clock, bits: int) -> None:
+        """A relaxed read of lanes has seen this; they learn it at their next fence."""
+        if (known := self.pending.get((place, bits))) is None:
+            self.pending[place, bits] = clock.copy()
         else:
             known.join(clock)
 

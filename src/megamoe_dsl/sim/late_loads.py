@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cta import YIELD, Outcome, Warp
-from .interfaces import WorldLike
+from .interfaces import RunState
 from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
 from .parser import ParsedKernel, PtxInstruction
@@ -91,7 +91,7 @@ class LateLoads:
         return run
 
 
-def land_some(world: WorldLike, w: Warp) -> None:
+def land_some(world: RunState, w: Warp) -> None:
     if late := w.state.get("late"):
         _land(w, [one for one in late if world.chance(_AT_ONCE)], None)
 

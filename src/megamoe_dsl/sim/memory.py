@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SimError
-from .shadow import Shadow
+from .shadow import GLOBAL, SHARED, Shadow
 
 SHARED_BASE = 0x0001_0000_0000_0000
 PARAM_BASE = 0x0002_0000_0000_0000
@@ -38,12 +38,32 @@ ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint
 
 
 class ByteStore:
-    """Bytes with an optional record of which were ever written, seen through views of several element sizes. `limit` is the end of them."""
+    """Bytes with an optional record of which were ever written, seen through views of several element sizes. `limit` is the end of them,
+    `name` says which kind of memory it is in findings, `label` which of them, whose bytes count from `origin`."""
 
-    def __init__(self, data: Bytes, valid: NDArray[np.bool_] | None) -> None:
+    def __init__(
+        self, data: Bytes, valid: NDArray[np.bool_] | None, name: str = "", label: str = "", origin: int = 0, space: int = GLOBAL
+    ) -> None:
         self.data, self.valid, self.limit = data, valid, len(data)
+        self.name, self.label, self.origin, self.space = name, label, origin, space
+        self.read_only = False
+        self.shadow: Shadow | None = None  # of the race detector, while a run lasts
         self._views: dict[tuple[int, int], NDArray[Any]] = {}
         self._valid_views: dict[int, NDArray[Any]] = {}
+
+    def where(self, offset: int) -> str:
+        return f"{'shared' if self.space == SHARED else 'global'} memory: {self.label}+{offset - self.origin}"
+
+    def written(self, offset: int, size: int) -> Bytes:
+        """`size` bytes (a view), all of which must have been written."""
+        if self.valid is not None and not (valid := self.valid[offset : offset + size]).all():
+            raise SimError(f"read of uninitialized {self.where(offset + int(np.argmin(valid)))}")
+        return self.data[offset : offset + size]
+
+    def put(self, offset: int, values: Bytes) -> None:
+        self.data[offset : offset + len(values)] = values
+        if self.valid is not None:
+            self.valid[offset : offset + len(values)] = True
 
     def rows(self, size: int, count: int) -> NDArray[Any]:
         """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out)."""
@@ -82,13 +102,12 @@ class Allocation(ByteStore):
     """A global buffer of one rank; `owner` keeps its memory alive."""
 
     def __init__(self, name: str, rank: int, base: int, data: Bytes, initialized: bool, read_only: bool, owner: object) -> None:
-        super().__init__(data, None if initialized else np.zeros(len(data), np.bool_))
-        self.name, self.rank, self.base, self.read_only, self.owner = name, rank, base, read_only, owner
+        super().__init__(data, None if initialized else np.zeros(len(data), np.bool_), name, f"{name}@rank{rank}")
+        self.rank, self.base, self.read_only, self.owner = rank, base, read_only, owner
         self.end = base + len(data)
-        self.shadow: Shadow | None = None
 
     def __repr__(self) -> str:
-        return f"{self.name}@rank{self.rank}"
+        return self.label
 
 
 class GlobalMemory:
@@ -140,16 +159,11 @@ class GlobalMemory:
     def read(self, address: int, size: int) -> Bytes:
         """`size` bytes (a view) for an engine; uninitialized bytes are an error."""
         allocation, offset = self.find(address, size)
-        if allocation.valid is not None and not allocation.valid[offset : offset + size].all():
-            bad = offset + int(np.argmin(allocation.valid[offset : offset + size]))
-            raise SimError(f"read of uninitialized global memory {allocation}+{bad}")
-        return allocation.data[offset : offset + size]
+        return allocation.written(offset, size)
 
     def write(self, address: int, values: Bytes) -> None:
         allocation, offset = self.writable(address, len(values))
-        allocation.data[offset : offset + len(values)] = values
-        if allocation.valid is not None:
-            allocation.valid[offset : offset + len(values)] = True
+        allocation.put(offset, values)
 
     def writable(self, address: int, size: int) -> tuple[Allocation, int]:
         allocation, offset = self.find(address, size)
@@ -162,10 +176,10 @@ class SharedMemory(ByteStore):
     """The shared memory of one CTA. Offsets count from the hardware base, so the kernel's first byte is SMEM_RESERVED."""
 
     def __init__(self, size: int, label: str) -> None:
-        super().__init__(np.full(SMEM_BYTES, POISON_BYTE, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
-        self.limit, self.label = SMEM_RESERVED + size, label
+        data, valid = np.full(SMEM_BYTES, POISON_BYTE, np.uint8), np.zeros(SMEM_BYTES, np.bool_)
+        super().__init__(data, valid, "smem", f"{label} smem", SMEM_RESERVED, SHARED)
+        self.limit = SMEM_RESERVED + size
         self.initialized: set[object] = set()  # chunks that were found, or made, initialized: they stay so
-        self.shadow: Shadow | None = None
 
     def holds(self, low: int, end: int) -> bool:
         return low >= SMEM_RESERVED and end <= self.limit
@@ -173,21 +187,13 @@ class SharedMemory(ByteStore):
     def check(self, low: int, end: int) -> None:
         """[low, end) must lie inside the kernel's shared memory."""
         if not self.holds(low, end):
-            raise SimError(
-                f"shared access out of bounds: {self.label} smem+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}, "
-                f"size {self.limit - SMEM_RESERVED}"
-            )
+            reach = f"{self.label}+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}"
+            raise SimError(f"shared access out of bounds: {reach}, size {self.limit - SMEM_RESERVED}")
 
     def read(self, offset: int, size: int, uninitialized_ok: bool = False) -> Bytes:
         self.check(offset, offset + size)
-        assert self.valid is not None
-        if not uninitialized_ok and not self.valid[offset : offset + size].all():
-            bad = offset + int(np.argmin(self.valid[offset : offset + size]))
-            raise SimError(f"read of uninitialized shared memory: {self.label} smem+{bad - SMEM_RESERVED}")
-        return self.data[offset : offset + size]
+        return self.data[offset : offset + size] if uninitialized_ok else self.written(offset, size)
 
     def write(self, offset: int, values: Bytes) -> None:
         self.check(offset, offset + len(values))
-        assert self.valid is not None
-        self.data[offset : offset + len(values)] = values
-        self.valid[offset : offset + len(values)] = True
+        self.put(offset, values)

@@ -36,23 +36,15 @@ def _unlinear(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
     """Registers that are the same for every thread of a CTA."""
     table: dict[str, Callable[[Cta], int]] = {
-        "%ntid": lambda c: c.launch.block[axis],
-        "%ctaid": lambda c: c.ctaid[axis],
-        "%nctaid": lambda c: c.launch.grid[axis],
+        "%ntid": lambda c: c.launch.block[axis], "%ctaid": lambda c: c.ctaid[axis], "%nctaid": lambda c: c.launch.grid[axis],
         "%clusterid": lambda c: c.ctaid[axis] // c.launch.cluster[axis],
         "%nclusterid": lambda c: c.launch.grid[axis] // c.launch.cluster[axis],
-        "%cluster_ctaid": lambda c: _unlinear(c.cluster_rank, c.launch.cluster)[axis],
-        "%cluster_nctaid": lambda c: c.launch.cluster[axis],
-        "%cluster_ctarank": lambda c: c.cluster_rank,
-        "%cluster_nctarank": lambda c: len(c.cluster.ctas),
-        "%is_explicit_cluster": lambda c: 1,
-        "%smid": lambda c: c.sm,
-        "%nsmid": lambda c: c.launch.grid[0] * c.launch.grid[1] * c.launch.grid[2],
-        "%nwarpid": lambda c: len(c.warps),
-        "%gridid": lambda c: 0,
-        "%dynamic_smem_size": lambda c: c.launch.dynamic_smem,
-        "%total_smem_size": lambda c: c.shared.limit,
-    }
+        "%cluster_ctaid": lambda c: _unlinear(c.cluster_rank, c.launch.cluster)[axis], "%cluster_nctaid": lambda c: c.launch.cluster[axis],
+        "%cluster_ctarank": lambda c: c.cluster_rank, "%cluster_nctarank": lambda c: len(c.cluster.ctas),
+        "%is_explicit_cluster": lambda c: 1, "%smid": lambda c: c.sm,
+        "%nsmid": lambda c: c.launch.grid[0] * c.launch.grid[1] * c.launch.grid[2], "%nwarpid": lambda c: len(c.warps),
+        "%gridid": lambda c: 0, "%dynamic_smem_size": lambda c: c.launch.dynamic_smem, "%total_smem_size": lambda c: c.shared.limit,
+    }  # fmt: skip
     if name not in table:
         raise SimError(f"unknown special register {name}")
     return table[name]
@@ -122,7 +114,7 @@ class Binder:
     def __init__(self, kernel: ParsedKernel) -> None:
         self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
-        self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
+        self.storage: list[type] = [np.uint16 if kind == "f16" else DTYPES[kind] for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
         self.watched: set[int] = set()  # registers that a handler looks at besides its operands
         self.late: LateLoads | None = None
@@ -236,7 +228,3 @@ class Binder:
         if ins.parts[-1] not in DTYPES:
             raise SimError(f"no operand type in {ins.opcode}")
         return DTYPES[ins.parts[-1]]
-
-
-def _storage(kind: str) -> type:
-    return np.uint16 if kind == "f16" else DTYPES[kind]

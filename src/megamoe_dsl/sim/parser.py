@@ -134,11 +134,6 @@ class _Body:
         self.location: str | None = None
         self.line, self.counted = source.count("\n", 0, start) + 1, start
 
-    def line_at(self, position: int) -> int:
-        self.line += self.source.count("\n", self.counted, position)
-        self.counted = position
-        return self.line
-
     def parse(self) -> None:
         src, end = self.source, len(self.source)
         while self.position < end:
@@ -170,7 +165,8 @@ class _Body:
             self.position = label.end()
             return
         stop = src.index(";", at)
-        line = self.line_at(at)
+        self.line += self.source.count("\n", self.counted, at)
+        line, self.counted = self.line, at
         self.position = stop + 1
         text = " ".join(src[at:stop].split())
         if text.startswith(".reg"):
@@ -186,7 +182,11 @@ class _Body:
         _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
         if kind in _VECTORS:
             element, names = names.split(maxsplit=1)
-            self.declare_vectors(element, names, _VECTORS[kind])
+            for name in names.split(","):
+                whole = self.scoped(name.strip())
+                parts = [f"{whole}.{part}" for part in _VECTORS[kind]]
+                self.kernel.registers.update(dict.fromkeys(parts, element[1:]))
+                self.kernel.vectors[whole] = f"{{{', '.join(parts)}}}"
             return
         if kind[1:] not in REGISTER_TYPES:
             raise SimError(f"PTX line {self.line}: registers of type {kind} are not supported")
@@ -197,14 +197,6 @@ class _Body:
                     self.kernel.registers[self.scoped(many.group(1) + str(k))] = kind[1:]
             else:
                 self.kernel.registers[self.scoped(name)] = kind[1:]
-
-    def declare_vectors(self, kind: str, names: str, elements: str) -> None:
-        """`.reg .v4 .f32 a;`: registers a.x to a.w, and `a` for all of them."""
-        for name in names.split(","):
-            whole = self.scoped(name.strip())
-            parts = [f"{whole}.{element}" for element in elements]
-            self.kernel.registers.update(dict.fromkeys(parts, kind[1:]))
-            self.kernel.vectors[whole] = f"{{{', '.join(parts)}}}"
 
     def scoped(self, name: str) -> str:
         return name if len(self.scopes) == 1 else f"{name}@{self.scopes[-1]}"
@@ -248,16 +240,11 @@ class _Body:
                 raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
 
 
-def _strip_comments(ptx: str) -> str:
-    ptx = _CALL.sub(_replace_call, ptx)
-    ptx = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), ptx, flags=re.S)
-    return re.sub(r"//[^\n]*", "", ptx)
-
-
 def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:
     """Parse one entry function of a PTX module: the one named `kernel`, or the first."""
     files = {int(n): path.rsplit("/", 1)[-1] for n, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.M)}
-    source = _strip_comments(ptx)
+    source = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), _CALL.sub(_replace_call, ptx), flags=re.S)
+    source = re.sub(r"//[^\n]*", "", source)
     name = re.escape(kernel) if kernel else r"[\w$]+"
     head = re.search(rf"\.entry\s+({name})\s*(?:\((.*?)\))?\s*((?:\.\w+[^{{]*?)?)\{{", source, re.S)
     if head is None:

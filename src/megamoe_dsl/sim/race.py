@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import ALIKE, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
-from .accessor import Accessor, Actor, Thread
 from .chunks import CHUNK, Chunks
-from .clock import Clock, LaneAgents, check_agents
-from .lane_order import Acting, LaneOrder
-from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
+from .clock import Actor, Clock, LaneAgents, check_agents
+from .lane_order import LaneOrder, Thread
+from .memory import SMEM_RESERVED, ByteStore, GlobalMemory
 from .report import Finding, KernelNames
 from .shadow import Places, Shadow
-from .sync import Place, SyncPoint, in_scope
+from .sync import Place, SyncPoint
 
 Rows = NDArray[np.int32]
-TENSOR, GLOBAL, SHARED = 0, 1, 2
+Accessor = Thread | Actor
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
 
 
@@ -44,7 +43,7 @@ class Race:
     width: int = 64
     quick: Any = QUICK
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
-    shadows: dict[int, Shadow] = field(default_factory=dict)
+    stores: list[ByteStore] = field(default_factory=list)  # that have a shadow
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
     single: int = 0  # agents that are one lane of another
     warps: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # agents of a warp and its lanes: its first
@@ -75,7 +74,7 @@ class Race:
         lanes = self.lanes[agent] = LaneAgents(agent, add)
         return lanes
 
-    def order(self, name: str, warp: Acting) -> LaneOrder:
+    def order(self, name: str, warp: Thread) -> LaneOrder:
         def add() -> LaneAgents:
             lanes = self.agent_of_lanes(name, warp.cta)
             self.warps[lanes.agent] = own.agent
@@ -87,22 +86,22 @@ class Race:
     def clock(self) -> Clock:
         return Clock(np.zeros((ROWS, self.width), np.int32))
 
-    def snapshot(self, warp: Thread, lanes: int | None = None) -> Clock:
-        """What lanes of a warp know at the issue of an asynchronous operation; what the warp does later is not covered."""
-        return warp.order.snapshot(lanes)
+    def engine(self, warp: Thread, name: str) -> tuple[int, int]:
+        """The agent of an engine that works for a warp, made when it is first used, and its operations, this one included."""
+        agent, count = warp.state.get(("engine", name)) or (self.agent(f"{self.names[warp.agent]} {name}", warp.cta), 0)
+        warp.state["engine", name] = agent, count + 1
+        return agent, count + 1
 
     def barrier_init(self, warp: Thread) -> Actor:
         """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
-        if (agent := warp.state.get("mbarrier.init")) is None:
-            agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init", warp.cta)
-        count = warp.state["mbarrier.inits"] = warp.state.get("mbarrier.inits", 0) + 1
+        agent, count = self.engine(warp, "mbarrier.init")
         warp.order.know(agent, count)
         return Actor(agent, warp.order.known(), warp.line, asynchronous=False)
 
     def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
-        if (agent := warp.state.get("mbarrier.init")) is not None:
-            warp.order.release_agent(agent, warp.order.known().at(agent))
+        if (engine := warp.state.get(("engine", "mbarrier.init"))) is not None:
+            warp.order.release_agent(engine[0], warp.order.known().at(engine[0]))
 
     def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
         """The end of a launch of these CTAs: all that any agent of theirs has done happened, and is visible to both proxies, before the
@@ -112,52 +111,33 @@ class Race:
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:
-        for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
+        for store in self.stores:
+            store.shadow = None
+        for kept in (self.places, self.points, self.state, self.stores, self.lanes):
             kept.clear()
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
-        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks.
+    def read_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks, in shared memory or a global buffer.
 
         A warp's lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole.
         """
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
+        if not store.read_only:
+            shadow = store.shadow or self.shadow_of(store)
+            self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
-    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
-        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_shared`."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
+    def write_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_bytes`."""
+        shadow = store.shadow or self.shadow_of(store)
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
-    def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        if not allocation.read_only:
-            shadow = self.global_shadow(allocation)
-            self.read(shadow, shadow.index(where, size), actor, code_of(where))
-
-    def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        shadow = self.global_shadow(allocation)
-        self.write(shadow, shadow.index(where, size), actor, code_of(where))
-
-    def tensor_shadow(self, cta: Place, size: int) -> Shadow:
-        """A shadow for tensor memory; the engine numbers its locations as it likes."""
-        return Shadow(size, 1, "tmem", f"{cta} tmem", 0, TENSOR)
-
-    def _shared_shadow(self, cta: Place) -> Shadow:
-        cta.shared.shadow = Shadow(SMEM_BYTES, CHUNK, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
-        return cta.shared.shadow
-
-    def global_shadow(self, allocation: Allocation) -> Shadow:
-        if (shadow := self.shadows.get(allocation.base)) is None:
-            shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
-            self.shadows[allocation.base] = shadow
-        return shadow
-
-    def shadow_of(self, store: ByteStore, cta: Place | None) -> Shadow:
-        if cta is not None:
-            return cta.shared.shadow or self._shared_shadow(cta)
-        assert isinstance(store, Allocation)
-        return self.global_shadow(store)
+    def shadow_of(self, store: ByteStore) -> Shadow:
+        """The shadow of a shared memory or of a global buffer in this run."""
+        if store.shadow is None:
+            store.shadow = Shadow(len(store.data), CHUNK, store.name, store.label, store.origin, store.space)
+            self.stores.append(store)
+        return store.shadow
 
     def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
@@ -184,8 +164,8 @@ class Race:
         shadow.read[index] = records
 
     def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
-        """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        """A read like `read_bytes`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
+        shadow = cta.shared.shadow or self.shadow_of(cta.shared)
         if not cta.shared.holds(chunks.low, chunks.end):
             return False
         index = shadow.index(chunks, CHUNK)
@@ -311,11 +291,7 @@ class Race:
             point = self.points[key] = SyncPoint()
         if replace:
             point.clear()
-        if semantics in ("release", "acq_rel"):
-            point.release(warp.order.released(lanes), warp.cta, scope)
-        else:  # a relaxed write after a fence makes a release pattern, at the narrower of the two scopes
-            for level, clock in warp.order.fenced(lanes):
-                point.release(clock, warp.cta, min(level, scope))
+        point.publish(warp.order, warp.cta, scope, lanes, relaxed=semantics not in ("release", "acq_rel"))
 
     def observe(self, key: Any, warp: Thread, semantics: str, scope: int, lanes: int) -> None:
         """A strong read of lanes at `key`. A relaxed one takes effect at a later fence."""
@@ -332,9 +308,7 @@ class Race:
                 kind = f"insufficient scope for synchronization across {across}"
                 self.report(kind, missed, *self._flag(key), 0, warp)
             return
-        for (released, place), clock in point.released.items():
-            if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
-                order.put_off(place, clock, lanes)
+        point.put_off(order, warp.cta, scope, lanes)
 
     def _flag(self, key: Any) -> tuple[str, str]:
         if isinstance(key, tuple):

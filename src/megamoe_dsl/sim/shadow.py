@@ -102,6 +102,8 @@ def _by_page(index: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_] | sl
     return [(page, here, index[here] - (page << PAGE_SHIFT)) for page, here in each]
 
 
+TENSOR, GLOBAL, SHARED = 0, 1, 2
+"""Spaces: rows of a clock that say what the async proxy knows of them, but for tensor memory."""
 BYTES_SHIFT = 10
 BYTES = 1 << BYTES_SHIFT
 """Bytes of a page of memory, all of whose records are equally fine."""

@@ -7,13 +7,11 @@ thread scheduling).
 
 from __future__ import annotations
 
-import random
 from operator import attrgetter
-from typing import Protocol
 
 from .cta import BLOCK, EXIT, PARK, YIELD, Fragment, Warp
 from .errors import SimError
-from .interfaces import WorldLike
+from .interfaces import RunState
 from .lanes import Lanes, Mask
 from .late_loads import land_some
 from .program import BRANCH, STRAIGHT, Unit, select
@@ -25,13 +23,7 @@ _PC = attrgetter("pc")
 MAX_REST = 15
 
 
-class WarpScheduler(WorldLike, Protocol):
-    """The world as the scheduler sees it."""
-
-    rng: random.Random
-
-
-def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
+def run_warp(world: RunState, w: Warp, quantum: int) -> None:
     """Run up to about `quantum` instructions, until the warp blocks or only polls."""
     fragments = w.fragments
     executed = 0
@@ -81,7 +73,7 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
         w.sleep = 0
 
 
-def _context(world: WorldLike, w: Warp, text: str) -> str:
+def _context(world: RunState, w: Warp, text: str) -> str:
     ins = next((i for i in w.kernel.code if i.line == w.line), None)
     line = describe_line(w.line, world.kernels.of(w.kernel), (ins and ins.source) or "")
     return f"{text} [{line}: {ins.opcode if ins else '?'}; {w}]"
@@ -101,7 +93,7 @@ def _merge(fragments: list[Fragment]) -> None:
             i += 1
 
 
-def _run_fragment(world: WorldLike, w: Warp, f: Fragment, budget: int, meet: int) -> int:
+def _run_fragment(world: RunState, w: Warp, f: Fragment, budget: int, meet: int) -> int:
     """Run one fragment until it blocks, polls, splits, exits, uses up the budget or reaches `meet`; returns instructions executed."""
     units, R, pc, mask = w.program.units, w.R, f.pc, f.mask
     n = 0
@@ -167,7 +159,7 @@ def _split(w: Warp, f: Fragment, unit: Unit, p: Lanes) -> None:
     w.fragments.append(Fragment(unit.target, taken))
 
 
-def _leave(world: WorldLike, w: Warp, f: Fragment, m: Mask, after: int) -> int:
+def _leave(world: RunState, w: Warp, f: Fragment, m: Mask, after: int) -> int:
     world.progress += 1
     leaving = f.mask if m is None else m
     w.cta.cluster.leave(32 if leaving is None else int(leaving.sum()))

@@ -7,12 +7,10 @@ after they were posted. The seed fixes all of it.
 from __future__ import annotations
 
 import gc
-import random
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -22,13 +20,12 @@ from .clock import agents_needed, check_agents
 from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError, require_integer
 from .geometry import Dim3, StreamedGeometry
-from .interfaces import STRICT, Action, Assumptions, Origin, WorldLike
-from .memory import SMEM_MAX, GlobalMemory
+from .interfaces import STRICT, Action, Assumptions, Origin, RunState
+from .memory import SMEM_MAX, SMEM_RESERVED, GlobalMemory
 from .program import Program, load
 from .race import Race
 from .report import KernelNames, Report, describe_line
 from .simt import run_warp
-from .sync import Place
 
 
 @dataclass(frozen=True)
@@ -64,41 +61,14 @@ QUANTUM = 400
 IDLE_LIMIT = 300
 
 
-class World:
-    """One run: state that all launches share."""
+@dataclass(eq=False)
+class World(RunState):
+    """One run, with what moves it on."""
 
-    def __init__(
-        self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames, assumptions: Assumptions
-    ) -> None:
-        self.memory, self.race, self.max_delay, self.kernels, self.assumptions = memory, race, max_delay, kernels, assumptions
-        self.rng = random.Random(seed)
-        self.instructions = self.sweeps = self.progress = self._uid = 0
-        self.warnings: Counter[str] = Counter()
-        self.copied: Counter[tuple[int, int]] = Counter()
-        self.live: list[Cluster] = []
-        self.ended: list[Cluster] = []  # those whose memory an action that is under way may still touch
-        self.waiting: deque[tuple[Grid, Dim3]] = deque()
-        self.streams: dict[int, Grid] = {}
-        self.ending: list[Grid] = []  # of which all clusters have ended
-        self.pipes: list[deque[tuple[Origin, Action]]] = []
-        self._posted: list[tuple[int, Origin, Action]] = []
-
-    def next_uid(self) -> int:
-        self._uid += 1
-        return self._uid
-
-    def clock(self) -> int:
-        """Simulated time: advances with instructions, and with sweeps when nothing runs."""
-        return self.instructions + 64 * self.sweeps
-
-    def chance(self, probability: float) -> bool:
-        """Whether something happens that does with this probability."""
-        return self.rng.random() < probability
-
-    def post(self, action: Action, origin: Origin) -> None:
-        """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
-        self.progress += 1
-        self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
+    live: list[Cluster] = field(default_factory=list)
+    ended: list[Cluster] = field(default_factory=list)  # those whose memory an action that is under way may still touch
+    streams: dict[int, Grid] = field(default_factory=dict)
+    ending: list[Grid] = field(default_factory=list)  # of which all clusters have ended
 
     # ---- loading
 
@@ -166,16 +136,6 @@ class World:
                 cta.forget()
         self.ended, self.live = [], []
 
-    def cancel(self, cta: Place) -> Dim3 | None:
-        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
-        grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
-        for i, (other, origin) in enumerate(self.waiting):
-            if other is grid:
-                del self.waiting[i]
-                grid.cancel()
-                return origin
-        return None
-
     def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
         for i, (grid, origin) in enumerate(self.waiting):
@@ -228,19 +188,20 @@ class World:
             self.ended = []
 
 
-def describe_warps(world: WorldLike, live: Iterable[Cluster], what: str) -> str:
+def describe_warps(world: RunState, live: Iterable[Cluster], what: str) -> str:
     """What happened, then every unfinished warp and the state of every barrier."""
     out = [what]
     for cluster in live:
         for cta in cluster.ctas:
             out += [f"  {cta}"]
             out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
-            out += _describe_barriers(cta)
+            out += [f"    mbarrier smem+{offset - SMEM_RESERVED}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
+            out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
         out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
     return "\n".join(out)
 
 
-def _describe_warp(world: WorldLike, warp: Warp) -> str:
+def _describe_warp(world: RunState, warp: Warp) -> str:
     parts = []
     for fragment in warp.fragments:
         ins = warp.kernel.code[fragment.pc]
@@ -249,12 +210,6 @@ def _describe_warp(world: WorldLike, warp: Warp) -> str:
         line = describe_line(ins.line, world.kernels.of(warp.kernel), ins.source or "")
         parts.append(f"{line}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
     return f"warp {warp.index}: {'; '.join(parts)}"
-
-
-def _describe_barriers(cta: Cta) -> list[str]:
-    out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
-    out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
-    return out
 
 
 _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and looking for it takes a tenth of its time
@@ -271,6 +226,7 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(first, *others)
 
 
+@dataclass
 class Simulator:
     """Runs the kernels of one or more PTX modules.
 
@@ -283,28 +239,24 @@ class Simulator:
     Raises SimError for an argument that is out of range.
     """
 
-    def __init__(
-        self,
-        ptx: str | None,
-        memory: GlobalMemory,
-        seed: int = 0,
-        race: bool = True,
-        max_delay: int = 3,
-        progress: Callable[[int, float], None] | None = None,
-        kernel: str | None = None,
-        resident: int | None = None,
-        assumptions: Assumptions = STRICT,
-        most_instructions: int | None = None,
-    ) -> None:
-        require_integer("seed", seed, None)
-        require_integer("max_delay", max_delay, 0)
-        for name, value in (("resident", resident), ("most_instructions", most_instructions)):
+    ptx: str | None
+    memory: GlobalMemory
+    seed: int = 0
+    race: bool = True
+    max_delay: int = 3
+    progress: Callable[[int, float], None] | None = None
+    kernel: str | None = None
+    resident: int | None = None
+    assumptions: Assumptions = STRICT
+    most_instructions: int | None = None
+
+    def __post_init__(self) -> None:
+        require_integer("seed", self.seed, None)
+        require_integer("max_delay", self.max_delay, 0)
+        for name, value in (("resident", self.resident), ("most_instructions", self.most_instructions)):
             if value is not None:
                 require_integer(name, value, 1)
-        self.most_instructions = most_instructions
-        self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.assumptions = assumptions
-        self.program = None if ptx is None else load(ptx, kernel)
+        self.program = None if self.ptx is None else load(self.ptx, self.kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
         """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""

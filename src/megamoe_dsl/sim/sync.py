@@ -41,16 +41,6 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
     return scope == 3 or first.rank == second.rank
 
 
-class Learner(Protocol):
-    """Lanes of a warp, as they learn."""
-
-    def learn(self, clock: Clock, bits: int | None = None) -> None:
-        """Lanes have synchronized with who tells this."""
-        ...
-
-    def known(self, bits: int | None = None) -> Clock: ...
-
-
 class SyncPoint:
     """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
 
@@ -74,19 +64,31 @@ class SyncPoint:
             known.join(clock)
         self.version += 1
 
+    def publish(self, order: Any, cta: Place, scope: int, lanes: int, relaxed: bool) -> None:
+        """A write of lanes; a relaxed one after a fence makes a release pattern, at the narrower of the two scopes."""
+        told = [(min(level, scope), clock) for level, clock in order.fenced(lanes)] if relaxed else [(scope, order.released(lanes))]
+        for level, clock in told:
+            self.release(clock, cta, level)
+
+    def put_off(self, order: Any, cta: Place, scope: int, lanes: int, by: Place | None = None) -> None:
+        """A relaxed read of lanes: they learn at a later fence what they observe here, from who told it or, if given, from `by`."""
+        for (released, place), clock in self.released.items():
+            if in_scope(released, place, cta) and in_scope(scope, place, cta):
+                order.put_off(by or place, clock, lanes)
+
     def copy(self) -> SyncPoint:
         """A snapshot (for the completed phase of a barrier)."""
         out = SyncPoint()
         out.released = {key: clock.copy() for key, clock in self.released.items()}
         return out
 
-    def acquire(self, thread: Learner, cta: Place, scope: int, lanes: int) -> Place | None:
+    def acquire(self, order: Any, cta: Place, scope: int, lanes: int) -> Place | None:
         """Lanes of a warp of `cta` learn all that they may observe at `scope`; returns a CTA whose release was out of scope, if any."""
         missed = None
         for (released_scope, place), clock in self.released.items():
             if in_scope(released_scope, place, cta) and in_scope(scope, place, cta):
-                thread.learn(clock, lanes)
-            elif not thread.known(lanes).knows(clock):
+                order.learn(clock, lanes)
+            elif not order.known(lanes).knows(clock):
                 missed = place
         return missed
 

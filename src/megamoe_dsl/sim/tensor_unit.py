@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import SEVERAL
-from .accessor import Actor
 from .chunks import IndexArray
-from .clock import Clock
+from .clock import Actor, Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .interfaces import Action, Origin
-from .shadow import Shadow
+from .shadow import TENSOR, Shadow
 from .tma_engine import Pipe
 
 LANES = 128
@@ -142,7 +141,7 @@ class PipeIssue:
     def __init__(self, w: Warp) -> None:
         self.line = w.line
         race = w.world.race
-        self.shared: Clock | None = race.snapshot(w) if race else None
+        self.shared: Clock | None = w.order.snapshot() if race else None
         thread = tensor_thread(w)
         if w.world.assumptions.tensor_fences:
             thread.after_thread_sync()
@@ -160,7 +159,7 @@ class TensorUnit:
         race = cta.world.race
         self.shadow: Shadow | None = None
         if race:
-            self.shadow = race.tensor_shadow(cta, QUARTERS * COLUMNS)
+            self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
             self._told: PipeIssue | None = None  # the last operation that has begun
@@ -254,16 +253,14 @@ class TensorThread:
 
 def tensor_unit(cta: Cta) -> TensorUnit:
     """The unit of a CTA, created at first use."""
-    unit = cta.state.get("tensor unit")
-    if unit is None:
+    if (unit := cta.state.get("tensor unit")) is None:
         unit = cta.state["tensor unit"] = TensorUnit(cta)
     return unit  # type: ignore[no-any-return]
 
 
 def tensor_thread(w: Warp) -> TensorThread:
     """The tcgen05 side of a warp, created at first use."""
-    thread = w.state.get("tensor thread")
-    if thread is None:
+    if (thread := w.state.get("tensor thread")) is None:
         thread = w.state["tensor thread"] = TensorThread(w)
     return thread  # type: ignore[no-any-return]
 

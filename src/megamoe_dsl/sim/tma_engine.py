@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .accessor import Actor
 from .chunks import CHUNK, Chunks, GlobalRows
-from .clock import Clock
+from .clock import Actor, Clock
 from .cta import Cta, Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
-from .interfaces import Action, Origin, WorldLike
-from .memory import B128, SMEM_RESERVED, Bytes
+from .interfaces import Action, Origin, RunState
+from .memory import B128, Bytes
 from .ops.mbarrier import Mbarrier, finish_async_store
 from .race import Race
 
@@ -38,15 +37,6 @@ class AsyncCopy:
 
     def perform(self) -> None:
         """Finish now if it has not (an arrive that tracks the copy overtakes its delay)."""
-
-    def source_clock(self) -> Clock | None:
-        """What a waiter for the source read learns."""
-        if self.clock is None:
-            return None
-        clock = self.clock.copy()
-        if self.destination >= 0:
-            clock.set(self.destination, 0)
-        return clock
 
 
 def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
@@ -90,7 +80,11 @@ class AsyncGroups:
         if read:
             groups = list(self.committed)[self.reads_waited : count]
             self.reads_waited = max(self.reads_waited, count)
-            return [clock for group in groups for copy in group if (clock := copy.source_clock()) is not None]
+            learned = [(copy.clock.copy(), copy.destination) for group in groups for copy in group if copy.clock is not None]
+            for clock, destination in learned:
+                if destination >= 0:
+                    clock.set(destination, 0)
+            return [clock for clock, _ in learned]
         self.reads_waited = max(0, self.reads_waited - count)
         groups = [self.committed.popleft() for _ in range(count)]
         return [copy.clock for group in groups for copy in group if copy.clock is not None]
@@ -124,7 +118,7 @@ def _exit_check(cta: Cta) -> None:
 class Pipe:
     """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
 
-    def __init__(self, world: WorldLike) -> None:
+    def __init__(self, world: RunState) -> None:
         self.world, self.actions = world, deque[tuple[Origin, Action]]()
         world.pipes.append(self.actions)
 
@@ -148,13 +142,13 @@ TMA_STORE = "TMA store"
 class Issue:
     """What an asynchronous operation remembers of the instruction that issued it."""
 
-    world: WorldLike
+    world: RunState
     line: int
     clock: Clock | None
 
     @classmethod
     def of(cls, w: Warp, lane: int) -> Issue:
-        return cls(w.world, w.line, w.world.race.snapshot(w, w.order.whole(1 << lane)) if w.world.race else None)
+        return cls(w.world, w.line, w.order.snapshot(w.order.whole(1 << lane)) if w.world.race else None)
 
     def load_actor(self, barrier: Mbarrier) -> Actor | None:
         """The load engine behind `barrier`, about to make one more copy."""
@@ -181,14 +175,11 @@ class StoreActors:
         race = w.world.race
         if race is None:
             return None
-        agents = w.state.get("bulk store agents")
-        if agents is None:
-            agents = w.state["bulk store agents"] = tuple(race.agent(f"{w} bulk store {side}", w.cta) for side in ("source", "destination"))
-        count = w.state["bulk stores"] = w.state.get("bulk stores", 0) + 1
-        clock = race.snapshot(w, w.order.whole(1 << lane))
-        for agent in agents:
+        (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
+        clock = w.order.snapshot(w.order.whole(1 << lane))
+        for agent in (source, destination):
             clock = _advanced(race, clock, agent, count)
-        return cls(Actor(agents[0], clock, w.line), Actor(agents[1], clock, w.line), clock)
+        return cls(Actor(source, clock, w.line), Actor(destination, clock, w.line), clock)
 
 
 def _advanced(race: Race, clock: Clock, agent: int, count: int) -> Clock:
@@ -209,9 +200,9 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
-        raise SimError(f"read of uninitialized global memory {allocation}+{offset + int(rows.steps[row]) + column}")
-    if actor is not None and world.race and not allocation.read_only:
-        world.race.read_global(allocation, *rows.places(offset), actor)
+        raise SimError(f"read of uninitialized {allocation.where(offset + int(rows.steps[row]) + column)}")
+    if actor is not None and world.race:
+        world.race.read_bytes(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
 
 
@@ -222,13 +213,13 @@ def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Reducti
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if reduce is None:
         if actor is not None and world.race:
-            world.race.write_global(allocation, *rows.places(offset), actor)
+            world.race.write_bytes(allocation, *rows.places(offset), actor)
         rows.store(allocation.data, offset, values)
         if allocation.valid is not None:
             rows.store(allocation.valid, offset, True)
         return
     if actor is not None and world.race:
-        shadow = world.race.global_shadow(allocation)
+        shadow = world.race.shadow_of(allocation)
         world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)
     if allocation.valid is not None and not rows.of(allocation.valid, offset).all():
         raise SimError(f"reduction into uninitialized global memory {allocation}")
@@ -244,12 +235,12 @@ def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None)
         if (bad := shared.first_uninitialized(chunks.numbers, CHUNK)) is None:
             shared.initialized.add(chunks)
         else:
-            text = f"{what} reads uninitialized shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
+            text = f"{what} reads uninitialized {shared.where(bad)}"
             if what != TMA_STORE or not cta.world.assumptions.store_uninitialized:
                 raise SimError(text)
             cta.world.warnings[text] += 1
     if actor is not None and cta.world.race:
-        cta.world.race.read_shared(cta, chunks, CHUNK, actor)
+        cta.world.race.read_bytes(cta.shared, chunks, CHUNK, actor)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
@@ -258,7 +249,7 @@ def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | 
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
     if actor is not None and cta.world.race:
-        cta.world.race.write_shared(cta, chunks, CHUNK, actor)
+        cta.world.race.write_bytes(cta.shared, chunks, CHUNK, actor)
     shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
     if chunks not in shared.initialized:
         shared.mark(chunks.numbers, CHUNK)

@@ -26,9 +26,15 @@ def is_choice(value: object) -> bool:
     return all(one is not None and 0 <= one <= MOST for one in numbers)
 
 
+def is_positive(value: object) -> bool:
+    """Whether it is a number above zero, and finite."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < inf
+
+
 ALLOWED = {
     "int": (is_count, "an integer from 1 to 2^31"),
-    "float": (lambda value: isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < inf, "a positive number"),
+    "float": (is_positive, "a positive number"),
+    "Mapping[str, float]": (lambda one: isinstance(one, Mapping) and all(map(is_positive, one.values())), "an object of positive numbers"),
     "str": (lambda value: isinstance(value, str), "a text"),
     "Mapping[str, int]": (is_choice, "an object of integers from 0 to 2^31"),
 }
@@ -196,7 +202,37 @@ class GemmEntry(Measured):
         return self.rows / self.num_groups
 
 
-AnyEntry = Entry | EpEntry | GemmEntry
+class LaunchShare(NamedTuple):
+    """A layer all of whose experts are on one GPU, apart from its tokens."""
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class LaunchEntry(Measured):
+    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name."""
+
+    SUFFIX = "-launches"
+    SHARE = LaunchShare
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    tokens: int
+    us: Mapping[str, float]
+    recipe: str = FP8
+
+    @property
+    def expected(self) -> float:
+        return self.tokens * self.topk / self.num_experts
+
+
+AnyEntry = Entry | EpEntry | GemmEntry | LaunchEntry
 
 
 def key_of(entry: AnyEntry) -> tuple[Any, float]:

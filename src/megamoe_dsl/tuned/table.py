@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..json_file import FileError, read_json_object
-from .entry import AnyEntry, Entry, EpEntry, GemmEntry, key_of
+from .entry import AnyEntry, Entry, EpEntry, GemmEntry, LaunchEntry, key_of
 
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
@@ -106,3 +106,9 @@ def tuned_gemms(gpu: str) -> Table[GemmEntry]:
 def tuned_layers(gpu: str) -> Table[EpEntry]:
     """The table of the halves of expert-parallel layers."""
     return Table.read(gpu, kind=EpEntry)
+
+
+@lru_cache
+def tuned_launches(gpu: str) -> Table[LaunchEntry]:
+    """The table of ways to launch a layer on one GPU."""
+    return Table.read(gpu, kind=LaunchEntry)

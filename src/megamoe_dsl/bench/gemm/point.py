@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...blocks.gemm.choose import NARROW, WIDE, cost, unscaled
+from ...blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ...config_error import ConfigError
-from ...kernels.gemm.work import GemmLoad, count_work
+from ...kernels.gemm.family import GemmLoad, count_work
 from ...problem import ProblemError
 from ...target import Target
 
@@ -144,7 +143,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
-    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/decoding/choose.py)."""
+    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/choose.py)."""
     if point.problem.decodes:
         return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
@@ -161,7 +160,10 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
     one."""
     chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     if point.problem.decodes:
-        return list(dict.fromkeys([chosen, *decoding_candidates(point)]))
+        orders = (False, True) if point.problem.has_groups else (False,)
+        tiles = decoding_tiles(point.problem, point.rows / point.problem.num_groups)
+        decoding = [GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": one}) for tile in tiles for one in orders]
+        return list(dict.fromkeys([chosen, *decoding]))
     found: list[list[GemmConfig]] = []
     for tile in (*NARROW, *WIDE) if point.problem.formats.scaled else map(unscaled, (*NARROW, *WIDE)):
         same = []
@@ -174,13 +176,3 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
             found.append(same)
     found.sort(key=lambda same: estimate(point, same[0]))
     return list(dict.fromkeys([chosen, *(config for same in found[:most] for config in same)]))
-
-
-def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
-    """Candidates for weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
-    expected = point.rows / point.problem.num_groups
-    return [
-        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dynamic_schedule": dynamic_schedule})
-        for tile in decoding_tiles(point.problem, expected)
-        for dynamic_schedule in ((False, True) if point.problem.has_groups else (False,))
-    ]

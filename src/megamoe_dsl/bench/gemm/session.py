@@ -13,7 +13,7 @@ import torch
 from ...arch import SM90
 from ...artifact.store import ArtifactStore
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import MASKED, GemmProblem
+from ...blocks.gemm.problem import MASKED
 from ...kernel_cases.gemm import place_rows
 from ...quant import dequantize, no_scales, quantize
 from ...runtime.device_gemm import LoadedGemm
@@ -27,14 +27,6 @@ SEED = 0
 SAMPLED_GROUPS, SAMPLED_ROWS = 6, 32
 TOLERANCE = 4e-3
 """Relative error of D in BF16: half of it is the rounding of the output."""
-
-
-def draw_matrices(problem: GemmProblem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """B of normal numbers, quantized, and its scales, as checkpoints have them; those of every group differ in size."""
-    sizes = (0.5 + group / problem.num_groups for group in range(problem.num_groups))
-    drawn = [quantize(torch.randn(problem.n, problem.k, device=device) * size, problem.formats.weights) for size in sizes]
-    b, b_sf = (torch.stack(one) for one in zip(*drawn, strict=True))
-    return b, b_sf
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,9 @@ class PointInputs:
         capacity = max(max(point.counts), 4)
         rows, spans, groups = place_rows(p, point.counts, capacity)
         a, a_sf = quantize(torch.randn(rows, p.k, device=device), p.formats.activations)
-        b, b_sf = draw_matrices(p, device)
+        sizes = (0.5 + group / p.num_groups for group in range(p.num_groups))
+        drawn = [quantize(torch.randn(p.n, p.k, device=device) * size, p.formats.weights) for size in sizes]
+        b, b_sf = (torch.stack(one) for one in zip(*drawn, strict=True))
         scales = scales_by_column(a_sf) if p.formats.scaled else a_sf
         samples = []
         for group, first, count in [one for one in spans if one[2]][:: max(1, len(spans) // SAMPLED_GROUPS)]:

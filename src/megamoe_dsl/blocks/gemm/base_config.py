@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
@@ -11,14 +12,23 @@ from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
 from ...target import Target
-from .problem import MASKED, PACKED, GemmProblem
+from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
 
 
 class BaseGemmConfig(ABC):
-    """A frozen dataclass of JSON values; the fields named here are among them, or properties."""
+    """A frozen dataclass of JSON values, and the parts that they choose.
+
+    rows       who brings rows of A (rows.py)
+    weights    who brings rows of B (weights.py)
+    epilogue   what becomes of sums (epilogue.py)
+    map_names  tensor maps, in the order of the kernel's parameters
+    cluster    CTAs of a cluster, 1 where each CTA works alone
+    blocks_per_fetch  tiles that a cluster takes at a time
+    """
 
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
+    plan: ClassVar[type[Any]]
 
     problem: GemmProblem
     block_m: int
@@ -26,49 +36,48 @@ class BaseGemmConfig(ABC):
     group_m: int
     num_stages: int
     dynamic_schedule: bool
+    trace: bool
 
     @property
     @abstractmethod
-    def cluster(self) -> int:
-        """A cluster has so many CTAs, 1 where each CTA works alone."""
+    def cluster(self) -> int: ...
 
     @property
     @abstractmethod
-    def num_threads(self) -> int:
-        """A CTA has so many threads, those of all its warps together."""
+    def num_threads(self) -> int: ...
 
     @property
     @abstractmethod
-    def blocks_per_fetch(self) -> int:
-        """Tiles that a cluster takes at a time."""
+    def blocks_per_fetch(self) -> int: ...
 
     @property
     @abstractmethod
-    def n_blocks(self) -> int:
-        """The `n` rows of B make so many blocks of `block_n`, of which the last may be partial."""
+    def rows(self) -> Any: ...
 
     @property
     @abstractmethod
-    def rows(self) -> Any:
-        """Who brings rows of A (rows.py, sm100/rows.py)."""
+    def weights(self) -> Any: ...
 
     @property
     @abstractmethod
-    def weights(self) -> Any:
-        """Who brings rows of B (weights.py, sm100/weights.py)."""
+    def epilogue(self) -> Any: ...
 
     @property
     @abstractmethod
-    def epilogue(self) -> Any:
-        """What becomes of sums (epilogue.py, sm100/finish.py)."""
+    def map_names(self) -> tuple[str, ...]: ...
 
-    @property
+    @classmethod
     @abstractmethod
-    def map_names(self) -> tuple[str, ...]:
-        """Tensor maps, in the order of the kernel's parameters."""
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: only tiles that add up K in one
+        order, so that a row of D does not depend on how many there are."""
+
+    def smem_plan(self, num_stages: int) -> Any:
+        """Shared memory with so many stages."""
+        return self.plan(self, num_stages)
 
     def maps(self, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the same order; `args` has those of the kernel's arguments."""
+        """Fields of the tensor maps, in the order of `map_names`; `args` has those of the kernel's arguments."""
         found = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
         return [found[name] for name in self.map_names]
 
@@ -77,15 +86,14 @@ class BaseGemmConfig(ABC):
         """Whether rows of B are on their way before the launch before this one has ended."""
         return False
 
-    @classmethod
-    @abstractmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: only tiles that add up K in one
-        order, so that a row of D does not depend on how many there are."""
+    @property
+    def registers(self) -> Any:
+        """Per thread, of each role; None where threads keep what they begin with."""
+        return None
 
-    @abstractmethod
-    def smem_plan(self, num_stages: int) -> Any:
-        """Shared memory with so many stages."""
+    def check_rows(self, rows: int) -> None:
+        """Raises `ProblemError`, or `ConfigError`, for rows of A that no launch takes."""
+        self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -101,10 +109,9 @@ class BaseGemmConfig(ABC):
         return self.smem_plan(self.num_stages)
 
     @property
-    def row_loader(self) -> str:
-        """Who loads rows of A, in words."""
-        words: str = self.rows.words
-        return words
+    def n_blocks(self) -> int:
+        """The `n` rows of B make so many blocks of `block_n`, of which the last may be partial."""
+        return -(-self.problem.n // cast(Any, self).block_n)
 
     @property
     def num_experts(self) -> int:
@@ -135,25 +142,36 @@ class BaseGemmConfig(ABC):
         """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
         return self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
 
-    def check_problem(self) -> None:
-        """A problem of the architecture's recipes.  Raises `ConfigError`."""
-        require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
-        allowed = " or ".join(self.recipes) + f" for {self.arch}"
-        require(self.problem.recipe in self.recipes, "problem.recipe", self.problem.recipe, allowed)
+    # --- checks
+    def require(self, field: str, holds: bool, allowed: str) -> None:
+        """Raises `ConfigError` unless `holds`; `field` may be one of the problem's, or several."""
+        require(holds, field, attrgetter(*field.split(", "))(self), allowed)
 
-    def check_types(self) -> None:
-        """Integers and booleans where they are declared.  Raises `ConfigError`."""
+    def check_problem(self) -> None:
+        """A problem of the architecture's recipes, and declared types of fields.  Raises `ConfigError`."""
+        self.require("problem", isinstance(self.problem, GemmProblem), "a GemmProblem")
+        self.require("problem.recipe", self.problem.recipe in self.recipes, " or ".join(self.recipes) + f" for {self.arch}")
         declared = [(one.name, one.type) for one in fields(cast(Any, self))]
         require_integers(self, *(name for name, kind in declared if kind == "int"))
         for name in (name for name, kind in declared if kind == "bool"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+            self.require(name, isinstance(getattr(self, name), bool), "True or False")
+
+    def check_grid(self) -> None:
+        """The grid, and the order of its tiles.  Raises `ConfigError`."""
+        kind = self.problem.kind
+        divides = kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
+        self.require("block_m", divides, f"a divisor of {ROW_BLOCK} for a {kind} problem")
+        whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
+        self.require("num_sms", whole, f"a positive multiple of {self.cluster}")
+        self.require("group_m", self.group_m >= 1, "positive")
+        self.require("trace", self.problem.of_experts or not self.trace, "False but over the rows of experts")
 
     def check_stages(self, field: str) -> None:
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
             most += 1
-        require(most >= 2, field, getattr(self, field), "small enough to leave SMEM for two stages")
+        self.require(field, most >= 2, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        self.require("num_stages", 2 <= self.num_stages <= most, f"between 2 and {most}, or 0 for the deepest")

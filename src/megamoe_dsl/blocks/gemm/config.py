@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
-from ...config_error import require
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
 from .epilogue import ActivateGateUp, Epilogue, Store
-from .gather.problem import GATE_FIRST, UP_FIRST
-from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
+from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import ListedRows, LoadedRows, RowSource
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
@@ -70,7 +68,7 @@ class GemmConfig(BaseGemmConfig):
     epilogue_buffers  buffers of D for each warp in SMEM: 2, so that a warp fills one while TMA reads the other, or 1, which may leave room
                 for a stage
     burst       K blocks of B that the loader asks for at once, 1, 2 or 4: faster where a tile waits for memory alone
-    split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (exchange.py)
+    split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
                 its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`
@@ -80,8 +78,7 @@ class GemmConfig(BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    prefetches_weights: ClassVar[bool] = True
-    """Whether its kernel can."""
+    plan: ClassVar[type[Any]] = GemmSmemPlan
 
     problem: GemmProblem
     block_m: int
@@ -104,107 +101,93 @@ class GemmConfig(BaseGemmConfig):
 
     def __post_init__(self) -> None:
         self.check_problem()
-        plain = not (self.problem.of_experts and self.problem.decodes)
-        require(plain, "problem.recipe", self.problem.recipe, "one whose B is loaded as it is, over the rows of experts")
-        self.check_types()
+        problem, own = self.problem, self.problem.of_experts
+        self.require("problem.recipe", not (own and problem.decodes), "one whose B is loaded as it is, over the rows of experts")
         self._check_tile()
-        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        self.require("cluster", self.cluster in (1, 2), "1 or 2")
         self._check_split()
-        added = not self.problem.biases or not (self.problem.decodes or self.split_k)
-        require(added, "problem.biases", self.problem.biases, "empty where B is decoded, or K split")
+        added = not problem.biases or not (problem.decodes or self.split_k)
+        self.require("problem.biases", added, "empty where B is decoded, or K split")
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
-        require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
-        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        own = self.problem.of_experts
-        early = self.prefetches_weights and self.problem.kind == PACKED and not (self.problem.decodes or own)
-        allowed = "False but for a packed problem whose B is loaded as it is"
-        require(early or not self.prefetch_weights, "prefetch_weights", self.prefetch_weights, allowed)
-        require(self.group_m >= 1, "group_m", self.group_m, "positive")
-        require(self.epilogue_buffers in (1, 2), "epilogue_buffers", self.epilogue_buffers, "1 or 2")
-        require(own or not self.trace, "trace", self.trace, "False but over the rows of experts")
+        self.require("cluster", shared, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
+        self.check_grid()
+        early = not self.prefetch_weights or (problem.kind == PACKED and not (problem.decodes or own))
+        self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
+        self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
-        require(self.cluster == 1 or not own, "cluster", self.cluster, "1: a CTA gathers its own rows")
+        self.require("cluster", self.cluster == 1 or not own, "1: a CTA gathers its own rows")
         self.check_stages("block_n")
         self._check_burst()
 
     def _check_tile(self) -> None:
         fits = not self.problem.gathers or self.block_m <= MOST_GATHERED
-        require(fits, "block_m", self.block_m, f"at most {MOST_GATHERED} where rows are gathered")
+        self.require("block_m", fits, f"at most {MOST_GATHERED} where rows are gathered")
         if self.problem.decodes:
             self._check_decoding()
         if self.swap_ab:
             rows = 8 <= self.block_m <= MOST_SWAPPED_ROWS and self.block_m % 8 == 0
-            require(rows, "block_m", self.block_m, f"a multiple of 8 up to {MOST_SWAPPED_ROWS} with swap_ab")
-            require(self.block_n in SWAPPED_COLUMNS, "block_n", self.block_n, f"one of {list(SWAPPED_COLUMNS)} with swap_ab")
+            self.require("block_m", rows, f"a multiple of 8 up to {MOST_SWAPPED_ROWS} with swap_ab")
+            self.require("block_n", self.block_n in SWAPPED_COLUMNS, f"one of {list(SWAPPED_COLUMNS)} with swap_ab")
             groups = tuple(n for n in (1, 2) if self.block_n // n in (GROUP_ROWS, 2 * GROUP_ROWS))
         else:
-            require(self.block_m in ROWS or self.is_tall, "block_m", self.block_m, f"one of {list(ROWS)}")
+            self.require("block_m", self.block_m in ROWS or self.is_tall, f"one of {list(ROWS)}")
             columns = 8 <= self.block_n <= MOST_COLUMNS and self.block_n % 8 == 0
-            require(columns, "block_n", self.block_n, f"a multiple of 8 up to {MOST_COLUMNS}")
+            self.require("block_n", columns, f"a multiple of 8 up to {MOST_COLUMNS}")
             groups = (1, 2) if self.block_m == GROUP_ROWS else (2,) if self.is_tall else (self.block_m // GROUP_ROWS,)
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
-        require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
-        require(1 <= self.k_in_flight <= MOST_AHEAD, "k_in_flight", self.k_in_flight, f"between 1 and {MOST_AHEAD}")
-        stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
-        require(self.tile.scaled or self.k_in_flight == 1, "k_in_flight", self.k_in_flight, f"1 {stay}")
+        self.require("warpgroups", self.warpgroups in groups, f"one of {list(groups)} for this tile, or 0 for the last of them")
+        self.require("k_in_flight", 1 <= self.k_in_flight <= MOST_AHEAD, f"between 1 and {MOST_AHEAD}")
+        stays = self.tile.scaled or self.k_in_flight == 1
+        self.require("k_in_flight", stays, f"1 with {self.problem.recipe}, whose sums stay in the tensor core")
         can_halve = not self.half_tiles or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
-        require(can_halve, "half_tiles", self.half_tiles, "False unless block_m is 128")
-        if self.problem.kind == CONTIGUOUS:
-            fits = ROW_BLOCK % self.block_m == 0
-            require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
+        self.require("half_tiles", can_halve, "False unless block_m is 128")
         for half in {False, self.half_tiles}:
             self._check_columns(half)
 
     def _check_decoding(self) -> None:
-        decodes = f"with {self.problem.recipe}"
+        problem = self.problem
         tiles = self.swap_ab or (self.block_m, self.block_n) in DECODED_TILES
         allowed = " or ".join(f"{m} x {n}" for m, n in DECODED_TILES)
-        require(tiles, "block_m, block_n", (self.block_m, self.block_n), f"{allowed} {decodes} and without swap_ab")
-        aligned = not (self.is_tall and self.problem.any_row)
-        require(aligned, "block_m", self.block_m, f"128 or less for a {self.problem.kind} problem {decodes}: TMA fetches up to 256 scales")
-        require(self.k_in_flight == 1, "k_in_flight", self.k_in_flight, f"1 {decodes}, whose next block is decoded meanwhile")
+        self.require("block_m, block_n", tiles, f"{allowed} with {problem.recipe} and without swap_ab")
+        least = f"128 or less for a {problem.kind} problem with {problem.recipe}: TMA fetches up to 256 scales"
+        self.require("block_m", not (self.is_tall and problem.any_row), least)
+        self.require("k_in_flight", self.k_in_flight == 1, f"1 with {problem.recipe}, whose next block is decoded meanwhile")
         alone = self.cluster == 1 or self.split_k
-        require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
+        self.require("cluster", alone, f"1 with {problem.recipe}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
-        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.half_tiles and self.swap_ab == self.problem.decodes
-        without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
-        allowed = f"False but for clusters of two and at most two warpgroups, {without}"
-        require(can_split or not self.split_k, "split_k", self.split_k, allowed)
-        blocks = self.problem.k_blocks
-        one = f"False where K = {self.problem.k} is one block of {self.problem.k_block}"
-        require(blocks > 1 or not self.split_k, "split_k", self.split_k, one)
+        problem = self.problem
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.half_tiles and self.swap_ab == problem.decodes
+        without = "with swap_ab" if problem.decodes else "without swap_ab and halves"
+        self.require("split_k", can_split or not self.split_k, f"False but for clusters of two and at most two warpgroups, {without}")
+        several = problem.k_blocks > 1 or not self.split_k
+        self.require("split_k", several, f"False where K = {problem.k} is one block of {problem.k_block}")
 
     def _check_burst(self) -> None:
-        require(self.burst in BURSTS, "burst", self.burst, f"one of {list(BURSTS)}")
+        blocks = self.problem.k_blocks
+        self.require("burst", self.burst in BURSTS, f"one of {list(BURSTS)}")
         alone = self.cluster == 1 and not self.problem.decodes
-        require(alone or self.burst == 1, "burst", self.burst, "1 in clusters, or where B is decoded")
-        whole = self.problem.k_blocks % self.burst == 0
-        require(whole, "burst", self.burst, f"a divisor of the {self.problem.k_blocks} K blocks")
+        self.require("burst", alone or self.burst == 1, "1 in clusters, or where B is decoded")
+        self.require("burst", blocks % self.burst == 0, f"a divisor of the {blocks} K blocks")
         # Math warps hold up to `k_in_flight` stages while they wait for the next, which comes with a whole burst.
         left = self.num_stages - self.k_in_flight
-        allowed = f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages"
-        require(self.burst == 1 or self.burst <= left, "burst", self.burst, allowed)
+        fits = self.burst == 1 or self.burst <= left
+        self.require("burst", fits, f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages")
 
     def _check_columns(self, half: bool) -> None:
-        tile = self.tile
+        tile, chunks = self.tile, self.tile.chunks(half)
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
-        fits = whole and tile.columns(half) % (8 * tile.chunks(half)) == 0
-        require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts")
-        one_part = self.k_in_flight == 1 or tile.chunks(half) == 1
-        require(one_part, "k_in_flight", self.k_in_flight, "1 where a warpgroup multiplies its columns in several parts")
-        values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
-        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
-        needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
-        most = self.registers.math
-        require(
-            needed <= most or self.weights.decode_warps > 0,
-            "k_in_flight",
-            self.k_in_flight,
-            f"such that all sums fit {most} registers of a thread: they take {needed}",
-        )
-        require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
+        fits = whole and tile.columns(half) % (8 * chunks) == 0
+        self.require("block_n", fits, "a multiple of 8 for each warpgroup, and for each of its parts")
+        one_part = self.k_in_flight == 1 or chunks == 1
+        self.require("k_in_flight", one_part, "1 where a warpgroup multiplies its columns in several parts")
+        values = (self.block_m if self.swap_ab else tile.columns(half) // chunks) // 2
+        partials = chunks if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
+        needed, most = values * (chunks + partials) + OTHER_REGISTERS, self.registers.math
+        room = needed <= most or self.weights.decode_warps > 0
+        self.require("k_in_flight", room, f"such that all sums fit {most} registers of a thread: they take {needed}")
+        self.require("block_n", tile.scale_rows(half) <= 2, "such that a tile needs at most two rows of B's scales")
 
     @classmethod
     def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
@@ -218,10 +201,6 @@ class GemmConfig(BaseGemmConfig):
         """Shape, and how warpgroups share it."""
         scaled = self.problem.formats.scaled
         return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
-
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.problem.n // self.block_n)
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -289,13 +268,6 @@ class GemmConfig(BaseGemmConfig):
         if self.weights.decode_warps:
             return DECODE_REGISTERS
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
-
-    # --- plans
-    def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        return GemmSmemPlan(self, num_stages)
-
-    def check_rows(self, rows: int) -> None:
-        """Any number of rows will do."""
 
     # --- what tables say
     def facts(self) -> tuple[Facts, Facts]:

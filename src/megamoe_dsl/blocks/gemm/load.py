@@ -3,7 +3,10 @@
 | role         | waits                                     | signals                                  |
 |---|---|---|
 | load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
-| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
+| load_weights, load_packed_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
+
+Where warps of their own decode B, codes_empty and codes_full take the places of empty and full.  Of gate and up a tile has 128 rows of
+B each, one after the other in the stage.
 """
 
 from __future__ import annotations
@@ -14,17 +17,19 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 
+from ...device.tma import load_tile_cta
 from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
 from ..sm90 import load
+from ..sm90.decode import CodeStage
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
-from .context import GemmContext
-from .maps import part
-from .tile import SCALE_STEP
-from .work_tile import GemmTile, next_tile, read_end
+from .context import GemmContext, GemmTile, next_tile, read_end
+from .problem import UP_FIRST
+from .tile import SCALE_STEP, part
 
 
 @dataclass(frozen=True)
@@ -91,3 +96,63 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
     read_end(tile, tiles, ctx.config.blocks_per_fetch)
+
+
+@dataclass(frozen=True)
+class PackedLines(WeightTile):
+    """Rows of packed tiles, whose codes begin at line `row`; records at line `record_row` of map `records`, behind the codes in a stage."""
+
+    records: Int64
+    record_row: Int32
+    code_bytes: cutlass.Constexpr[int]
+
+    def load(self, destination: Any, full: Any, k: Any) -> None:
+        """Codes and records of K block k."""
+        super().load(destination, full, k)
+        load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
+
+
+@cute.jit
+def load_packed_weights(ctx: GemmContext):
+    """A part of a packed tile for every K block."""
+    problem, part = ctx.config.problem, PackedPart(ctx.config.block_n)
+    lines_of_b = tiles_of(problem.n) * problem.k_blocks * TILE_LINES
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
+    while tile.valid():
+        base = tile.group * lines_of_b
+        codes, records = part.first_lines(tile.n_block, problem.k_blocks)
+        fetch = Fetch(ctx.maps.codes, Int32(0), Int32(1), False)
+        rows = PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
+        stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
+        tile, tiles = next_tile(tiles)
+
+
+@dataclass(frozen=True)
+class GateUpFetch(Fetch):
+    """Rows of gate, then the `rows` of up that lie `apart` rows further on in B, or before."""
+
+    rows: cutlass.Constexpr[int]
+    apart: cutlass.Constexpr[int]
+
+    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """Gate rows from `y` on and their up rows, for a stage whose operand begins at `destination`."""
+        for box in range(self.boxes):
+            self.load_box(box, destination, full, x, y)
+
+    @property
+    def boxes(self) -> int:
+        return 2
+
+    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
+        super().load(destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
+
+
+def gate_and_up(ctx: GemmContext, tile: GemmTile) -> WeightTile:
+    """A tile's rows of B."""
+    config, problem = ctx.config, ctx.config.problem
+    rows, up_first = config.block_n // 2, problem.gate_up == UP_FIRST
+    apart = -problem.n // 2 if up_first else problem.n // 2
+    fetch = GateUpFetch(ctx.maps.weights, Int32(0), Int32(1), False, rows, apart)
+    row = tile.group * problem.n + tile.n_block * rows + up_first * (problem.n // 2)
+    return WeightTile(fetch, row, 0, config.block_n * ROW_BYTES)

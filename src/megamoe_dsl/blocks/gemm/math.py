@@ -25,15 +25,14 @@ from ..sm90.math_thread import MathThread
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare
 from ..sm90.weight_scales import ScaleMatrix, WeightScales
-from . import epilogue_columns, epilogue_rows, exchange
-from .bias import with_bias
-from .context import GemmContext
+from . import store
+from .context import GemmContext, GemmTile, next_tile, read_end
 from .problem import SCALE_BLOCK
-from .work_tile import GemmTile, next_tile, read_end
+from .store import with_bias
 
 
 @cute.jit
-def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilogue_rows.finish_tile):
+def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.finish_rows):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` makes D of the
     sums of tiles whose rows of A are the wgmma's rows."""
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
@@ -68,7 +67,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
-        epilogue_columns.finish_tile(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
+        store.finish_columns(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
     else:
         rows = rows_of(ctx.config, me, False)
         if cutlass.const_expr(ctx.config.epilogue.idles):
@@ -83,7 +82,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         if cutlass.const_expr(ctx.config.split_k):
-            exchange.finish_tile(ctx, tile, rows, sums, tiles)
+            store.finish_split(ctx, tile, rows, sums, tiles)
         elif cutlass.const_expr(ctx.config.epilogue.idles):
             if rows.first_token < tile.valid_m:
                 finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))

@@ -1,15 +1,25 @@
-"""Row sources of SM90: which warps bring rows of A, and what these need of shared memory and of tensor maps."""
+"""Row sources: which warps bring rows of A, and what these need of shared memory and of tensor maps, on SM90 and, of CTA pairs, on
+SM100.
+
+Where threads copy scales on SM100, a stage goes from hand to hand: *copied* - scales of rows have arrived, thread by thread -, *full*
+- the odd CTA has announced its own to the even one, whose MMA warp sees both -, *empty* - the tensor cores have finished.  Without
+scales it is full and empty alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ...hardware.cta_pair import CLUSTER
+from ...hardware.operand_tile import SF_ATOM_ROWS
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
-from ...layouts.region import F32, Field
-from .maps import L2_PROMOTION, byte_rows, part, promotion, rows_of_a
-from .tile import SCALE_STEP, TileShape
+from ...layouts.region import F32, U16, U32, Field, MBarrier
+from ...schedule.tile_sums import LANES
+from ..sm100.operand_maps import byte_rows, scale_words
+from ..sm100.pair_stage import PairStage
+from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a
 
 
 @dataclass(frozen=True)
@@ -36,11 +46,11 @@ class LoadedRows:
         """Fields of the tensor maps, by name."""
         problem, tile, count = config.problem, config.tile, rows_of_a(config.problem, args)
         width = problem.formats.activations.row_bytes(problem.k)
-        tokens, tokens_part = (byte_rows(args.a, width, count, box, l2=promotion(problem, width)) for box in (tile.m, part(tile.m)))
+        tokens, tokens_part = (operand_rows(args.a, width, count, box, l2=promotion(problem, width)) for box in (tile.m, part(tile.m)))
         dims, box, pitch = (count, problem.k_blocks), (self.scale_rows(tile), 1), (4 * args.a_sf_ld,)
         scales = MapFields(args.a_sf, TensorMapDtype.F32, dims, pitch, box, 0, L2_PROMOTION)
         # Without scales their map is there, too, and not used.
-        unused = byte_rows(args.a, width, count, tile.m)
+        unused = operand_rows(args.a, width, count, tile.m)
         return {"tokens": tokens, "tokens_part": tokens_part, "sfa": scales if tile.scaled else unused}
 
     def load(self, ctx: Any, number: Any) -> None:
@@ -95,7 +105,7 @@ class ListedRows:
 
     def load(self, ctx: Any, number: Any) -> None:
         """What warp `number` of those that gather does."""
-        from .gather.gather import gather_tokens
+        from .gather import gather_tokens
 
         gather_tokens(ctx, number)
 
@@ -105,9 +115,175 @@ class ListedRows:
 
     def read_stage(self, first: Any) -> Any:
         """The same, as math warps read it."""
-        from .gather.scaled_stage import gathered_stage
+        from .gather import gathered_stage
 
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
 
 
 RowSource = LoadedRows | ListedRows
+
+
+def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:
+    """Those that a GEMM of pairs does not have; without lists where rows are sorted, or where threads copy no scales."""
+    copied = MBarrier(
+        "copied", num_stages, 32 * GATHER_WARPS, "every thread that gathers, once it has copied", "", "MMA warp, announcing warp"
+    )
+    lists = (
+        MBarrier("list_full", LISTS, 32, "every lane of the index warp, once it has copied", "", "warps that gather"),
+        MBarrier("list_empty", LISTS, 32 * GATHER_WARPS, "every thread that gathers", "", "index warp"),
+    )
+    return (*((copied,) if copies else ()), *(lists if gathers else ()))
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """A warp of each CTA loads rows and their scales with TMA."""
+
+    warps: ClassVar[int] = 0
+    """Behind the loaders, that gather."""
+    arrivals: ClassVar[int] = 0
+    """At a stage's barrier, beside the loaders'."""
+    readers: ClassVar[int] = 0
+    """Warps of a pair that read work tiles, beside loaders, MMA warp and epilogue."""
+    gathers: ClassVar[bool] = False
+    """Whether a list says which rows are a tile's."""
+    words: ClassVar[str] = "TMA"
+
+    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
+        """Beside those of the ring."""
+        return ()
+
+    def sums(self, groups: int) -> tuple[Field, ...]:
+        """What the scheduler finds a tile's group by, beside the table of groups."""
+        return ()
+
+    def listed(self, stage: PairStage) -> tuple[Field, ...]:
+        """Which rows are a tile's."""
+        return ()
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
+        problem = config.problem
+        tokens = token_rows(config, args.a, args.m, config.block_m // config.cluster)
+        if not problem.formats.scaled:
+            return {"tokens": tokens, "sfa": tokens}
+        scales = scale_words(args.a_sf, args.a_sf_ld, problem.k_words, config.stage.sfa_atoms * SF_ATOM_ROWS, config.k_block)
+        return {"tokens": tokens, "sfa": scales}
+
+    def fill_tables(self, ctx: Any) -> None:
+        """What the scheduler's warp does before the roles begin."""
+
+    def schedule(self, ctx: Any) -> None:
+        """What the scheduler warp does."""
+        from .tile_scheduler import schedule_tiles
+
+        schedule_tiles(ctx)
+
+    def load(self, ctx: Any) -> None:
+        """What the token loader's warp does."""
+        from .sm100.load import load_tokens
+
+        load_tokens(ctx)
+
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        return first
+
+    def row_in_atom(self, row: Any) -> Any:
+        """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
+        return row & (SF_ATOM_ROWS - 1)
+
+
+@dataclass(frozen=True)
+class BroughtRows:
+    """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales.
+
+    gathers  whether a list says which rows are a tile's
+    copies   whether rows have scales, which threads copy and the odd CTA announces
+    pairs    CTA pairs of a cluster
+    """
+
+    gathers: bool
+    copies: bool
+    pairs: int
+
+    warps: ClassVar[int] = GATHER_WARPS
+
+    @property
+    def arrivals(self) -> int:
+        """The odd CTA's announcing warp, where there are scales."""
+        return int(self.copies)
+
+    @property
+    def readers(self) -> int:
+        """The odd CTA has an announcing warp where the even one multiplies and there are scales; a token loader reads only lists."""
+        return self.copies + CLUSTER * (GATHER_WARPS - 1 + self.gathers)
+
+    @property
+    def words(self) -> str:
+        rows = "gather4, four rows at a time" if self.gathers else "TMA"
+        rows += f", for {self.pairs} pairs" if self.pairs > 1 else ""
+        return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.copies else rows
+
+    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
+        """What those who gather wait for."""
+        return gather_barriers(num_stages, self.gathers, self.copies)
+
+    def sums(self, groups: int) -> tuple[Field, ...]:
+        """Row blocks of the experts up to each, and up to each 32."""
+        experts = align(groups - 1, LANES)
+        return Field("tile_ends", (experts,), U16, 4), Field("run_ends", (experts // LANES,), U16, 4)
+
+    def listed(self, stage: PairStage) -> tuple[Field, ...]:
+        """Rows of A of the tile that is gathered, and of the next."""
+        return (Field("rows", (LISTS, stage.sfa_atoms * SF_ATOM_ROWS), U32, 16),) if self.gathers else ()
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Boxes of one row where they are gathered."""
+        return {"tokens": token_rows(config, args.a, args.a_rows, 1 if self.gathers else config.block_m // config.cluster)}
+
+    def fill_tables(self, ctx: Any) -> None:
+        """Fills the tables that say where rows of experts lie."""
+        from .tile_scheduler import fill_tables
+
+        fill_tables(ctx)
+
+    def schedule(self, ctx: Any) -> None:
+        """The even CTA finds a tile's expert by the sums of row blocks."""
+        from .tile_scheduler import schedule_experts
+
+        schedule_experts(ctx)
+
+    def load(self, ctx: Any) -> None:
+        """Lists rows that are gathered, for the warps that do."""
+        from .sm100.gather import list_rows
+
+        list_rows(ctx)
+
+    def multiply(self, ctx: Any) -> None:
+        """Multiplies in the even CTA; in the odd one announces scales, where threads copy them."""
+        from .sm100.gather import multiply_or_announce
+
+        multiply_or_announce(ctx)
+
+    def gather(self, ctx: Any, thread: Any) -> None:
+        """What the threads of the warps that gather do."""
+        from .sm100.gather import gather_tokens
+
+        gather_tokens(ctx, thread)
+
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        from .sm100.gather import CopiedStage
+
+        return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.copies else first
+
+    def row_in_atom(self, row: Any) -> Any:
+        """Scales of rows are put where the tile begins."""
+        return 0
+
+
+def token_rows(config: Any, address: Any, count: Any, box: int) -> MapFields:
+    """The tensor map of A, which has `count` rows."""
+    problem = config.problem
+    return byte_rows(address, problem.formats.activations.row_bytes(problem.k), count, box, config.k_block.row_bytes)

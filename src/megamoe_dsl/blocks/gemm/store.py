@@ -1,26 +1,57 @@
-"""From a warp to D.  Every warp writes what it has, on its own.
+"""From a warp of SM90 to D: with biases, or with what the cluster's other CTA has of the sums.  Every warp writes what it has, on its
+own.
 
 BF16 goes through a box of SMEM that is the warp's, of which it has two: stmatrix, then TMA, which leaves out what lies beyond D.  Where
 rows that follow belong to another group, a box that is not full goes row by row.  FP32 goes from registers to memory.
+
+Where each CTA of a cluster has multiplied a half of K, every sum goes to the CTA that finishes it (`finish_split`): CTA r finishes
+what its warpgroup r has of the tile, if there is one; its other warpgroup sends its sums to the same warpgroup of the other CTA.  What
+a thread sends lies in SMEM as vectors of four, each beside those of the warpgroup's other threads.
+
+| warpgroup | waits          | signals                       |
+|---|---|---|
+| finishing | exchange_full  | the other CTA's exchange_empty |
+| sending   | exchange_empty | the other CTA's exchange_full |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import fence_async_shared, load_f32, load_f32x2, load_shared_v4, store_f32, store_v2_f32, store_v4
+from ...device import cast
+from ...device.cast import f32_of_bits
+from ...device.mbarrier import arrive_expect, release_cluster, wait
+from ...device.memory import (
+    fence_async_shared,
+    load_f32,
+    load_f32x2,
+    load_float,
+    load_floats,
+    load_shared_v4,
+    store_b16,
+    store_f32,
+    store_transposed_b16,
+    store_v2_f32,
+    store_v4,
+)
+from ...device.ring import TileQueue
 from ...device.tma import commit_group, store_tile, wait_group_read
-from ...device.warp import sync_warp
+from ...device.warp import in_cta, store_async_v4, sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.math_thread import MathThread
-from .context import GemmContext
-from .tile import WARPS_PER_GROUP
-from .work_tile import GemmTile
+from ..sm90.packed_share import PackedShare
+from ..sm90.tokens_as_m import RowShare
+from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
+from .arguments import BiasArguments
+from .context import GemmContext, GemmTile
+from .problem import BF16, GATE_FIRST, INTERLEAVED
+from .tile import SWAPPED_COLUMNS, VECTOR, WARPS_PER_GROUP
 
 MATRIX = 8  # rows and columns of what stmatrix writes
 
@@ -127,3 +158,162 @@ def store_value(ctx: GemmContext, tile: GemmTile, row: Int32, column: Int32, val
         if cutlass.const_expr(ctx.config.problem.accumulate):
             value = value + load_f32(address)
         store_f32(address, value)
+
+
+@cute.jit
+def finish_rows(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's part of a tile to D."""
+    columns = ctx.config.tile.store_columns
+    first = me.first_chunk * (me.chunks * me.chunk_rows)
+    if cutlass.const_expr(ctx.config.epilogue.buffers):
+        for box in cutlass.range_constexpr(ctx.config.tile.boxes(me.half)):
+            staging = empty_box(ctx, tile, me, me.warp_token, box)
+            stage_rows(ctx.config, staging, me, sums, box)
+            store_box(ctx, tile, me, staging, first + box * columns, me.warp_token)
+    else:
+        for part in cutlass.range_constexpr(me.chunks):
+            for pair in cutlass.range_constexpr(me.chunk_rows // 4):
+                j, h = pair // 2, pair % 2
+                column = first + part * me.chunk_rows + 8 * j + me.pair
+                store_pair(ctx, tile, me.token + 8 * h, column, sums[part][2 * pair : 2 * pair + 2])
+
+
+def stage_rows(config: Any, staging: Any, me: RowShare, sums: Any, box: int) -> None:
+    """A warp's 16 rows of a box's columns.  Matrix m of a store: 8 rows (m % 2) by 8 columns (m / 2); lane 8 m + r addresses row r."""
+    columns, swizzle = config.tile.store_columns, Swizzle(config.tile.store_swizzle)
+    row = (me.lane & 15) * (2 * columns)
+    groups = columns // MATRIX
+    for first in range(0, groups, 2):
+        some = range(first, min(first + 2, groups))
+        words = []
+        for group in some:
+            part, j = divmod(box * groups + group, me.chunk_rows // MATRIX)
+            words += [cast.pack_bf16(*sums[part][4 * j + 2 * h : 4 * j + 2 * h + 2]) for h in range(2)]
+        chunk = (me.lane >> 4) + first if len(some) == 2 else first
+        store_b16(staging + swizzle(row + chunk * CHUNK), words)
+
+
+@cute.jit
+def finish_columns(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedShare, sums: Any):
+    """A warp's part of a tile to D."""
+    for block in cutlass.range_constexpr(me.blocks):
+        column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
+        if cutlass.const_expr(ctx.config.epilogue.buffers):
+            staging = empty_box(ctx, tile, me, 0, block)
+            stage_columns(ctx.config, staging, me, sums[block])
+            store_box(ctx, tile, me, staging, column, cutlass.Int32(0))
+        else:
+            for i in cutlass.range_constexpr(len(sums[block])):
+                j, h, q = i // 4, i // 2 % 2, i % 2
+                store_value(ctx, tile, 8 * j + me.pair + q, column + me.row + 8 * h, sums[block][i])
+
+
+def stage_columns(config: Any, staging: Any, me: ColumnShare | PackedShare, sums: Any) -> None:
+    """A warp's 16 columns of D for all rows of the tile.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
+    swizzle = Swizzle(config.tile.store_swizzle)
+    groups = me.tokens // MATRIX
+    for first in range(0, groups, 2):
+        some = range(first, min(first + 2, groups))
+        words = [cast.pack_bf16(*sums[4 * j + 2 * h : 4 * j + 2 * h + 2]) for j in some for h in range(2)]
+        lane = me.lane if len(some) == 2 else me.lane & 15
+        token = (lane & 7) + (lane >> 4) * MATRIX + first * MATRIX
+        store_transposed_b16(staging + swizzle(token * (2 * SWAPPED_COLUMNS) + ((lane >> 3) & 1) * CHUNK), words)
+
+
+POSITIVE = 0x7FFFFFFF  # all bits but the sign
+
+
+@cute.jit
+def finish_split(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any, after_next: TileQueue):
+    """Sums of this CTA's half of K to D, or to the CTA that finishes them; `after_next` is the place of the tile after the next one."""
+    phase = after_next.ring.index  # of two places: this tile's, too
+    if me.group == ctx.cta_rank:
+        finish = finish_columns if ctx.config.swap_ab else finish_rows
+        finish(ctx, tile, me, add_theirs(ctx, me, sums, phase))
+    else:
+        send(ctx, me, sums, phase)
+
+
+@cute.jit
+def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
+    """The sums with the other CTA's added, whose place is given back."""
+    full, vectors = ctx.barrier("exchange_full"), ctx.config.smem.vectors_sent
+    if thread_of(me) == 0:
+        arrive_expect(full, ctx.config.smem.region["exchange"].field.num_bytes)
+    wait(full, phase)
+    theirs: list[Any] = []
+    for i in cutlass.range_constexpr(vectors):
+        theirs += load_shared_v4(ctx.shared("exchange", i, thread_of(me)))
+    read = Int32(0)
+    for word in theirs:
+        read = read | Int32(word)
+    release_cluster(in_cta(ctx.barrier("exchange_empty"), 1 - ctx.cta_rank), read & POSITIVE)
+    values = iter(theirs)
+    return tuple(tuple(one + f32_of_bits(next(values)) for one in part) for part in sums)
+
+
+@cute.jit
+def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
+    """The sums to the other CTA, once it has read those of the tile before."""
+    other = 1 - ctx.cta_rank
+    full = in_cta(ctx.barrier("exchange_full"), other)
+    values = [one for part in sums for one in part]
+    wait(ctx.barrier("exchange_empty"), phase ^ 1)
+    for i in cutlass.range_constexpr(ctx.config.smem.vectors_sent):
+        place = in_cta(ctx.shared("exchange", i, thread_of(me)), other)
+        store_async_v4(place, tuple(values[VECTOR * i : VECTOR * (i + 1)]), full)
+
+
+def thread_of(me: MathThread) -> Any:
+    """Number of a thread in its warpgroup."""
+    return me.warp * 32 + me.lane
+
+
+def column_of(config: Any, tile: GemmTile, column: int) -> Any:
+    """The row of B that is a tile's number `column`: gate comes before up in a stage."""
+    problem = config.problem
+    if problem.gate_up == INTERLEAVED:
+        return tile.n_block * config.block_n + column
+    rows = config.block_n // 2
+    up, within = divmod(column, rows)
+    second = up == (problem.gate_up == GATE_FIRST)
+    return tile.n_block * rows + within + second * (problem.n // 2)
+
+
+def with_bias(ctx: GemmContext, tile: GemmTile, me: RowShare | ColumnShare, sums: Any) -> Any:
+    """The sums as they are where the problem has no biases."""
+    if not ctx.config.problem.biases:
+        return sums
+    return (columns_with_bias if ctx.config.swap_ab else rows_with_bias)(ctx, tile, me, sums)
+
+
+def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, together: int) -> Any:
+    """Address of the biases of columns `column + first` of a tile and the next, `together` in all; past the last column that of the last
+    ones, whose sums nobody stores."""
+    config, problem = ctx.config, ctx.config.problem
+    row = (column_of(config, tile, column) if problem.gate_up else tile.n_block * config.block_n + column) + first
+    if problem.n % config.block_n:
+        row = cutlass.min(row, problem.n - together)
+    return cast_to(BiasArguments, ctx.args).bias + (Int64(tile.group) * problem.n + row) * (2 if problem.biases == BF16 else 4)
+
+
+def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:
+    """Adds biases to a share whose rows of A are the wgmma's rows: a thread has two of them, and two columns of every eight."""
+    bf16, own, out = ctx.config.problem.biases == BF16, me.first_chunk * (me.chunks * me.chunk_rows) + me.pair, []
+    for c, part in enumerate(sums):
+        values = []
+        for j in range(me.chunk_rows // 8):
+            biases = load_floats(bias_address(ctx, tile, c * me.chunk_rows + 8 * j, own, 2), bf16)
+            values += [part[4 * j + 2 * h + e] + biases[e] for h in range(2) for e in range(2)]
+        out.append(tuple(values))
+    return tuple(out)
+
+
+def columns_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:
+    """Adds biases to a share whose rows of A are the wgmma's columns: a thread has two of every eight, and two columns of D a block."""
+    bf16, own = ctx.config.problem.biases == BF16, me.group * (me.blocks * BLOCK_ROWS) + me.warp * 16 + me.row
+    out = []
+    for b, part in enumerate(sums):
+        biases = [load_float(bias_address(ctx, tile, b * BLOCK_ROWS + 8 * h, own, 1), bf16) for h in range(2)]
+        out.append(tuple(value + biases[i // 2 % 2] for i, value in enumerate(part)))
+    return tuple(out)

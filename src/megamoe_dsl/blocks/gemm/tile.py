@@ -1,11 +1,14 @@
-"""The tile of a GEMM and how warpgroups share it."""
+"""The tile of a GEMM on SM90: how warpgroups share it, and the boxes of tensor maps that bring its operands and take its results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
-from .problem import SCALE_BLOCK
+from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.tensor_map import MapFields, TensorMapDtype
+from .problem import BF16, F32, SCALE_BLOCK, GemmProblem
 
 WARPS_PER_GROUP = 4
 GROUP_ROWS = 64  # of a wgmma
@@ -14,6 +17,13 @@ MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread'
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
 SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
+WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+VECTOR = 4  # sums that a thread sends at a time
+EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
+GATHER_WARPS = 4
+"""Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
+LISTS = 2
+"""Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +100,50 @@ class TileShape:
     def boxes(self, half: bool) -> int:
         """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
+
+
+L2_PROMOTION, BURST_PROMOTION = 256, 128
+SHORT_ROW, SHORT_PROMOTION = 512, 128
+"""Bytes of a row, up to which L2 is better asked for one K block at a time of many matrices B (docs/lab/one_gpu.md)."""
+PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
+
+
+def result_map(config: Any, args: Any) -> dict[str, MapFields]:
+    """Fields of D's map, by name.  It is there and not used where FP32, or what is activated, leaves from registers."""
+    problem, tile = config.problem, config.tile
+    kind, swizzle = {
+        F32: (TensorMapDtype.F32, 0),
+        BF16: (TensorMapDtype.BF16, tile.store_swizzle),
+    }.get(problem.output, (TensorMapDtype.U8, tile.store_swizzle))
+    dims, pitch = (problem.d_columns, rows_of_d(problem, args)), (problem.d_columns * problem.output_bytes,)
+    return {"d": MapFields(args.d, kind, dims, pitch, (tile.store_columns, tile.store_rows), swizzle, L2_PROMOTION)}
+
+
+def rows_of_a(problem: GemmProblem, args: Any) -> Any:
+    return args.a_rows if problem.of_experts else args.m
+
+
+def rows_of_d(problem: GemmProblem, args: Any) -> Any:
+    return args.d_rows if problem.of_experts else args.m
+
+
+def promotion(problem: GemmProblem, width: int) -> int:
+    """Bytes that L2 fetches at a time, of an operand whose rows are so many bytes."""
+    short = problem.has_groups and not problem.of_experts and width <= SHORT_ROW
+    return SHORT_PROMOTION if short else L2_PROMOTION
+
+
+def weight_promotion(config: Any, alone: int) -> int:
+    """The same of B, `alone` where K blocks are asked for one by one: in bursts those that follow one another are asked for anyway, and
+    promoted would be read twice."""
+    return BURST_PROMOTION if config.burst > 1 else alone
+
+
+def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
+    """A matrix of bytes, whose boxes are so many rows of 128."""
+    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
+
+
+def part(rows: int) -> int:
+    """Rows of a part of a tile."""
+    return max(rows // PARTS, 1)

@@ -1,11 +1,16 @@
-"""Which tile comes next: one warp of a cluster walks the sequence of tiles and publishes them in the SMEM of its CTAs.
+"""Which tile comes next: one warp of a cluster fills the tables that say where each group's rows lie, walks the sequence of tiles and
+publishes them in the SMEM of its CTAs.
 
 Tiles go round robin, or are dealt at run time from a counter that the last fetch of a launch sets back to 0.  A cluster takes two tiles
 that follow one another; what they have in common they fetch together, and where nothing is left for the second the first works alone.
 
+The rows of experts on SM100: the warp finds the expert of any number of a tile by two ballots, not expert by expert.  Every expert has
+its row blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again (schedule/tile_sums.py is the same
+on the host).
+
 | role           | waits           | signals        |
 |---|---|---|
-| schedule_tiles | work_tile_empty | work_tile_full |
+| schedule_tiles, schedule_experts | work_tile_empty | work_tile_full |
 """
 
 from __future__ import annotations
@@ -17,16 +22,101 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import load_u32, reduce_add_u32
+from ...device.memory import (
+    load_relaxed_u32,
+    load_shared_u16,
+    load_shared_u32,
+    load_shared_v2,
+    load_u32,
+    reduce_add_u32,
+    store_shared_u16,
+    store_shared_u32,
+    store_shared_v2,
+)
 from ...device.ring import TileQueue, fetch_numbers, publish
-from ...layouts.arith import div, minimum, select
+from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, sync_warp
+from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.dense import DenseOrder
 from ...schedule.grouped import GroupedOrder
+from ...schedule.raster import place_in_bands
+from ...schedule.tile_sums import LANES
 from ..walk import Walk, advance_to_valid, first_number
-from .context import GemmContext
-from .group_table import GroupTable, fill_table
-from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK
-from .work_tile import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS
+from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
+from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, SORTED_BLOCKED
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """In SMEM: (rows, first row) of each group, then an entry without rows."""
+
+    address: Int32
+
+    def tokens(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8)
+
+    def first_row(self, expert: Any) -> Any:
+        """Row of A that a group's rows start at."""
+        return load_shared_u32(self.address + expert * 8 + 4)
+
+    def first_block(self, expert: Any) -> Any:
+        """Not asked for: rows are counted, not blocks."""
+        return 0
+
+
+@cute.jit
+def fill_table(ctx: GemmContext):
+    """The scheduler warp: lane l for groups l, l + 32, ...  What a bad table would say is cut to the rows that are there."""
+    config, lane = ctx.config, cute.arch.lane_idx()
+    # Before it waits a launch may run where an older launch of the same kernels has left an older table in L1.
+    load = load_relaxed_u32 if config.prefetch_weights else load_u32
+    count = config.problem.num_groups
+    room = div(ctx.args.m, count)  # of a group of a masked problem
+    for base in cutlass.range_constexpr(0, count + 1, 32):
+        group = lane + base
+        if group <= count:
+            rows, first = Int32(0), Int32(0)
+            if group < count:
+                entry = ctx.args.groups + Int64(group) * 4
+                if cutlass.const_expr(config.problem.kind == MASKED):
+                    rows, first = cutlass.min(load(entry), room), group * room
+                else:
+                    if group > 0:
+                        first = cutlass.max(cutlass.min(load(entry - 4), ctx.args.m), Int32(0))
+                    rows = cutlass.min(load(entry), ctx.args.m) - first
+            store_shared_v2(ctx.shared("group_table", group), cutlass.max(rows, Int32(0)), first)
+    sync_warp()
+
+
+@cute.jit
+def fill_tables(ctx: GemmContext):
+    """The scheduler warp: (rows, first row of D) of each expert, and its first row of A where that is another."""
+    fill_table(ctx)
+    if cutlass.const_expr(ctx.config.problem.places_rows):
+        place_rows(ctx)
+
+
+@cute.jit
+def place_rows(ctx: GemmContext):
+    """Blocks of the experts before each, 32 experts at a time; rows that do not fit into D are cut off."""
+    config, lane = ctx.config, cute.arch.lane_idx()
+    problem, blocks_before = config.problem, Int32(0)
+    for base in cutlass.range_constexpr(0, config.table_entries, LANES):
+        group, count, packed = lane + base, Int32(0), Int32(0)
+        if group < config.table_entries:
+            count, packed = (Int32(word) for word in load_shared_v2(ctx.shared("group_table", group)))
+        blocks = (count + (ROW_BLOCK - 1)) // ROW_BLOCK
+        total = blocks
+        for step in (1, 2, 4, 8, 16):
+            total = total + shuffle_up(total, step)
+        blocked = (blocks_before + total - blocks) * ROW_BLOCK
+        blocks_before = blocks_before + shuffle(total, LANES - 1)
+        source = blocked if problem.source == SORTED_BLOCKED else packed
+        first = blocked if problem.result == SORTED_BLOCKED else packed
+        room = cutlass.max(ctx.args.d_rows - first, Int32(0))
+        if group < config.table_entries:
+            store_shared_u32(ctx.shared("source_rows", group), source)
+            store_shared_v2(ctx.shared("group_table", group), cutlass.min(count, room), first)
+    sync_warp()
 
 
 @dataclass(frozen=True)
@@ -137,3 +227,71 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
         known = (group >= 0) & (group < config.num_experts)
         group, valid_m = select(known, group, Int32(0)), select(known, valid_m, Int32(0))
     return group, n_block, row, select(blocks.valid(), valid_m, Int32(0))
+
+
+@cute.jit
+def add_up_tiles(ctx: GemmContext) -> Int32:
+    """Fills both tables, 32 experts at a time; returns the row blocks of all experts."""
+    config, lane, total = ctx.config, cute.arch.lane_idx(), Int32(0)
+    for first in cutlass.range_constexpr(0, align(config.num_experts, LANES), LANES):
+        expert, rows = lane + first, Int32(0)
+        if expert < config.num_experts:
+            rows = Int32(load_shared_v2(ctx.shared("group_table", expert))[0])
+        end = total + inclusive_sum(ceil_div(rows, config.block_m))
+        store_shared_u16(ctx.shared("tile_ends", expert), end)
+        total = shuffle(end, LANES - 1)
+        if lane == 0:
+            store_shared_u16(ctx.shared("run_ends", first // LANES), total)
+    sync_warp()
+    return total
+
+
+@cute.jit
+def find_expert(ctx: GemmContext, row_block: Int32) -> tuple[Int32, Int32]:
+    """The expert that has this row block of all, and the row blocks before it."""
+    lane, runs = cute.arch.lane_idx(), align(ctx.config.num_experts, LANES) // LANES
+    end = Int32(load_shared_u16(ctx.shared("run_ends", minimum(lane, runs - 1))))
+    run = popc(ballot(Int32(end <= row_block)))
+    before = shuffle(end, cutlass.max(run - 1, Int32(0)))
+    end = Int32(load_shared_u16(ctx.shared("tile_ends", run * LANES + lane)))
+    within = popc(ballot(Int32(end <= row_block)))
+    of_run = shuffle(end, cutlass.max(within - 1, Int32(0)))
+    first = cutlass.select_(run > 0, before, Int32(0))
+    return run * LANES + within, Int32(cutlass.select_(within > 0, of_run, first))
+
+
+@cute.jit
+def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
+    """The tile with this number, as others read it."""
+    config = ctx.config
+    expert, before = find_expert(ctx, div(number, config.n_blocks))
+    rows, first_row = (Int32(word) for word in load_shared_v2(ctx.shared("group_table", expert)))
+    m_block, n_block = place_in_bands(number - before * config.n_blocks, config.group_m, ceil_div(rows, config.block_m), config.n_blocks)
+    row = m_block * config.block_m
+    return expert * 4 + ALONE, n_block, first_row + row, minimum(rows - row, config.block_m)
+
+
+@cute.jit
+def schedule_experts(ctx: GemmContext):
+    """The scheduler warp of the cluster's first CTA, once the table of groups is there."""
+    if ctx.cta_rank == 0:
+        config, queue = ctx.config, ctx.first_tile
+        total = add_up_tiles(ctx) * config.n_blocks
+        number = first_number(ctx.sm, config)
+        while number < total:
+            publish_tile(queue, tile_words(ctx, number))
+            queue = queue.next()
+            if cutlass.const_expr(config.dynamic_schedule):
+                number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
+                if number >= total:
+                    reset_counter(ctx, number, total)
+            else:
+                number = number + config.first_fetch
+        publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+
+
+@cute.jit
+def publish_tile(queue: TileQueue, words: cutlass.Constexpr[tuple[Any, ...]]):
+    """The same tile for both CTAs, once all have read what is in its place."""
+    queue.wait_empty()
+    publish(queue, lambda cta: words)

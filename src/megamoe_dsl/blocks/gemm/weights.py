@@ -1,4 +1,5 @@
-"""Weight sources of SM90: how rows of B come to shared memory, who decodes them, and which main loop multiplies them."""
+"""Weight sources: how rows of B come to shared memory, who decodes them, which main loop multiplies them; on SM100, which a CTA of a
+pair has."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT, ROW_BYTES
+from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT, ROW_BYTES, SF_ATOM_ROWS
 from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES, PackedPart, tiles_of
 from ...hardware.tensor_map import MapFields
-from ...layouts.arith import minimum
+from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
-from .maps import byte_rows, part, promotion, weight_promotion
-from .problem import GemmProblem
-from .tile import WARPS_PER_GROUP
+from ..sm100.operand_maps import scale_words, weight_rows
+from .problem import INTERLEAVED, GemmProblem
+from .tile import WARPS_PER_GROUP, operand_rows, part, promotion, weight_promotion
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class WholeRows:
         width = problem.formats.weights.row_bytes(problem.k)
         l2 = weight_promotion(config, promotion(problem, width))
         boxes = zip(self.map_names, (columns, part(columns)), strict=True)
-        return {name: byte_rows(args.b, width, problem.num_groups * problem.n, box, l2=l2) for name, box in boxes}
+        return {name: operand_rows(args.b, width, problem.num_groups * problem.n, box, l2=l2) for name, box in boxes}
 
     def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
         """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
@@ -83,8 +84,7 @@ class GateUpRows(WholeRows):
 
     def load(self, ctx: Any) -> None:
         """What the weight loader does."""
-        from .gather.gate_up import gate_and_up
-        from .load import load_weights
+        from .load import gate_and_up, load_weights
 
         load_weights(ctx, gate_and_up)
 
@@ -107,17 +107,17 @@ class PackedWeights(WholeRows):
         problem, packed = config.problem, PackedPart(config.block_n)
         count = problem.num_groups * tiles_of(problem.n) * problem.k_blocks * TILE_LINES
         boxes = zip(self.map_names, (packed.code_lines, packed.record_lines), strict=True)
-        return {name: byte_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
+        return {name: operand_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
 
     def load(self, ctx: Any) -> None:
-        from .decoding.load import load_weights
+        from .load import load_packed_weights
 
-        load_weights(ctx)
+        load_packed_weights(ctx)
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding.math import math
+        from .decoding import multiply_columns
 
-        math(ctx, warp)
+        multiply_columns(ctx, warp)
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,74 @@ class DecodedWeights(PackedWeights):
         )
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding.math_rows import math
+        from .decoding import multiply_rows
 
-        math(ctx, warp)
+        multiply_rows(ctx, warp)
 
     def decode(self, ctx: Any, warp: Any) -> None:
         """What the decode warps do."""
-        from .decoding.decode import decode_weights
+        from .decoding import decode_weights
 
         decode_weights(ctx, warp)
 
 
 WeightSource = WholeRows
+
+
+RUN = 8  # rows of gate, then of up
+
+
+@dataclass(frozen=True)
+class PairWeights:
+    """Rows that follow one another in B."""
+
+    def rows(self, config: Any, address: Any) -> MapFields:
+        """The tensor map of B."""
+        problem = config.problem
+        return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
+        problem, weights = config.problem, self.rows(config, args.b)
+        if not problem.formats.scaled:
+            return {"weights": weights, "sfb": weights}
+        width, height = align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_words
+        return {"weights": weights, "sfb": scale_words(args.b_sf, width, height, config.stage.weight_rows, config.k_block)}
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        """A CTA's part of a tile's rows, as the loader fetches them."""
+        from .sm100.load import weight_operand
+
+        return weight_operand(ctx, tile)
+
+
+@dataclass(frozen=True)
+class PairGateUpWeights(PairWeights):
+    """8 rows of gate, the 8 of up that belong to them, and so on, wherever they lie in B.  order: how B has gate and up.
+
+    Gate and up of a channel then lie in one thread of the epilogue.  One box of five dimensions brings a CTA's channels, 64 for each
+    consumer: K, eight rows, gate or up, eights of channels, experts; that gate and up lie apart, or alternate, is a matter of strides.
+    """
+
+    order: str
+
+    def runs(self, config: Any) -> int:
+        """A CTA's part of a tile has so many runs of `RUN` rows of gate, and as many of up."""
+        count: int = config.stage.weight_rows // (2 * RUN)
+        return count
+
+    def rows(self, config: Any, address: Any) -> MapFields:
+        problem = config.problem
+        flat = weight_rows(address, problem.k, problem.n, config.k_block)
+        (row,) = flat.strides
+        dims = (flat.dims[0], RUN, 2, problem.n // (2 * RUN), problem.num_groups)
+        if self.order == INTERLEAVED:
+            strides = (2 * row, row, 2 * RUN * row, problem.n * row)
+        else:
+            strides = (row, problem.n // 2 * row, RUN * row, problem.n * row)
+        return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, self.runs(config), 1))
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        from .sm100.load import gate_up_operand
+
+        return gate_up_operand(ctx, tile)

@@ -27,6 +27,23 @@ class TopExpertsArguments:
 
 
 @dataclass(frozen=True)
+class PlacedExpertsArguments(TopExpertsArguments):
+    """Where a table names a token's experts, or the places of each expert.
+
+    token_ids     i64 [num_tokens], or 0
+    hash_table    i32 [hash_rows, topk]: the experts of each id, or 0
+    replicas      i32 [num_experts, replicas]: the places of each expert, then -1, or 0
+    replica_shift added to a token's number, which chooses among places in turn
+    """
+
+    token_ids: Int64
+    hash_table: Int64
+    replicas: Int64
+    hash_rows: Int32
+    replica_shift: Int32
+
+
+@dataclass(frozen=True)
 class RouteArguments:
     """What tokens are, and what they become.
 

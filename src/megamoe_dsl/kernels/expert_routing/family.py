@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import FactoredRouteArguments, RouteArguments, SumArguments, TopExpertsArguments
+from .arguments import FactoredRouteArguments, PlacedExpertsArguments, RouteArguments, SumArguments, TopExpertsArguments
 from .config import ROUTED, RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
 
@@ -48,8 +48,8 @@ class TopExpertsKernel(RoutingKernel):
         return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
 
     def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
-        """The same for all configurations."""
-        return TopExpertsArguments
+        """With tables where one names experts or their places."""
+        return PlacedExpertsArguments if config.problem.hashed or config.problem.replicas else TopExpertsArguments
 
 
 class RouteKernel(RoutingKernel):

@@ -8,11 +8,12 @@ from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
 from ...recipe import RECIPES, Recipe
 
-SOFTMAX, SIGMOID = "softmax", "sigmoid"
-SCORES = (SOFTMAX, SIGMOID)
+SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
+SCORES = (SOFTMAX, SIGMOID, SQRT_SOFTPLUS)
 F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
+MOST_REPLICAS = 64
 
 MOST_SLOTS = 1 << 27
 """Of all tokens together: rows are counted in 32 bits, with room."""
@@ -63,13 +64,14 @@ class TopExpertsProblem:
 
     num_experts  at most 1024
     topk        experts that are chosen, at most 32
-    scores      weights of the chosen experts: softmax over their logits (Qwen3, gpt-oss), or sigmoid of each, divided by their sum
-                (DeepSeek-V3)
+    scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
     logits      f32 or bf16
-    biased      each expert has a bias that is added to its sigmoid when experts are chosen, not to the weights
+    biased      each expert has a bias that is added to its score when experts are chosen, not to the weights
     groups      groups of experts; if more than 1, a group has a multiple of 32 experts
     topk_groups  groups that experts are chosen from: those with the highest sums of their two best scores
     scale       factor of all weights
+    hashed      a table names the experts of each token id (DeepSeek-V4); logits give weights alone
+    replicas    places of an expert at most, which a second table names; 0: experts keep their numbers
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -82,6 +84,8 @@ class TopExpertsProblem:
     groups: int = 1
     topk_groups: int = 1
     scale: float = 1.0
+    hashed: bool = False
+    replicas: int = 0
 
     def __post_init__(self) -> None:
         most = {"num_experts": MOST_GROUPS, "topk": MAX_TOPK, "groups": MOST_GROUPS // EXPERTS_PER_LANE_STEP}
@@ -90,12 +94,15 @@ class TopExpertsProblem:
         allowed = f"between 1 and groups = {self.groups}"
         object.__setattr__(self, "topk_groups", integer_between("topk_groups", self.topk_groups, 1, self.groups, allowed))
         object.__setattr__(self, "scale", float(self.scale))
+        integer_between("replicas", self.replicas, 0, MOST_REPLICAS, f"between 0 and {MOST_REPLICAS}")
         if self.scores not in SCORES:
             raise ProblemError("scores", self.scores, "one of " + ", ".join(SCORES))
         if self.logits not in LOGITS:
             raise ProblemError("logits", self.logits, "one of " + ", ".join(LOGITS))
-        if self.biased and self.scores != SIGMOID:
-            raise ProblemError("biased", self.biased, f"False without scores = {SIGMOID}")
+        if self.biased and self.scores == SOFTMAX:
+            raise ProblemError("biased", self.biased, f"False with scores = {SOFTMAX}")
+        if self.hashed and (self.biased or self.groups > 1):
+            raise ProblemError("hashed", self.hashed, "False with a bias or groups, by which experts would be chosen")
         if self.groups > 1 and self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups):
             raise ProblemError("num_experts", self.num_experts, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
         room = self.num_experts // self.groups * self.topk_groups

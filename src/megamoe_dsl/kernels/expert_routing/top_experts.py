@@ -1,4 +1,4 @@
-"""A token's experts from its router's logits, the highest scores first, and their weights.
+"""A token's experts from its router's logits, the highest scores first, or those that a table has for its id; and their weights.
 
 A warp takes a token.  Lane l has experts l, l + 32, .. as words whose order as integers is that of their scores; in each turn the warp
 finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  Which experts
@@ -15,13 +15,13 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
 from ...blocks.setup import begin
-from ...device.cast import LOG2E, f32_of_bits, times_sigmoid
-from ...device.memory import load_f32, load_float, store_f32, store_u64
+from ...device.cast import LOG2E, f32_of_bits, fma, times_sigmoid
+from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
 from .arguments import TopExpertsArguments
 from .config import TopExpertsConfig
-from .problem import EXPERTS_PER_LANE_STEP, F32, SOFTMAX
+from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
 NONE = 0
@@ -29,7 +29,9 @@ NONE = 0
 NO_EXPERT = 1 << 20
 COUNTED = 2  # scores of a group, the highest, that count for it
 LOW = -17.0
-"""Below it a sigmoid is a power of e, to all bits of FP32."""
+"""Below it a sigmoid, and log(1 + exp(x)), is a power of e, to all bits of FP32."""
+ATANH_TERMS = tuple(2.0 / (2 * term + 1) for term in reversed(range(8)))
+"""Of 2 atanh(s) / s in s^2, which is 1/9 at most, the last first: the rest is below a rounding of FP32."""
 
 
 def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
@@ -40,8 +42,23 @@ def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, ex
 
 def score_of(config: TopExpertsConfig, args: TopExpertsArguments, logit: Any, expert: Any) -> Float32:
     """What experts are chosen by."""
-    score = logit if config.problem.scores == SOFTMAX else times_sigmoid(Float32(1.0), logit, 1.0, False)
+    score = logit if config.problem.scores == SOFTMAX else share_of(config, logit)
     return score + load_f32(args.bias + Int64(expert) * 4) if config.problem.biased else score
+
+
+def share_of(config: TopExpertsConfig, logit: Any) -> Float32:
+    """The sigmoid of a logit, or the root of log(1 + exp(logit)), to a few roundings.
+
+    With q = 1 / (1 + exp(|x|)) and s = q / (2 - q), log(1 + exp(x)) is max(x, 0) + 2 atanh(s)."""
+    if config.problem.scores == SIGMOID:
+        return Float32(times_sigmoid(Float32(1.0), logit, 1.0, False))
+    q = times_sigmoid(Float32(1.0), emit_to(Float32, "{{\n\t.reg .f32 a;\n\tabs.f32 a, {1};\n\tneg.f32 {0}, a;\n\t}}", logit), 1.0, False)
+    s = emit_to(Float32, "div.rn.f32 {}, {}, {};", q, Float32(2.0) - q)
+    series = Float32(0.0)
+    for term in ATANH_TERMS:
+        series = fma(series, s * s, Float32(term))
+    softplus = fma(s, series, emit_to(Float32, "max.f32 {}, {}, {};", logit, Float32(0.0)))
+    return Float32(emit_to(Float32, "sqrt.rn.f32 {}, {};", softplus))
 
 
 def word_of(score: Any) -> Uint32:
@@ -113,34 +130,74 @@ def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, la
     return words
 
 
-def raised(topk: int, logit: Any, lane: Any) -> Float32:
-    """The logits of the lanes that have a slot, all raised by as much as brings the highest to `LOW`, if it is lower: their sigmoids have
+def expert_of_id(config: TopExpertsConfig, args: Any, token: Any, lane: Any) -> Int32:
+    """What the table names in a lane's slot for a token's id; -1 for an id past the table, and for what is no expert or no slot."""
+    topk, identity = config.problem.topk, Int64(load_u64(args.token_ids + Int64(token) * 8))
+    there = (identity >= Int64(0)) & (identity < Int64(args.hash_rows))
+    row = Int64(cutlass.select_(there, identity, Int64(0)))
+    expert = Int32(load_u32(args.hash_table + (row * topk + cutlass.min(lane, Int32(topk - 1))) * 4))
+    there = there & (expert >= 0) & (expert < config.problem.num_experts) & (lane < topk)
+    return Int32(cutlass.select_(there, expert, Int32(-1)))
+
+
+def place_of(config: TopExpertsConfig, args: Any, token: Any, expert: Any) -> Int32:
+    """Where a replica of an expert is: a token's number chooses among them in turn; -1 for no expert, and for one without a place."""
+    known, places = cutlass.max(expert, Int32(0)), []
+    for replica in range(config.problem.replicas):
+        places.append(Int32(load_u32(args.replicas + (Int64(known) * config.problem.replicas + replica) * 4)))
+    count = Int32(0)
+    for place in places:
+        count = count + Int32(cutlass.select_(place >= 0, Int32(1), Int32(0)))
+    chosen, found = (token + args.replica_shift) % cutlass.max(count, Int32(1)), Int32(-1)
+    for replica, place in enumerate(places):
+        found = Int32(cutlass.select_(chosen == replica, place, found))
+    return Int32(cutlass.select_(expert >= 0, found, Int32(-1)))
+
+
+def highest_logit(there: Any, logit: Any) -> Float32:
+    """The highest logit among the lanes that have a slot."""
+    return score_of_word(warp_max_u32(cutlass.select_(there, word_of(logit), Uint32(NONE))))
+
+
+def raised(there: Any, logit: Any) -> Float32:
+    """The logits of the lanes that have a slot, all raised by as much as brings the highest to `LOW`, if it is lower: their shares have
     the same ratios then, and are not all zero."""
-    words = cutlass.select_(lane < topk, word_of(logit), Uint32(NONE))
-    most = score_of_word(warp_max_u32(words))
+    most = highest_logit(there, logit)
     return logit + Float32(cutlass.select_(most < Float32(LOW), Float32(LOW) - most, Float32(0.0)))
 
 
 @cute.jit
 def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments, token: Int32, lane: Int32):
     """A warp chooses the experts of one token and stores them with their weights."""
-    problem, words = config.problem, words_of(config, args, token, lane)
-    if cutlass.const_expr(problem.groups > 1):
-        words = in_best_groups(config, words, lane)
-    mine = Int32(0)
-    for slot in cutlass.range_constexpr(problem.topk):
-        _, expert = highest(words, lane)
-        words = without(words, lane, expert)
-        mine = Int32(cutlass.select_(lane == slot, expert, mine))
-    logit = logit_of(config, args, token, mine)
-    if cutlass.const_expr(problem.scores == SOFTMAX):
-        share = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", (logit - shuffle_f32(logit, 0)) * Float32(LOG2E))
+    problem, mine = config.problem, Int32(0)
+    if cutlass.const_expr(problem.hashed):
+        mine = expert_of_id(config, args, token, lane)
+        there = mine >= 0
+        logit = logit_of(config, args, token, cutlass.max(mine, Int32(0)))
     else:
-        share = times_sigmoid(Float32(1.0), raised(problem.topk, logit, lane), 1.0, False)
+        words = words_of(config, args, token, lane)
+        if cutlass.const_expr(problem.groups > 1):
+            words = in_best_groups(config, words, lane)
+        for slot in cutlass.range_constexpr(problem.topk):
+            _, expert = highest(words, lane)
+            words = without(words, lane, expert)
+            mine = Int32(cutlass.select_(lane == slot, expert, mine))
+        logit, there = logit_of(config, args, token, mine), lane < problem.topk
+    if cutlass.const_expr(problem.scores == SOFTMAX):
+        most = highest_logit(there, logit) if problem.hashed else shuffle_f32(logit, 0)
+        share = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", (logit - most) * Float32(LOG2E))
+    else:
+        share = share_of(config, raised(there, logit))
+    if cutlass.const_expr(problem.hashed):
+        share = Float32(cutlass.select_(there, share, Float32(0.0)))
     share = Float32(cutlass.select_(lane < problem.topk, share, Float32(0.0)))
     total = share
     for mask in (16, 8, 4, 2, 1):
         total = total + shuffle_xor_f32(total, mask)
+    if cutlass.const_expr(problem.hashed):
+        total = Float32(cutlass.select_(total > Float32(0.0), total, Float32(1.0)))
+    if cutlass.const_expr(problem.replicas > 0):
+        mine = place_of(config, args, token, mine)
     if lane < problem.topk:
         place = Int64(token * problem.topk + lane)
         store_u64(args.topk_idx + place * 8, Int64(mine))

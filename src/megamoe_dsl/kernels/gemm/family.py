@@ -1,24 +1,24 @@
-"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts."""
+"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts; and the least that they have to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...blocks.gemm.arguments import BiasedGemmArguments, FactoredGemmArguments, GemmArguments
-from ...blocks.gemm.base_config import BaseGemmConfig
-from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.gather.arguments import (
+from ...blocks.gemm.arguments import (
     BiasArguments,
     FactorArguments,
     GatherGemmArguments,
+    GemmArguments,
     HiddenFactorArguments,
     StoringArguments,
     TraceArguments,
     with_parts,
 )
-from ...blocks.gemm.gather.problem import GatherGemmProblem
-from ...blocks.gemm.problem import GEMM_RECIPES, GemmProblem
+from ...blocks.gemm.base_config import BaseGemmConfig
+from ...blocks.gemm.config import GemmConfig
+from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields, TensorMap
@@ -27,9 +27,24 @@ from ...layouts.region import Region
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel
-from ..work import Work
-from .work import GemmLoad, count_work
+from ..kernel import Kernel, Work, value_bytes
+
+
+@dataclass(frozen=True)
+class GemmLoad:
+    """rows of all groups together, and how many groups have any"""
+
+    rows: int
+    touched: int = 1
+
+
+def count_work(problem: GemmProblem, load: GemmLoad) -> Work:
+    """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the fused layer's
+    count."""
+    p = problem
+    read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
+    written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
+    return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)
 
 
 class GemmKernel(Kernel):
@@ -55,10 +70,17 @@ class GemmKernel(Kernel):
         return kernel_of(config)
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """With factors where the number formats have them, and with biases where the problem does."""
-        if config.problem.biases:
-            return BiasedGemmArguments
-        return FactoredGemmArguments if config.problem.has_factors else GemmArguments
+        """With factors where the number formats have them, biases, an address of gate and up where they are stored, and of stamps."""
+        problem = config.problem
+        parts = {
+            FactorArguments: problem.has_factors,
+            HiddenFactorArguments: problem.of_experts and problem.hidden.factor,
+            BiasArguments: bool(problem.biases),
+            StoringArguments: problem.preactivations,
+            TraceArguments: config.trace,
+        }
+        whole = GatherGemmArguments if problem.of_experts else GemmArguments
+        return with_parts(whole, *(part for part, there in parts.items() if there))
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         return config.maps(args)  # type: ignore[no-any-return]
@@ -108,18 +130,6 @@ class GatherGemmKernel(GemmKernel):
     problem = GatherGemmProblem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16"), "sm_100a": Sm100GemmConfig.recipes}
 
-    def arguments_type(self, config: Any) -> type[GatherGemmArguments]:
-        """With factors where the number formats have them, with an address of gate and up where they are stored, and of stamps."""
-        problem = config.problem
-        parts = {
-            FactorArguments: problem.has_factors,
-            HiddenFactorArguments: problem.hidden.factor,
-            BiasArguments: bool(problem.biases),
-            StoringArguments: problem.preactivations,
-            TraceArguments: config.trace,
-        }
-        return with_parts(*(part for part, there in parts.items() if there))
-
     def buffers(self, config: Any) -> Mapping[str, Region]:
         """trace: the stamps of all warps, if they leave any."""
         return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
@@ -140,4 +150,4 @@ class GatherGemmKernel(GemmKernel):
     def facts(self, config: Any) -> list[tuple[str, object]]:
         """As of a packed GEMM, who loads rows, and what consumers share."""
         consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
-        return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]
+        return [*super().facts(config), ("rows", config.rows.words), ("consumers", consumers)]

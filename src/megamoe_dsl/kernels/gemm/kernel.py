@@ -17,20 +17,17 @@ from typing import Any, cast
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant, Int32
+from cutlass import Int32
 
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
-from ...blocks.gemm.context import GemmContext
-from ...blocks.gemm.gather.row_table import fill_tables
-from ...blocks.gemm.setup import prefetch_maps, rank_in_cluster
+from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.tile import WARPS_PER_GROUP
-from ...blocks.gemm.tile_scheduler import schedule_tiles, walk_tiles
+from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
 from ...blocks.setup import begin, begin_after_others, end_together, init_barriers, set_up_together, shared_memory
 from ...blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ...device.e2m1 import store_table
-from ...device.launch import addresses
+from ...device.launch import addresses, kernel_with_maps
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 
@@ -110,49 +107,17 @@ def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
     return GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 
 
-@cute.kernel
-def gemm_kernel(
-    config: cutlass.Constexpr[GemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    tokens_part: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    weights_part: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: Any,
-):
+def gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
     """B that is decoded comes as codes and records."""
     warp = cute.arch.warp_idx()
-    run(context(config, args, tokens, tokens_part, weights, weights_part, sfa, d), warp)
+    run(context(config, args, *maps), warp)
 
 
-@cute.kernel
-def gather_gemm_kernel(
-    config: cutlass.Constexpr[GemmConfig],
-    weights: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: Any,
-):
-    """Rows of experts that are gathered."""
-    run(context(config, args, weights, d), cute.arch.warp_idx())
-
-
-@cute.kernel
-def sorted_gemm_kernel(
-    config: cutlass.Constexpr[GemmConfig],
-    weights: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    tokens: GridConstant[cuda.TensorMap],
-    tokens_part: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    args: Any,
-):
-    """Rows of experts that are sorted already."""
-    run(context(config, args, weights, d, tokens, tokens_part, sfa), cute.arch.warp_idx())
+def expert_gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
+    """Rows of experts, gathered or sorted already."""
+    run(context(config, args, *maps), cute.arch.warp_idx())
 
 
 def kernel_of(config: GemmConfig) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    if not config.problem.of_experts:
-        return gemm_kernel
-    return gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel
+    return kernel_with_maps(expert_gemm_kernel if config.problem.of_experts else gemm_kernel, config.map_names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...blocks.gemm.gather.gather import LANES_PER_ROW
+from ...blocks.gemm.gather import LANES_PER_ROW
 from ...sass.measurer import Measure, Measurer
 
 WGMMA = r"\w*GMMA"

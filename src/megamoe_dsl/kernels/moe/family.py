@@ -14,8 +14,7 @@ from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel
-from ..work import Work
+from ..kernel import Kernel, Work
 from .arguments import Arguments, BiasedArguments, Sm90Arguments
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer

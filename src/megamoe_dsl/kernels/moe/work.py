@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problem import Problem
-from ..work import Work, value_bytes
+from ..kernel import Work, value_bytes
 
 
 @dataclass(frozen=True)

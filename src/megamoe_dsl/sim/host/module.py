@@ -68,13 +68,9 @@ _OUT_INT, _OUT_POINTER = POINTER(c_int), POINTER(c_void_p)
 _LOAD = ctypes.CFUNCTYPE(c_int, c_void_p)
 _LOAD_TO_DEVICE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _IGNORED = (
-    "_cudaDeviceSynchronize",
-    "_cudaFuncSetAttribute",
-    "_cudaKernelSetAttributeForDevice",
-    "_cudaLibraryUnload",
-    "_cudaSetDevice",
+    "_cudaDeviceSynchronize", "_cudaFuncSetAttribute", "_cudaKernelSetAttributeForDevice", "_cudaLibraryUnload", "_cudaSetDevice",
     "_cudaStreamSynchronize",
-)
+)  # fmt: skip
 _WORDS = (c_void_p,) * 6
 """Enough for the arguments of what is ignored."""
 
@@ -96,13 +92,9 @@ class _Config(ctypes.Structure):
     """cudaLaunchConfig_t."""
 
     _fields_ = (
-        ("grid", _Dim3),
-        ("block", _Dim3),
-        ("dynamic_smem", c_size_t),
-        ("stream", c_void_p),
-        ("attributes", POINTER(_Attribute)),
+        ("grid", _Dim3), ("block", _Dim3), ("dynamic_smem", c_size_t), ("stream", c_void_p), ("attributes", POINTER(_Attribute)),
         ("count", c_uint),
-    )
+    )  # fmt: skip
 
 
 class HostModule:
@@ -113,12 +105,14 @@ class HostModule:
         self._kernels: list[str] = []
         self.symbols: dict[str, Any] = {
             "cuda_dialect_init_library_once": self._call(_load_once, _OUT_POINTER, _LOAD, _LOAD_TO_DEVICE),
-            "_cudaLibraryLoadData": self._call(self._load, _OUT_POINTER, c_void_p, *_WORDS),
+            "_cudaLibraryLoadData": self._call(lambda library, *_: _store(library, 1), _OUT_POINTER, c_void_p, *_WORDS),
             "_cudaLibraryGetKernel": self._call(self._get_kernel, _OUT_POINTER, c_void_p, c_char_p),
             "_cudaGetDevice": self._call(lambda out: _store(out, 0), _OUT_INT),
             "_cudaGetDeviceCount": self._call(lambda out: _store(out, 1), _OUT_INT),
             "_cuDeviceGet": self._call(_store, _OUT_INT, c_int),
-            "_cudaDeviceGetAttribute": self._call(self._attribute, _OUT_INT, c_int, c_int),
+            "_cudaDeviceGetAttribute": self._call(
+                lambda out, number, _: _store(out, self.device.attribute(number)), _OUT_INT, c_int, c_int
+            ),
             "_cuKernelGetAttribute": self._call(lambda out, *_: _store(out, 0), _OUT_INT, c_int, c_void_p, c_int),
             "_cudaLaunchKernelEx": self._call(self._launch, POINTER(_Config), c_void_p, _OUT_POINTER),
             "_cuTensorMapEncodeTiled": self._call(self._encode, c_void_p, c_int, c_uint, *(c_void_p,) * 5, *(c_int,) * 4),
@@ -136,15 +130,9 @@ class HostModule:
 
         return ctypes.CFUNCTYPE(c_int, *types)(run)
 
-    def _load(self, library: Any, *_: Any) -> None:
-        library[0] = 1
-
     def _get_kernel(self, out: Any, _: int, name: bytes) -> None:
         self._kernels.append(name.decode())
         out[0] = len(self._kernels)
-
-    def _attribute(self, out: Any, number: int, _: int) -> None:
-        _store(out, self.device.attribute(number))
 
     def _encode(self, out: int, *arguments: Any) -> None:
         ctypes.memmove(out, encode_tiled(*arguments).encode(), DESCRIPTOR_BYTES)
@@ -192,24 +180,14 @@ _SWIZZLES = (0, 32, 64, 128)
 _L2_PROMOTIONS = (0, 64, 128, 256)
 
 
-def encode_tiled(
-    data_type: int,
-    rank: int,
-    address: int | None,
-    dims: int,
-    strides: int | None,
-    box: int,
-    element_strides: int,
-    interleave: int,
-    swizzle: int,
-    l2_promotion: int,
-    oob_fill: int,
-) -> TensorMap:
-    """The tensor map that a call asks for; enums as integers, arrays as addresses of uint64 (dims, strides) and uint32.
+def encode_tiled(*arguments: Any) -> TensorMap:
+    """The tensor map that a call of `cuTensorMapEncodeTiled` asks for by its arguments but the first; enums as integers, arrays as
+    addresses of uint64 (dims, strides) and uint32.
 
     Raises SimError for a type, swizzle, interleave, fill or element stride that is not modeled, and ValueError where a field breaks a limit
     of the hardware.
     """
+    data_type, rank, address, dims, strides, box, element_strides, interleave, swizzle, l2_promotion, oob_fill = arguments
     dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
     steps = (ctypes.c_uint32 * rank).from_address(element_strides)
     for field, value, allowed in (

@@ -66,7 +66,10 @@ def run(
     """
     check_arch(arch)
     require_integer("num_sms", num_sms, 1)
-    by_rank = [[of_rank(value, rank, ranks, place) for place, value in enumerate(arguments)] for rank in range(_checked(ranks))]
+    require_integer("ranks", ranks, 1)
+    if ranks > MOST_RANKS:
+        raise SimError(f"ranks = {ranks}: must be at most {MOST_RANKS}")
+    by_rank = [[of_rank(value, rank, ranks, place) for place, value in enumerate(arguments)] for rank in range(ranks)]
     if isinstance(function_or_ptx, str):
         names = [f"argument {place}" for place in range(len(arguments))]
         launches = _ptx_launches(function_or_ptx, entry, geometry, by_rank)
@@ -82,13 +85,6 @@ def run(
         None, memory, seed, races, max_delay, resident=resident, assumptions=assumptions, most_instructions=most_instructions
     )
     return simulator.run(launches)
-
-
-def _checked(ranks: int) -> int:
-    require_integer("ranks", ranks, 1)
-    if ranks > MOST_RANKS:
-        raise SimError(f"ranks = {ranks}: must be at most {MOST_RANKS}")
-    return ranks
 
 
 def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:

@@ -25,7 +25,7 @@ from ..parser import PtxInstruction
 
 __all__ = [
     "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp", "build",
-    "converged", "each_lane", "load_families", "register", "vector",
+    "converged", "each_lane", "load_families", "plain", "register", "vector",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -85,6 +85,16 @@ def register(*prefixes: str) -> Callable[[Builder], Builder]:
                 raise ValueError(f"two instruction families claim {prefix}")
             _BUILDERS[prefix] = builder
         return builder
+
+    return add
+
+
+def plain(*prefixes: str) -> Callable[[Callable[[Warp, Mask], None]], Callable[[Warp, Mask], None]]:
+    """Register a handler that never blocks and needs nothing of its instruction."""
+
+    def add(handler: Callable[[Warp, Mask], None]) -> Callable[[Warp, Mask], None]:
+        register(*prefixes)(lambda ins, b: Straight(handler))
+        return handler
 
     return add
 

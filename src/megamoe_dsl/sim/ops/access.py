@@ -16,7 +16,6 @@ from ..memory import (
     PARAM_BASE,
     SHARED_BASE,
     SMEM_BYTES,
-    SMEM_RESERVED,
     WINDOW_MASK,
     WINDOW_SHIFT,
     Allocation,
@@ -106,11 +105,11 @@ def generic_bytes(w: Warp, address: int, size: int) -> Bytes:
     return w.world.memory.read(address, size)
 
 
-Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
+Part = tuple[ByteStore, NDArray[np.int64], Any]
 
 
-def find(w: Warp, space: str, address: int, size: int) -> tuple[ByteStore, int, Cta | None]:
-    """The store of an address that is not local, the byte offset there, and the CTA when it is shared. Checks bounds and alignment."""
+def find(w: Warp, space: str, address: int, size: int) -> tuple[ByteStore, int]:
+    """The store of an address that is not local, and the byte offset there. Checks bounds and alignment."""
     if address & (size - 1):
         raise SimError(f"misaligned {space} access: {address:#x} is not a multiple of {size}")
     if space == "generic":
@@ -120,17 +119,17 @@ def find(w: Warp, space: str, address: int, size: int) -> tuple[ByteStore, int, 
     if space == "shared":
         cta, offset = shared_target(w, address)
         cta.shared.check(offset, offset + size)
-        return cta.shared, offset, cta
+        return cta.shared, offset
     if space == "global":
-        return *w.world.memory.find(address, size), None
+        return w.world.memory.find(address, size)
     parameters, offset = w.cta.parameters, address - PARAM_BASE if address >= PARAM_BASE else address
     if offset + size > parameters.limit:
         raise SimError(f"parameter access out of bounds: {offset:#x}")
-    return parameters, offset, None
+    return parameters, offset
 
 
 def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> list[Part]:
-    """Lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None), CTA when shared).
+    """Lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None)).
 
     Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
     """
@@ -141,31 +140,30 @@ def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask
             raise SimError(f"misaligned local access: not all of {low:#x} to {high:#x} are multiples of {size}")
         if high - base + size > w.kernel.local_bytes:
             raise SimError(f"local access out of bounds: {high - base:#x}")
-        return [(w.local_memory(), where - base + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None), None)]
-    store, offset, cta = find(w, space, low, size)
+        return [(w.local_memory(), where - base + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None))]
+    store, offset = find(w, space, low, size)
     base = low - offset
     if aligned and high - base + size <= store.limit:
-        return [(store, addresses(where, -base) if base else where, slice(None), cta)]
-    groups: dict[int, tuple[ByteStore, list[int], list[int], Cta | None]] = {}
+        return [(store, addresses(where, -base) if base else where, slice(None))]
+    groups: dict[int, tuple[ByteStore, list[int], list[int]]] = {}
     for lane, address in enumerate(where.tolist()):
-        store, offset, cta = find(w, space, address, size)
-        _, offsets, lanes, _ = groups.setdefault(id(store), (store, [], [], cta))
+        store, offset = find(w, space, address, size)
+        _, offsets, lanes = groups.setdefault(id(store), (store, [], []))
         offsets.append(offset)
         lanes.append(lane)
-    return [(store, np.array(offsets), np.array(lanes), cta) for store, offsets, lanes, cta in groups.values()]
+    return [(store, np.array(offsets), np.array(lanes)) for store, offsets, lanes in groups.values()]
 
 
 def _is_local(space: str, address: int) -> bool:
     return space == "local" or (space == "generic" and address >= LOCAL_BASE)
 
 
-def _uninitialized(w: Warp, store: ByteStore, offset: int) -> None:
-    """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
-    if not isinstance(store, SharedMemory):
-        raise SimError(f"read of uninitialized global memory: {store!r}+{offset}")
-    if not w.world.assumptions.load_uninitialized:
-        raise SimError(f"read of uninitialized shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
-    w.world.warnings[f"{line_of(w)}: load of uninitialized shared memory"] += 1
+def _uninitialized(w: Warp, store: ByteStore, offset: int, seen: bool) -> None:
+    """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning the first time."""
+    if not isinstance(store, SharedMemory) or not w.world.assumptions.load_uninitialized:
+        raise SimError(f"read of uninitialized {store.where(offset)}")
+    if not seen:
+        w.world.warnings[f"{line_of(w)}: load of uninitialized shared memory"] += 1
 
 
 def gather(
@@ -182,23 +180,19 @@ def gather(
         w.mask = mask
         return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
     out: Any = None
-    for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
+    for store, offsets, lanes in resolve(w, space, where, total, mask):
         _row(store, 0, total)
         if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
             index = _row_index(store, offsets, total)
-            bad = store.first_uninitialized(index, total)
-            if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
-                _uninitialized(w, store, bad)
+            if (bad := store.first_uninitialized(index, total)) is not None:
+                _uninitialized(w, store, bad, seen)
             values = store.rows(size, count).take(index, 0)
-        if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
+        if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w, writes=False)
-            elif cta is not None:
-                race.read_shared(cta, offsets, total, w, parts)
+                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=False)
             else:
-                race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
+                race.read_bytes(store, offsets, total, w, parts)
         if isinstance(lanes, slice):
             return values
         w.mask = mask
@@ -211,15 +205,11 @@ def gather(
 def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
     """A weak load of the same address for all lanes: a row of `count` elements; `parts` and `seen` as in `gather`."""
     race, total = w.world.race, size * count
-    store, offset, cta = find(w, space, address, total)
-    unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
-    if unwritten and not (seen and cta is not None and w.world.assumptions.load_uninitialized):
-        _uninitialized(w, store, offset)
-    if race is not None and not seen:
-        if cta is not None:
-            race.read_shared(cta, slice(offset, offset + total), total, w, parts)
-        elif isinstance(store, Allocation):
-            race.read_global(store, slice(offset, offset + total), total, w)
+    store, offset = find(w, space, address, total)
+    if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
+        _uninitialized(w, store, offset, seen)
+    if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
+        race.read_bytes(store, slice(offset, offset + total), total, w, parts)
     row = _row(store, offset, total)
     return store.rows(size, count)[row : row + 1]
 
@@ -235,21 +225,17 @@ def scatter(
         where = stacked([where], mask)
     race, total = w.world.race, size * count
     w.world.progress += 1
-    for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
-        if isinstance(store, Allocation):
-            if store.read_only:
-                raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
-        elif cta is None and store is not w.local:
+    for store, offsets, lanes in resolve(w, space, where, total, mask):
+        if store.read_only:
+            raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
+        if not isinstance(store, Allocation | SharedMemory) and store is not w.local:
             raise SimError("store to parameter memory")
         if race is not None and store is not w.local:
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w, writes=True)
-            elif cta is not None:
-                race.write_shared(cta, offsets, total, w, parts)
+                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=True)
             else:
-                race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
+                race.write_bytes(store, offsets, total, w, parts)
         w.mask = mask
         _row(store, 0, total)
         if not put(store.rows(size, count), store.valid, offsets, total, values[lanes]):

@@ -11,24 +11,12 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from .. import tma_engine as tma
 from ..access_record import HAPPENED, mask_of
-from ..accessor import Actor
 from ..chunks import CHUNK, Chunks, GlobalRows
-from ..clock import Clock
+from ..clock import Actor, Clock
 from ..memory import SMEM_RESERVED, Allocation, Bytes
 from ..operands import DTYPES, UNSIGNED
-from ..tma_engine import (
-    AsyncCopy,
-    Issue,
-    Reduction,
-    StoreActors,
-    finish_load,
-    groups_of,
-    read_global_rows,
-    read_shared_chunks,
-    write_global_rows,
-    write_shared_chunks,
-)
 from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, finish_async_store, mbarrier_at
@@ -59,7 +47,7 @@ def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
         raise SimError(f"{ins.opcode}: only reductions into global memory are modeled")
     after = ins.parts[ins.parts.index("bulk_group") + 1 :]
     operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
-    return _build_store(ins, b, Reduction(operation, element))
+    return _build_store(ins, b, tma.Reduction(operation, element))
 
 
 def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
@@ -75,7 +63,7 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
         _aligned(destination=offset, source=start, size=count)
         if ctas is None and barrier_cta is not cta:
             raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
-        issue = Issue.of(w, lane)
+        issue = tma.Issue.of(w, lane)
         for target in [cta] if ctas is None else [one for rank, one in enumerate(w.cta.cluster.ctas) if ctas >> rank & 1]:
             target.shared.check(offset, offset + count)
             fetch = None if from_global else shared_target(w, start)
@@ -85,18 +73,18 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
     return run
 
 
-def _load(issue: Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier) -> None:
+def _load(issue: tma.Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier) -> None:
     actor = issue.load_actor(barrier)
     if count:
         if fetch is None:
-            values = read_global_rows(target, GlobalRows(np.array([start]), count), actor)
+            values = tma.read_global_rows(target, GlobalRows(np.array([start]), count), actor)
         else:
-            values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
-        write_shared_chunks(target, _chunks(offset, count), values, actor)
-    finish_load(barrier, count, actor)
+            values = tma.read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
+        tma.write_shared_chunks(target, _chunks(offset, count), values, actor)
+    tma.finish_load(barrier, count, actor)
 
 
-def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) -> Straight:
+def _build_store(ins: PtxInstruction, b: Binder, reduction: tma.Reduction | None) -> Straight:
     """[destination], [source], size [, policy]"""
     destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
     if "cp_mask" in ins.parts:
@@ -117,10 +105,10 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
 def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
     """A store that lanes have issued, once, in two steps: `read` its source in shared memory, `write` its destination."""
     world, label = w.world, origin(w)
-    actors = StoreActors.of(w, lanes[0])
-    copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
+    actors = tma.StoreActors.of(w, lanes[0])
+    copy = tma.AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
     for lane in lanes:
-        groups_of(w, "bulk", lane).open.append(copy)
+        tma.groups_of(w, "bulk", lane).open.append(copy)
 
     def first() -> None:
         values = read(actors.source if actors else None)
@@ -134,15 +122,15 @@ def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes],
     world.post(first, label)
 
 
-def _store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+def _store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: tma.Reduction | None) -> None:
     cta, rows = w.cta, GlobalRows(np.array([start]), count)
 
     def read(actor: Actor | None) -> Bytes:
-        return read_shared_chunks(cta, _chunks(offset, count), "bulk store", actor) if count else np.zeros(0, np.uint8)
+        return tma.read_shared_chunks(cta, _chunks(offset, count), "bulk store", actor) if count else np.zeros(0, np.uint8)
 
     def write(values: Bytes, actor: Actor | None) -> None:
         if count:
-            write_global_rows(cta, rows, values.reshape(1, -1), reduction, actor)
+            tma.write_global_rows(cta, rows, values.reshape(1, -1), reduction, actor)
 
     post_store(w, [lane], read, write)
 
@@ -154,7 +142,7 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
 
     def run(w: Warp, mask: Mask) -> None:
         for lane in w.lanes(mask):
-            groups_of(w, kind, lane).commit()
+            tma.groups_of(w, kind, lane).commit()
         w.world.progress += 1
 
     return Straight(run)
@@ -192,16 +180,13 @@ def _engine_actor(w: Warp, kind: str) -> Actor | None:
     race = w.world.race
     if race is None:
         return None
-    agent = w.state.get((kind, "agent"))
-    if agent is None:
-        agent = w.state[(kind, "agent")] = race.agent(f"{w} {kind}", w.cta)
-    count = w.state[(kind, "count")] = w.state.get((kind, "count"), 0) + 1
-    clock = race.snapshot(w)
+    agent, count = race.engine(w, kind)
+    clock = w.order.snapshot()
     clock.own()[HAPPENED, agent] = count
     return Actor(agent, clock, w.line, asynchronous=False)
 
 
-class _LaneCopies(AsyncCopy):
+class _LaneCopies(tma.AsyncCopy):
     """One cp.async instruction: per active lane a destination offset, a source address and a number of bytes to read."""
 
     __slots__ = ("actor", "cta", "pieces", "size")
@@ -225,11 +210,11 @@ class _LaneCopies(AsyncCopy):
         if self.actor and race:
             for (allocation, count), places in read.items():
                 if count == self.size and not allocation.base % count:
-                    race.read_global(allocation, np.array(places), count, self.actor)
+                    race.read_bytes(allocation, np.array(places), count, self.actor)
                 else:
                     for at in places:
-                        race.read_global(allocation, slice(at, at + count), 1, self.actor)
-            race.write_shared(cta, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
+                        race.read_bytes(allocation, slice(at, at + count), 1, self.actor)
+            race.write_bytes(cta.shared, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
         self.done = self.read_done = True
         world.progress += 1
 
@@ -256,7 +241,7 @@ def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
             pieces.append((offset, int(sources[lane]), count))
         copy = _LaneCopies(w.cta, pieces, size, _engine_actor(w, "cp.async"))
         for lane in lanes:
-            groups_of(w, "cp.async", lane).open.append(copy)
+            tma.groups_of(w, "cp.async", lane).open.append(copy)
         w.world.post(copy.perform, origin(w))
 
     return Straight(run)
@@ -272,12 +257,12 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
         barrier = mbarrier_at(*shared_target(w, where))
         if increment:
             barrier.pending += 1
-        _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
+        _post_arrive(w, barrier, tma.groups_of(w, "cp.async", lane).so_far())
 
     return run
 
 
-def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
+def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[tma.AsyncCopy]) -> None:
     race = w.world.race
     clock: Clock | None = race.clock() if race else None
 
@@ -321,7 +306,7 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
 def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
     def store() -> None:
         if actor and w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + len(values)), 1, actor)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
         cta.shared.write(offset, values)
         finish_async_store(barrier, len(values), actor.clock if actor else None)
 
@@ -345,7 +330,7 @@ def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
         if offset % 8 or count % 8 or cta is not w.cta:
             raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + count), 1, w)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
         cta.shared.write(offset, np.zeros(count, np.uint8))
         w.world.progress += 1
 

@@ -19,7 +19,7 @@ from ..cta import EXIT
 from ..memory import B128
 from ..sync import SCOPES, BarrierState
 from ..tma_engine import Issue, finish_load, write_shared_chunks
-from . import YIELD, Binder, Cta, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
+from . import YIELD, Binder, Cta, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
 from .access import line_of, origin, scope, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
@@ -74,15 +74,11 @@ def wait(ins: PtxInstruction, b: Binder) -> object:
     return run
 
 
-@register("griddepcontrol.launch_dependents")
-def launch_dependents(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("griddepcontrol.launch_dependents")
+def launch_dependents(w: Warp, mask: Mask) -> None:
     """The next launch may begin once every CTA has executed it, or ended. It orders nothing by itself."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        w.cta.cluster.grid.let_next(w.cta, WAITED in w.state)
-        w.world.progress += 1
-
-    return Straight(run)
+    w.cta.cluster.grid.let_next(w.cta, WAITED in w.state)
+    w.world.progress += 1
 
 
 _REDUCTIONS = ("popc", "and", "or")
@@ -244,22 +240,16 @@ def fence_async(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-@register("fence.mbarrier_init")
-def fence_barrier_init(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("fence.mbarrier_init")
+def fence_barrier_init(w: Warp, mask: Mask) -> None:
     """`fence.mbarrier_init.release.cluster`: a light fence that covers only the warp's `mbarrier.init`s."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        if w.world.race is not None:
-            w.world.race.fence_barrier_init(w)
-
-    return Straight(run)
+    if w.world.race is not None:
+        w.world.race.fence_barrier_init(w)
 
 
-@register(
-    "fence.proxy.alias", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
-)  # fmt: skip
-def hint(ins: PtxInstruction, b: Binder) -> Straight:
-    return Straight(lambda w, mask: None)
+@plain("fence.proxy.alias", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent")
+def hint(w: Warp, mask: Mask) -> None:
+    """What has no effect on results."""
 
 
 @register("nanosleep")
@@ -291,7 +281,7 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
 
 def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offset: int) -> Callable[[], None]:
     def run() -> None:
-        first = issue.world.cancel(cta)
+        first = issue.world.cancel(cta.cluster.grid)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
         for target, barrier in answers:
             actor = issue.load_actor(barrier)

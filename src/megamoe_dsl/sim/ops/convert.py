@@ -80,11 +80,6 @@ def _ue8m0(x: Any, up: bool) -> Any:
     return np.where(x != x, 255, np.minimum(exponent, 254)).astype(np.uint8)
 
 
-def _round_tf32(x: Any) -> Any:
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-
-
 def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
     """float32 to f16 or bf16 bits."""
     if kind == "bf16":
@@ -99,11 +94,6 @@ def _f16_towards_zero(x: Any) -> Any:
     return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)
 
 
-def _saturated(x: Any, largest: float) -> Any:
-    """Finite values within the destination's range; NaN stays."""
-    return np.clip(x, np.float32(-largest), np.float32(largest))
-
-
 @lru_cache(maxsize=256)
 def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any], Any], type]:
     """Two float32 (the first goes to the upper half) to a packed pair."""
@@ -116,7 +106,7 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
 
         def halves(high: Any, low: Any) -> Any:
             if saturates:
-                high, low = (_saturated(v, _LARGEST[kind]) for v in (high, low))
+                high, low = (np.clip(v, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind])) for v in (high, low))
             if relu:
                 high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
             both = np.empty((len(low), 2), np.float32)
@@ -210,7 +200,7 @@ def _scalar(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
         if relu:
             x = np.where(x > 0, x, x.dtype.type(0))
         if to == "tf32":
-            return _round_tf32(x)
+            return (np.ascontiguousarray(x).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
         if encode16:
             return encode16(x.astype(np.float32))
         if np.issubdtype(result, np.floating):

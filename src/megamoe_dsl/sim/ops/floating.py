@@ -26,11 +26,6 @@ def _sum(x: Any, y: Any) -> tuple[Any, Any]:
     return s, (x - (s - t)) + (y - t)
 
 
-def _down_zero(s: Any, error: Any, x: Any, y: Any) -> Any:
-    """The zero that addends of opposite signs give when rounding down is negative."""
-    return np.where((s == 0) & (error == 0) & (np.signbit(x) != np.signbit(y)), -0.0, s)
-
-
 def directed(base: str, mode: str) -> Callable[..., Any]:
     """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.
 
@@ -47,7 +42,8 @@ def directed(base: str, mode: str) -> Callable[..., Any]:
         else:
             x, y = (x * y, rest[0]) if rest else (x, -y if base == "sub" else y)
             exact, error = _sum(x, y)
-            exact = _down_zero(exact, error, x, y) if mode == "rm" else exact
+            if mode == "rm":  # the zero that addends of opposite signs give when rounding down is negative
+                exact = np.where((exact == 0) & (error == 0) & (np.signbit(x) != np.signbit(y)), -0.0, exact)
         return _round(exact, error, mode)
 
     return run
@@ -102,17 +98,10 @@ def _to_odd(x: Any) -> Any:
     return np.where(inexact, np.nextafter(y, np.where(x > y, np.float32(np.inf), np.float32(-np.inf))), y)
 
 
-def _rcp(x: Any) -> Any:
-    return 1 / x
-
-
-def _rsqrt(x: Any) -> Any:
-    return 1 / np.sqrt(x)
-
-
 _FUNCTIONS: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.fmin, "max": np.fmax, "neg": np.negative,
-    "abs": np.abs, "sqrt": np.sqrt, "rcp": _rcp, "rsqrt": _rsqrt, "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos,
+    "abs": np.abs, "sqrt": np.sqrt, "rcp": lambda x: 1 / x, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos,
     "tanh": np.tanh, "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
 }  # fmt: skip
 _OPERATORS = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "abs": "abs({})"}
@@ -172,6 +161,7 @@ def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
     return modified
 
 
+@register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     """Any arithmetic instruction whose last part is a floating-point type."""
     base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
@@ -179,19 +169,17 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
         raise SimError("only rounding to nearest is supported in arithmetic other than f32 and f32x2")
     if "f32" in ins.parts[:-1] and kind in ("f16", "bf16"):
         return _mixed(ins, b)
-    if kind in _HALVES:
+    if kind in _HALVES or kind in ("f32x2", "f64"):
         packed = kind.endswith("x2")
-        t = np.uint32 if packed else np.uint16
-        view = f".view({b.dtype_name(np.uint16)})"
-        sources = ", ".join(b.expression(o, t) + (view if packed else "") for o in ins.operands[1:])
-        text = f"{b.name(_half_function(base, kind.removesuffix('x2'), ins.parts))}({sources})"
-        return Inline([(dest, text + (f".view({b.dtype_name(np.uint32)})" if packed else ""), t)])
-    if kind == "f32x2":
-        sources = ", ".join(f"{b.expression(o, np.uint64)}.view({b.dtype_name(np.float32)})" for o in ins.operands[1:])
-        return Inline([(dest, f"{b.name(_single(base, ins.parts))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
-    if kind == "f64":
-        sources = ", ".join(b.expression(o, np.float64) for o in ins.operands[1:])
-        return Inline([(dest, f"{b.name(_FUNCTIONS[base])}({sources})", np.float64)])
+        element: type = {"f32x2": np.float32, "f64": np.float64}.get(kind, np.uint16)
+        t: type = {"f32x2": np.uint64, "f64": np.float64}.get(kind, np.uint32 if packed else np.uint16)
+        if kind in _HALVES:
+            function = _half_function(base, kind.removesuffix("x2"), ins.parts)
+        else:
+            function = _single(base, ins.parts) if packed else _FUNCTIONS[base]
+        to_parts, to_whole = (f".view({b.dtype_name(one)})" if packed else "" for one in (element, t))
+        sources = ", ".join(b.expression(o, t) + to_parts for o in ins.operands[1:])
+        return Inline([(dest, f"{b.name(function)}({sources}){to_whole}", t)])
     sources_list = [b.expression(o, np.float32) for o in ins.operands[1:]]
     function = _single(base, ins.parts)
     if function is _FUNCTIONS[base] and base in _OPERATORS:
@@ -210,11 +198,6 @@ def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
     sources = [f"{name}({b.expression(o, np.uint16)})" for o in small] + [b.expression(last, np.float32)]
     function = fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]]
     return Inline([(ins.operands[0], f"{b.name(function)}({', '.join(sources)})", np.float32)])
-
-
-@register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
-def floating(ins: PtxInstruction, b: Binder) -> Inline:
-    return build_float(ins, b)
 
 
 @register("copysign")

@@ -1,4 +1,5 @@
-"""Integer, logic and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and Selection", mov, prmt).
+"""Integer, logic, bit and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and
+Selection", mov, prmt).
 
 Where the result does not depend on the sign, operands are taken unsigned: that is how registers are stored. numpy shifts by the word
 size or more give 0 (or the sign), as PTX does.
@@ -7,11 +8,13 @@ size or more give 0 (or the sign), as PTX does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from ..operands import UNSIGNED, immediate
+from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ..operands import DTYPES, UNSIGNED, immediate
 from ..parser import TYPE_BYTES
 from . import Binder, Inline, PtxInstruction, SimError, register, vector
 from .floating import build_float, is_float
@@ -31,12 +34,6 @@ _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 def unsigned(dtype: type) -> type:
     return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
-
-
-def apply(b: Binder, ins: PtxInstruction, function: Callable[..., Any], reads: list[type], result: type) -> Inline:
-    """An instruction that is `function` of its sources, read as `reads`."""
-    sources = ", ".join(b.expression(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
-    return Inline([(ins.operands[0], f"{b.name(function)}({sources})", result)])
 
 
 @register("add", "sub", "and", "or", "xor", "shl")
@@ -80,28 +77,6 @@ def unary(ins: PtxInstruction, b: Binder) -> Inline:
     return Inline([(ins.operands[0], text, unsigned(t))])
 
 
-@register("min", "max")
-def minimum(ins: PtxInstruction, b: Binder) -> Inline:
-    """min and max; signed, unsigned or floating by type; .relu: a negative result is 0."""
-    if is_float(ins):
-        return build_float(ins, b)
-    t = b.dtype(ins)
-    table = _CLAMPED if "relu" in ins.parts else _EXTREME
-    return apply(b, ins, table[ins.parts[0]], [t, t], t)
-
-
-def _clamped_min(x: Any, y: Any) -> Any:
-    return np.maximum(np.minimum(x, y), 0)
-
-
-def _clamped_max(x: Any, y: Any) -> Any:
-    return np.maximum(np.maximum(x, y), 0)
-
-
-_EXTREME = {"min": np.minimum, "max": np.maximum}
-_CLAMPED = {"min": _clamped_min, "max": _clamped_max}
-
-
 _WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
 
 
@@ -141,29 +116,6 @@ def multiply(ins: PtxInstruction, b: Binder) -> Inline:
     if ins.parts[0] == "mad":
         text = f"{text} + {b.expression(ins.operands[3], t)}"
     return Inline([(ins.operands[0], text, t)])
-
-
-def _quotient(x: Any, y: Any) -> Any:
-    """Truncated division; by zero gives all ones, which is what the hardware does today (PTX leaves it undefined)."""
-    zero = y == 0
-    safe = np.where(zero, y.dtype.type(1), y)
-    q = x // safe
-    if np.issubdtype(x.dtype, np.signedinteger):
-        q = q + ((q * safe != x) & ((x < 0) != (safe < 0)))
-    return np.where(zero, ~np.zeros_like(x), q)
-
-
-def _remainder(x: Any, y: Any) -> Any:
-    return np.where(y == 0, x, x - _quotient(x, y) * y)
-
-
-@register("div", "rem")
-def divide(ins: PtxInstruction, b: Binder) -> Inline:
-    """div of integers truncates towards zero, and rem has the sign of the dividend."""
-    if is_float(ins):
-        return build_float(ins, b)
-    t = b.dtype(ins)
-    return apply(b, ins, _quotient if ins.parts[0] == "div" else _remainder, [t, t], t)
 
 
 @register("setp")
@@ -251,39 +203,6 @@ def move(ins: PtxInstruction, b: Binder) -> Inline:
     return Inline([(dest, b.expression(source, t), t)])
 
 
-def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
-    """Four products of bytes, added to c; wraps."""
-    products = x.view(types[0]).reshape(-1, 4).astype(np.int64) * y.view(types[1]).reshape(-1, 4)
-    return (products.sum(axis=1) + c).astype(result)
-
-
-@register("dp4a")
-def dot_product(ins: PtxInstruction, b: Binder) -> Inline:
-    """dp4a.atype.btype d, a, b, c: unsigned when both types are."""
-    kinds = ins.parts[1:3]
-    types = tuple(np.int8 if kind == "s32" else np.uint8 for kind in kinds)
-    result = np.int32 if "s32" in kinds else np.uint32
-    name, pair = b.name(_dot), b.name(types)
-    x, y, c = (b.expression(o, t) for o, t in zip(ins.operands[1:], (np.uint32, np.uint32, result), strict=True))
-    return Inline([(ins.operands[0], f"{name}({x}, {y}, {c}, {pair}, {b.dtype_name(result)})", result)])
-
-
-def _permute(x: Any, y: Any, selector: Any) -> Any:
-    source = np.stack([x, y], axis=1).view(np.uint8).reshape(-1, 8)
-    nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
-    picked = np.take_along_axis(source, (nibbles & 7).astype(np.intp), axis=1)
-    sign = np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0))
-    return np.ascontiguousarray(np.where(nibbles & 8, sign, picked)).view(np.uint32)[:, 0]
-
-
-@register("prmt.b32")
-def permute(ins: PtxInstruction, b: Binder) -> Inline:
-    """prmt: four bytes picked from the eight of a and b by the nibbles of c, whose top bit spreads the byte's sign."""
-    if len(ins.parts) > 2:
-        raise SimError("only the generic mode of prmt is supported")
-    return apply(b, ins, _permute, [np.uint32] * 3, np.uint32)
-
-
 @register("lop3")
 def logic3(ins: PtxInstruction, b: Binder) -> Inline:
     """lop3: any bitwise function of three .b32, given by its table of 8 bits."""
@@ -296,3 +215,162 @@ def logic3(ins: PtxInstruction, b: Binder) -> Inline:
         terms = [f"({x if k & 4 else '~' + x} & {y if k & 2 else '~' + y} & {z if k & 1 else '~' + z})" for k in range(8) if table >> k & 1]
         text = " | ".join(terms) or b.expression("0", np.uint32)
     return Inline([(ins.operands[0].partition("|")[0], text, np.uint32)])
+
+
+# ---- instructions that are a function of their sources
+
+Function = tuple[Callable[..., Any], list[type], type]
+"""What computes it, the types of the sources, and the type of the result."""
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Truncated division; by zero gives all ones, which is what the hardware does today (PTX leaves it undefined)."""
+    zero = y == 0
+    safe = np.where(zero, y.dtype.type(1), y)
+    q = x // safe
+    if np.issubdtype(x.dtype, np.signedinteger):
+        q = q + ((q * safe != x) & ((x < 0) != (safe < 0)))
+    return np.where(zero, ~np.zeros_like(x), q)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    return np.where(y == 0, x, x - _quotient(x, y) * y)
+
+
+def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
+    products = x.view(types[0]).reshape(-1, 4).astype(np.int64) * y.view(types[1]).reshape(-1, 4)
+    return (products.sum(axis=1) + c).astype(result)
+
+
+def _permute(x: Any, y: Any, selector: Any) -> Any:
+    source = np.stack([x, y], axis=1).view(np.uint8).reshape(-1, 8)
+    nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
+    picked = np.take_along_axis(source, (nibbles & 7).astype(np.intp), axis=1)
+    sign = np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0))
+    return np.ascontiguousarray(np.where(nibbles & 8, sign, picked)).view(np.uint32)[:, 0]
+
+
+def _lengths(x: Any) -> Any:
+    return np.array([v.bit_length() for v in x.tolist()], np.uint32)
+
+
+def _find_leading(x: Any, shift: bool) -> Any:
+    if np.issubdtype(x.dtype, np.signedinteger):
+        x = np.where(x < 0, ~x, x)
+    length = _lengths(x)
+    return np.where(length == 0, np.uint32(0xFFFFFFFF), np.uint32(8 * x.itemsize) - length if shift else length - np.uint32(1))
+
+
+def _reverse(x: Any) -> Any:
+    bits = np.unpackbits(x.view(np.uint8).reshape(len(x), -1), axis=1, bitorder="little")
+    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(x.dtype)[:, 0]
+
+
+def _nth_set(masks: Any, bases: Any, offsets: Any) -> Any:
+    out = np.full(len(masks), 0xFFFFFFFF, np.uint32)
+    for lane, (mask, base, n) in enumerate(zip(masks.tolist(), bases.tolist(), offsets.tolist(), strict=True)):
+        positions = [base & 31] if n == 0 else range(base, 32) if n > 0 else range(base, -1, -1)
+        if found := [j for j in positions if mask >> j & 1][max(abs(n) - 1, 0) :]:
+            out[lane] = base if n == 0 else found[0]
+    return out
+
+
+def _extract(value: Any, start: Any, length: Any) -> Any:
+    kind, bits = value.dtype, 8 * value.itemsize
+    room = (bits - np.minimum(length & 0xFF, bits)).astype(kind)
+    return value >> (start & 0xFF).astype(kind) << room >> room
+
+
+def _insert(field: Any, into: Any, start: Any, length: Any) -> Any:
+    kind = field.dtype
+    at = (start & 0xFF).astype(kind)
+    mask = (kind.type(1) << (length & 0xFF).astype(kind)) - kind.type(1) << at
+    return into & ~mask | field << at & mask
+
+
+def _bit_mask(start: Any, width: Any, clamp: bool) -> Any:
+    s, n = start.astype(np.uint64), width.astype(np.uint64)
+    s, n = (np.minimum(s, 32), np.minimum(n, 32)) if clamp else (s & 31, n & 31)
+    return (((np.uint64(1) << n) - np.uint64(1)) << s).astype(np.uint32)
+
+
+def _funnel(low: Any, high: Any, amount: Any, left: bool, wrap: bool) -> Any:
+    both = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+    n = (amount & np.uint32(31) if wrap else np.minimum(amount, 32)).astype(np.uint64)
+    return (both << n >> np.uint64(32) if left else both >> n).astype(np.uint32)
+
+
+_EXTREME = {"min": np.minimum, "max": np.maximum}
+_SPACES = {
+    "global": (0, SHARED_BASE),
+    "shared": (SHARED_BASE, PARAM_BASE),
+    "param": (PARAM_BASE, LOCAL_BASE),
+    "local": (LOCAL_BASE, 1 << 63),
+}
+
+
+def _extreme(p: tuple[str, ...], t: type) -> Function:
+    extreme = _EXTREME[p[0]]
+    return (lambda x, y: np.maximum(extreme(x, y), 0)) if "relu" in p else extreme, [t, t], t
+
+
+def _dot_product(p: tuple[str, ...], t: type) -> Function:
+    first, second = (np.int8 if kind == "s32" else np.uint8 for kind in p[1:3])
+    result = np.int32 if "s32" in p[1:3] else np.uint32
+    return partial(_dot, types=(first, second), result=result), [np.uint32, np.uint32, result], result
+
+
+def _is_space(p: tuple[str, ...], t: type) -> Function:
+    low, high = _SPACES[p[1].split("::")[0]]
+    return lambda a: (a >= np.uint64(low)) & (a < np.uint64(high)), [np.uint64], np.bool_
+
+
+_U32: type = np.uint32
+FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
+    # signed, unsigned or floating by type; .relu: a negative result is 0
+    "min": _extreme,
+    "max": _extreme,
+    # truncates towards zero; the remainder has the sign of the dividend
+    "div": lambda p, t: (_quotient, [t, t], t),
+    "rem": lambda p, t: (_remainder, [t, t], t),
+    # dp4a.atype.btype d, a, b, c: four products of bytes, added to c, which wraps; unsigned when both types are
+    "dp4a": _dot_product,
+    # four bytes picked from the eight of a and b by the nibbles of c, whose top bit spreads the byte's sign
+    "prmt": lambda p, t: (_permute, [_U32] * 3, _U32),
+    # the number of one bits, and of zero bits above the highest one, .u32
+    "popc": lambda p, t: (lambda x: np.bitwise_count(x).astype(np.uint32), [unsigned(t)], _U32),
+    "clz": lambda p, t: (lambda x: np.uint32(8 * x.itemsize) - _lengths(x), [unsigned(t)], _U32),
+    # the highest bit that differs from the sign, or with .shiftamt the shift that takes it to the top; else all ones
+    "bfind": lambda p, t: (partial(_find_leading, shift="shiftamt" in p), [t], _U32),
+    "brev": lambda p, t: (_reverse, [unsigned(t)], unsigned(t)),
+    # the position of the n-th one bit of a .b32 mask from a base, upwards or, for n < 0, downwards; else all ones
+    "fns": lambda p, t: (_nth_set, [_U32, _U32, np.int32], _U32),
+    # the field of `len` bits at `pos`, zero- or sign-extended by type (PTX: the sign is the bit at min(pos + len - 1, msb))
+    "bfe": lambda p, t: (_extract, [t, _U32, _U32], t),
+    # the low `len` bits of a, put into b at `pos`
+    "bfi": lambda p, t: (_insert, [t, t, _U32, _U32], t),
+    # a .b32 mask of so many ones from a position; both are clamped to 32 or wrap at 32
+    "bmsk": lambda p, t: (partial(_bit_mask, clamp="clamp" in p), [_U32, _U32], _U32),
+    # the upper (.l) or lower (.r) word of a 64-bit shift of two .b32; the amount is clamped to 32 or wraps at 32
+    "shf": lambda p, t: (partial(_funnel, left="l" in p, wrap="wrap" in p), [_U32] * 3, _U32),
+    # whether a generic .u64 address lies in the window of a state space
+    "isspacep": _is_space,
+}
+
+
+@lru_cache(maxsize=256)
+def _function(parts: tuple[str, ...]) -> Function:
+    """The same for equal opcodes, so that they can be done together."""
+    return FUNCTIONS[parts[0]](parts, DTYPES.get(parts[-1], np.uint32))
+
+
+@register(*FUNCTIONS)
+def function(ins: PtxInstruction, b: Binder) -> Inline:
+    """Any row of `FUNCTIONS`, unless its type is a floating-point one."""
+    if is_float(ins):
+        return build_float(ins, b)
+    if ins.parts[0] == "prmt" and len(ins.parts) > 2:
+        raise SimError("only the generic mode of prmt is supported")
+    run, reads, result = _function(ins.parts)
+    sources = ", ".join(b.expression(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
+    return Inline([(ins.operands[0], f"{b.name(run)}({sources})", result)])

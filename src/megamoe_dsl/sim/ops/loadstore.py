@@ -17,7 +17,7 @@ from ..formats import bf16_to_f32, f32_to_bf16
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
-from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT, Allocation
+from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
@@ -228,11 +228,11 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
 
 
 def _apply(w: Warp, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
-    for store, offsets, _, cta in resolve(w, space, np.array([address]), size):
-        if isinstance(store, Allocation) and store.read_only:
+    for store, offsets, _ in resolve(w, space, np.array([address]), size):
+        if store.read_only:
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")
         if (race := w.world.race) is not None:
-            shadow = race.shadow_of(store, cta)
+            shadow = race.shadow_of(store)
             race.strong(shadow, shadow.index(offsets, size), w, writes=True, lane=lane)
         index = offsets // size
         if store.first_uninitialized(index, size) is not None:

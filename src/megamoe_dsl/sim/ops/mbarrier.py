@@ -12,7 +12,7 @@ from ..access_record import mask_of
 from ..clock import Clock
 from ..lanes import uniform
 from ..memory import SMEM_RESERVED
-from ..sync import SCOPES, SyncPoint, in_scope
+from ..sync import SCOPES, SyncPoint
 from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
 from .access import by_address, shared_target
 
@@ -107,13 +107,9 @@ def scope_of(parts: tuple[str, ...]) -> int:
 
 def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
     """Publish what arriving lanes have done; a relaxed arrive publishes what an earlier fence covers."""
-    if relaxed:
-        for level, clock in warp.order.fenced(lanes):
-            barrier.release(clock, warp.cta, min(level, scope))
-        for clock in warp.order.light_fences(lanes):
-            barrier.release(clock, warp.cta, scope)
-    else:
-        barrier.release(warp.order.released(lanes), warp.cta, scope)
+    barrier.point.publish(warp.order, warp.cta, scope, lanes, relaxed)
+    for clock in warp.order.light_fences(lanes) if relaxed else ():
+        barrier.release(clock, warp.cta, scope)
 
 
 def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
@@ -121,9 +117,7 @@ def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, 
     race = warp.world.race
     assert race is not None
     if relaxed:
-        for (released, place), clock in barrier.done.released.items():
-            if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
-                warp.order.put_off(barrier.cta, clock, lanes)
+        barrier.done.put_off(warp.order, warp.cta, scope, lanes, barrier.cta)
         return
     missed = barrier.done.acquire(warp.order, warp.cta, scope, lanes)
     if missed is not None:
@@ -166,7 +160,7 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
         if offset % BYTES:
             raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
         cta.shared.write(offset, np.zeros(BYTES, np.uint8))
         if not cta.state.setdefault("mbarrier exit check", False):
             cta.state["mbarrier exit check"] = True
@@ -192,7 +186,7 @@ def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: Warp, lane: int, where: int) -> None:
         barrier = _barrier(w, where)
         if w.world.race:
-            w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+            w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
         del barrier.cta.mbarriers[barrier.offset]
 
     return run

@@ -21,7 +21,7 @@ from ..memory import POISON, POISON_WORD
 from ..operands import Writer
 from ..report import describe_line
 from ..sync import SCOPES
-from ..tensor_unit import COLUMNS, PipeIssue, TensorUnit, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
+from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import (
     Binder,
     Handler,
@@ -35,11 +35,12 @@ from . import (
     build,
     converged,
     each_lane,
+    plain,
     register,
     vector,
 )
 from .access import line_of, origin, shared_target
-from .mbarrier import Mbarrier, mbarrier_at
+from .mbarrier import mbarrier_at
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 
@@ -54,8 +55,7 @@ class Copy:
 
     def untouched(self, w: Warp) -> bool:
         """Whether nothing else has been written to its registers; to be asked before the load delivers."""
-        values = self.values(w, w.R)
-        return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
+        return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, self.values(w, w.R), strict=True))
 
     def make(self, w: Warp) -> None:
         for write, value in zip(self.writers, self.values(w, w.R), strict=True):
@@ -109,7 +109,7 @@ def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
             return w.block(f"tcgen05.alloc of {int(count(w)[lane])} columns: no room")
         cta, offset = shared_target(w, int(destination(w)[lane]))
         if w.world.race:
-            w.world.race.write_shared(cta, slice(offset, offset + 4), 4, w)
+            w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
         cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
         w.world.progress += 1
         return None
@@ -136,14 +136,10 @@ def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-@register("tcgen05.relinquish_alloc_permit")
-def build_relinquish(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("tcgen05.relinquish_alloc_permit")
+def relinquish(w: Warp, mask: Mask) -> None:
     """No allocation may follow in this CTA."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        tensor_unit(w.cta).memory.may_allocate = False
-
-    return Straight(run)
+    tensor_unit(w.cta).memory.may_allocate = False
 
 
 @register("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
@@ -176,17 +172,17 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
             raise SimError(f"multicast mask {chosen:#x} in a cluster of {len(ctas)} CTAs")
         targets = [cta] if chosen is None else [one for rank, one in enumerate(ctas) if chosen >> rank & 1]
         issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
-        unit.pipe.push(lambda: _commit(unit, issue, barriers), origin(w))
+
+        def commit() -> None:
+            clock = unit.committed(issue)
+            for barrier in barriers:
+                if clock is not None:
+                    barrier.release(clock, barrier.cta, SCOPES["cluster"])
+                barrier.arrive(1)
+
+        unit.pipe.push(commit, origin(w))
 
     return run
-
-
-def _commit(unit: TensorUnit, issue: PipeIssue, barriers: list[Mbarrier]) -> None:
-    clock = unit.committed(issue)
-    for barrier in barriers:
-        if clock is not None:
-            barrier.release(clock, barrier.cta, SCOPES["cluster"])
-        barrier.arrive(1)
 
 
 @dataclass
@@ -259,18 +255,14 @@ def _layout(ins: PtxInstruction) -> WordPlaces:
     return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
-def _base(w: Warp, address: int, span: int) -> tuple[int, int]:
-    """Lane and column of an access. The warp bits of the lane field are ignored when they are zero, and must match otherwise."""
-    lane_field, column = address >> 16 & 0x7F, address & 0xFFFF
-    quarter = w.index % 4
-    if lane_field // 32 not in (0, quarter) or lane_field % 32 not in ((0,) if span > 16 else (0, 16)):
-        raise SimError(f"TMEM lane {lane_field} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
-    return 32 * quarter + lane_field % 32, column
-
-
 def _access(w: Warp, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
-    lane, column = _base(w, address, layout.lanes)
-    return _Access(registers, layout.where + (lane * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], [])
+    """Of the lane field, the bits of the warp are ignored when they are zero, and must match otherwise."""
+    lane, column, quarter = address >> 16 & 0x7F, address & 0xFFFF, w.index % 4
+    if lane // 32 not in (0, quarter) or lane % 32 not in ((0,) if layout.lanes > 16 else (0, 16)):
+        raise SimError(f"TMEM lane {lane} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
+    return _Access(
+        registers, layout.where + ((32 * quarter + lane % 32) * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], []
+    )
 
 
 @register("tcgen05.ld")

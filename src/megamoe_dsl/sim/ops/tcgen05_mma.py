@@ -10,25 +10,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..accessor import Actor
+from .. import umma
 from ..chunks import CHUNK, Chunks, IndexArray
+from ..clock import Actor
 from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, copy_bytes, operand_bytes
 from ..formats import Float64Array
 from ..memory import Bytes
 from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..umma import (
-    RESULT_TYPES,
-    decode_holders,
-    decode_operand,
-    decode_scales,
-    element_bytes,
-    expand,
-    is_held,
-    multiply_accumulate,
-    scale_blocks,
-    scale_rows,
-)
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .access import origin
 
@@ -109,8 +98,8 @@ def operand_chunks(descriptor: SmemDescriptor, rows: int, k_bytes: int, size: in
 def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, fields: InstructionDescriptor) -> Chunks:
     """Chunks that both operands of an operation touch in one CTA."""
     k_bytes = fields.k_bytes
-    of_a = operand_chunks(a, rows, k_bytes, element_bytes(fields.a_format), fields.a_mn_major)[0]
-    of_b = operand_chunks(b, columns, k_bytes, element_bytes(fields.b_format), fields.b_mn_major)[0]
+    of_a = operand_chunks(a, rows, k_bytes, umma.element_bytes(fields.a_format), fields.a_mn_major)[0]
+    of_b = operand_chunks(b, columns, k_bytes, umma.element_bytes(fields.b_format), fields.b_mn_major)[0]
     return Chunks(np.concatenate([of_a.starts, of_b.starts]))
 
 
@@ -123,9 +112,9 @@ def fetch_operand(
     cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None, k_bytes: int = K_BYTES
 ) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
-    chunks, inside = operand_chunks(descriptor, rows, k_bytes, element_bytes(name), mn_major)
+    chunks, inside = operand_chunks(descriptor, rows, k_bytes, umma.element_bytes(name), mn_major)
     raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
-    return decode_operand(raw.reshape(rows, k_bytes) if inside is None else raw.reshape(-1)[inside], name)
+    return umma.decode_operand(raw.reshape(rows, k_bytes) if inside is None else raw.reshape(-1)[inside], name)
 
 
 def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
@@ -144,27 +133,21 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         if isinstance(mma.a, SmemDescriptor):
             a = fetch_operand(cta, mma.a, rows, fields.a_format, fields.a_mn_major, shared_actor, k_bytes)
         else:
-            a = _tensor_operand(cta, mma.a, rows, k_bytes, fields.a_format, tensor_actor)
+            if rows != 128:
+                raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
+            words = _read_tensor(cta, mma.a & 0xFFFF, k_bytes // 4, slice(0, 128), "MMA operand A", tensor_actor)
+            raw = np.ascontiguousarray(words).view(np.uint8)  # row m in lane m, K packed along 8 columns (12 of K = 96)
+            a = umma.decode_holders(raw, fields.a_format) if umma.is_held(fields.a_format) else umma.decode_operand(raw, fields.a_format)
         if fields.a_negate:
             a = -a
         scaled_b = b
         if fields.scale_format:
-            blocks = scale_blocks(mma.kind, mma.qualifiers, k_bytes)
+            blocks = umma.scale_blocks(mma.kind, mma.qualifiers, k_bytes)
             folded = len(ctas) == 2 and fields.m == 128
-            a = scale_rows(a, _scales(cta, mma.a_scales, fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
+            a = umma.scale_rows(a, _scales(cta, mma.a_scales, fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
             scales = _scales(cta, mma.b_scales, fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
-            scaled_b = scale_rows(b, scales)
+            scaled_b = umma.scale_rows(b, scales)
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
-
-
-def _tensor_operand(cta: Cta, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
-    """Operand A in tensor memory: row m in lane m, K packed along 8 columns (12 of K = 96)."""
-    if rows != 128:
-        raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
-    column = address & 0xFFFF
-    words = _read_tensor(cta, column, k_bytes // 4, slice(0, 128), "MMA operand A", actor)
-    raw = np.ascontiguousarray(words).view(np.uint8)
-    return decode_holders(raw, name) if is_held(name) else decode_operand(raw, name)
 
 
 def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
@@ -190,7 +173,7 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
     column, width = address & 0xFFFF, -(-half // 32)
     _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
     memory = tensor_unit(cta).memory.words.view(np.uint8)
-    return decode_scales(memory.take(_scale_places(column, rows, half, first_byte, blocks)), name)
+    return umma.decode_scales(memory.take(_scale_places(column, rows, half, first_byte, blocks)), name)
 
 
 @lru_cache(maxsize=4096)
@@ -218,32 +201,23 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
     if lane_base and (len(blocks) != QUARTERS or lane_base != 16):
         raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
     where = [slice(lanes.start + lane_base, lanes.stop + lane_base) for lanes, _, _ in blocks]
-    accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
-    by_rows = len(blocks) == QUARTERS
+    accumulator, dtype = None, umma.RESULT_TYPES[mma.fields.accumulator]
+    by_rows, halves = len(blocks) == QUARTERS, np.dtype(dtype).itemsize == 2
     if mma.accumulate:
-        parts = []
+        parts: list[umma.Matrix] = []
         for lanes in where:
             if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
                 raise SimError(f"tcgen05.mma accumulates into uninitialized TMEM: {cta} columns [{column}, {column + width})")
-            parts.append(_from_words(words, dtype))
+            parts.append(words.astype(np.uint16).view(dtype) if halves else words.view(dtype))  # of 16 bits the low half of a column
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
             accumulator = accumulator * dtype(2.0**-mma.shift)
-    result = _to_words(multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate))
+    values = umma.multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate)
+    result = values.view(np.uint16) | np.uint32(_PADDING) if halves else values.view(np.uint32)
     for k, lanes in enumerate(where):
         memory.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
-
-
-def _from_words(words: np.ndarray, dtype: type) -> np.ndarray:
-    """Accumulator values; one of 16 bits has the low half of a column (`tcgen05.ld.pack::16b` puts two into a register)."""
-    return words.astype(np.uint16).view(dtype) if np.dtype(dtype).itemsize == 2 else words.view(dtype)
-
-
-def _to_words(values: np.ndarray) -> np.ndarray:
-    """Inverse of `_from_words`; the half that 16 bits leave over is poison."""
-    return values.view(np.uint16) | np.uint32(_PADDING) if values.itemsize == 2 else values.view(np.uint32)
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
@@ -275,14 +249,11 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             values = values.reshape(rows, row_bytes)
-            words = np.ascontiguousarray(expand(values, source) if source else values).view(np.uint32)
-            _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
+            words = np.ascontiguousarray(umma.expand(values, source) if source else values).view(np.uint32)
+            unit, count = tensor_unit(cta), words.shape[1]
+            words = words.reshape(-1, 32, count).take(_COPY_QUARTERS[multicast], 0).reshape(128, count)
+            unit.memory.write(slice(0, 128), target, words, "tcgen05.cp")
+            if actors and unit.shadow and cta.world.race:
+                cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, target, count), actors[1])
 
     return run
-
-
-def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
-    unit, count = tensor_unit(cta), words.shape[1]
-    unit.memory.write(slice(0, 128), column, words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count), "tcgen05.cp")
-    if actor is not None and unit.shadow and cta.world.race:
-        cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, count), actor)

@@ -13,20 +13,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from ..accessor import Actor
+from .. import tma_engine as tma
 from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
+from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
-from ..tma_engine import (
-    TMA_STORE,
-    Issue,
-    Reduction,
-    finish_load,
-    read_global_rows,
-    read_shared_chunks,
-    write_global_rows,
-    write_shared_chunks,
-)
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
 from .access import generic_bytes, line_of, origin, shared_target
 from .bulk import post_store
 from .mbarrier import Mbarrier, mbarrier_at
@@ -97,20 +88,20 @@ def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates)
     cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
-def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
+def load_box(issue: tma.Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
     """The action of one load: global box to shared memory, then complete_tx."""
     actor = issue.load_actor(barrier)
     boxes = boxes_at(tensor_map, place)
     if len(boxes) == 1 and boxes[0].whole:
-        rows = read_global_rows(cta, boxes[0].global_rows, actor)
+        rows = tma.read_global_rows(cta, boxes[0].global_rows, actor)
     else:
         rows = np.zeros((len(boxes), boxes[0].row_count, boxes[0].row_bytes), np.uint8)
         for piece, box in zip(rows, boxes, strict=True):
             if not box.empty:
-                piece[box.row_index, box.first : box.last] = read_global_rows(cta, box.global_rows, actor)
+                piece[box.row_index, box.first : box.last] = tma.read_global_rows(cta, box.global_rows, actor)
     chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-    write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
-    finish_load(barrier, len(boxes) * tensor_map.transaction_bytes, actor)
+    tma.write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
+    tma.finish_load(barrier, len(boxes) * tensor_map.transaction_bytes, actor)
 
 
 @register("cp.async.bulk.tensor")
@@ -124,14 +115,13 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     """Combine with global memory: cp.reduce...tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
     operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
-    Reduction(operation, "u32")  # an unknown operation is an error at load time
+    tma.Reduction(operation, "u32")  # an unknown operation is an error at load time
     return _build_store(ins, b, operation)
 
 
-@register("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
-def build_prefetch(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
+def prefetch(w: Warp, mask: Mask) -> None:
     """Prefetches have no functional effect."""
-    return Straight(lambda w, mask: None)
 
 
 def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
@@ -151,7 +141,7 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             if own_only and cta is not w.cta:
                 raise SimError(f"TMA load .shared::cta into {cta}")
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
-            issue = Issue.of(w, lane)
+            issue = tma.Issue.of(w, lane)
             for target, signalled in targets:
                 _check_box(target, offset, tensor_map, place)
                 barrier = mbarrier_at(signalled, barrier_offset)
@@ -206,15 +196,15 @@ def _store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates,
     if operation is not None:
         if tensor_map.dtype not in _ELEMENT:
             raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
-        reduction = Reduction(operation, _ELEMENT[tensor_map.dtype])
+        reduction = tma.Reduction(operation, _ELEMENT[tensor_map.dtype])
 
     def read(actor: Actor | None) -> Bytes:
         chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-        return read_shared_chunks(cta, chunks, TMA_STORE, actor)
+        return tma.read_shared_chunks(cta, chunks, tma.TMA_STORE, actor)
 
     def write(values: Bytes, actor: Actor | None) -> None:
         for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
             if not box.empty:
-                write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
+                tma.write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
 
     post_store(w, lanes, read, write)

@@ -91,7 +91,7 @@ def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     """Store a whole map, and remember who did."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
-        race.write_global(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
+        race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
         _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.now(), released)
     w.world.memory.write(address, values)
 
@@ -125,7 +125,7 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
             cta, piece = _shared(w, at)
             changed = replace_field(_read_shared(cta, piece.start), name, which or 0, new)
             if w.world.race:
-                w.world.race.write_shared(cta, piece, 1, w)
+                w.world.race.write_bytes(cta.shared, piece, 1, w)
             cta.shared.write(piece.start, changed)
         else:
             _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which or 0, new), released=False)
@@ -145,7 +145,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
         cta, piece = _shared(w, int(source(w)[lane]))
         values = _read_shared(cta, piece.start)
         if w.world.race:
-            w.world.race.read_shared(cta, piece, 1, w)
+            w.world.race.read_bytes(cta.shared, piece, 1, w)
         _write_global(w, int(destination(w)[lane]), values, released=True)
 
     return run
@@ -164,8 +164,12 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
         if w.world.race is not None:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
-                if _reaches(w, changes.get(at), level):
-                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), changes.get(at)))
+                if (change := changes.get(at)) is None:  # the host's copy
+                    reached = level == SCOPES["sys"]
+                else:
+                    reached = change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
+                if reached:
+                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), change))
 
     return Straight(run)
 
@@ -175,13 +179,6 @@ def _release(w: Warp) -> None:
         for change in _changes(w).values():
             if change.by is w.order.agents:
                 change.released, change.when = True, w.order.now()
-
-
-def _reaches(w: Warp, change: MapChange | None, level: int) -> bool:
-    """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
-    if change is None:
-        return level == SCOPES["sys"]
-    return change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
 
 
 def check_acquired(w: Warp, address: int) -> None:

@@ -20,28 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from ..accessor import Actor
+from .. import umma
 from ..chunks import CHUNK, Chunks
-from ..clock import Clock
+from ..clock import Actor, Clock
 from ..descriptors import K_BYTES, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..interfaces import Origin
 from ..memory import POISON
 from ..tma_engine import Pipe
-from ..umma import (
-    RESULT_TYPES,
-    Accumulator,
-    Bytes,
-    a_fragment,
-    aligned_multiply_accumulate,
-    alignment_of,
-    decode_operand,
-    element_bytes,
-    multiply_accumulate,
-    to_matrix,
-    to_registers,
-)
-from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, converged, register, vector
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, converged, plain, register, vector
 from .access import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -52,9 +39,9 @@ WARPS = 4
 class Part:
     """One warp's part: A as a descriptor or as the bytes of its 16 rows, and what the warp knew."""
 
-    accumulator: Accumulator
+    accumulator: umma.Accumulator
     accumulate: bool
-    a: SmemDescriptor | Bytes
+    a: SmemDescriptor | umma.Bytes
     b: SmemDescriptor
     clock: Clock | None
 
@@ -145,12 +132,12 @@ class WgmmaThread:
     group: Warpgroup
     open: list[Operation] = field(default_factory=list)
     groups: deque[list[Operation]] = field(default_factory=deque)
-    in_flight: dict[int, Accumulator] = field(default_factory=dict)
+    in_flight: dict[int, umma.Accumulator] = field(default_factory=dict)
     delivered: dict[int, Any] = field(default_factory=dict)
     fenced: bool = False
     issued: int = 0
 
-    def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> Accumulator:
+    def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> umma.Accumulator:
         """The accumulator of an instruction that is being issued; its registers hold poison from now on.
 
         Raises SimError when the registers were touched and no `wgmma.fence` followed, or overlap another accumulator in flight.
@@ -163,7 +150,7 @@ class WgmmaThread:
         file = self.warp.R
         if not self.fenced and any(file[r] is not self.delivered.get(r) for r in registers):
             raise SimError("wgmma.mma_async on registers that were written, or never used by wgmma, without wgmma.fence")
-        accumulator = Accumulator(registers, to_matrix([file[r] for r in registers], dtype) if needs_value else None)
+        accumulator = umma.Accumulator(registers, umma.to_matrix([file[r] for r in registers], dtype) if needs_value else None)
         for r in registers:
             self.in_flight[r] = accumulator
             file[r] = POISON[file[r].dtype.type]
@@ -187,10 +174,10 @@ class WgmmaThread:
             self.group.learn(self.warp, last)
         self.fenced = False
 
-    def _deliver(self, accumulator: Accumulator) -> None:
+    def _deliver(self, accumulator: umma.Accumulator) -> None:
         assert accumulator.values is not None
         file = self.warp.R
-        for r, row in zip(accumulator.registers, to_registers(accumulator.values), strict=True):
+        for r, row in zip(accumulator.registers, umma.to_registers(accumulator.values), strict=True):
             poison = file[r]
             if poison is not POISON.get(poison.dtype.type):
                 raise SimError("an accumulator register was written while wgmma was in flight")
@@ -211,27 +198,19 @@ _INTEGERS = ("s8", "u8")
 _ROWS = 16  # of one warp
 
 
-@register("wgmma.fence")
-def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("wgmma.fence")
+def fence(w: Warp, mask: Mask) -> None:
     """Orders register accesses of the warp before later wgmma."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        wgmma_thread(w).fenced = True
-
-    return Straight(run)
+    wgmma_thread(w).fenced = True
 
 
-@register("wgmma.commit_group")
-def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("wgmma.commit_group")
+def commit(w: Warp, mask: Mask) -> None:
     """Close the group of what the warp has issued since the last one."""
-
-    def run(w: Warp, mask: Mask) -> None:
-        thread = wgmma_thread(w)
-        thread.groups.append(thread.open)
-        thread.open = []
-        w.world.progress += 1
-
-    return Straight(run)
+    thread = wgmma_thread(w)
+    thread.groups.append(thread.open)
+    thread.open = []
+    w.world.progress += 1
 
 
 @register("wgmma.wait_group")
@@ -257,10 +236,10 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B {d}, a, b-desc, scale-d [, scale-a, scale-b [, trans-a] [, trans-b]]"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
     d_name, a_name, b_name = ins.parts[-3:]
-    known = d_name in RESULT_TYPES and {a_name, b_name} <= set(_K_OF_FORMAT)
+    known = d_name in umma.RESULT_TYPES and {a_name, b_name} <= set(_K_OF_FORMAT)
     if shape is None or "sp" in ins.parts or not known or (d_name == "s32") != (a_name in _INTEGERS and b_name in _INTEGERS):
         raise SimError(f"{ins.opcode} is not modeled: f32, f16 and s32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
-    n, dtype = int(shape.group(1)), RESULT_TYPES[d_name]
+    n, dtype = int(shape.group(1)), umma.RESULT_TYPES[d_name]
     if int(shape.group(2)) != _K_OF_FORMAT[a_name]:
         raise SimError(f"{ins.opcode}: K must be {_K_OF_FORMAT[a_name]}")
     registers = tuple(b.index[name] for name in vector(ins.operands[0]))
@@ -273,21 +252,21 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     a_mn_major = bool(transposed[0]) if transposed and not a_registers else False
     b_mn_major = bool(transposed[-1]) if transposed else False
     if d_name == "f32":
-        combine: Callable[..., Any] = partial(aligned_multiply_accumulate, alignment=alignment_of(a_name, b_name))
+        combine: Callable[..., Any] = partial(umma.aligned_multiply_accumulate, alignment=umma.alignment_of(a_name, b_name))
     else:
-        combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
+        combine = partial(umma.multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
     @converged
     def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
-        a: SmemDescriptor | Bytes
+        a: SmemDescriptor | umma.Bytes
         if a_word:
             a = SmemDescriptor.decode_sm90(int(a_word(w)[lane]))
         else:
-            a = a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
+            a = umma.a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
-        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), race.snapshot(w) if race else None)
+        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)
         accumulator.pending += 1
         thread.issued += 1
         thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
@@ -298,7 +277,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         if isinstance(parts[0].a, SmemDescriptor):
             rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, own, common)
         else:
-            rows = decode_operand(np.concatenate([part.a for part in parts]), a_name)
+            rows = umma.decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
         previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
         result = combine(rows if a_sign == 1 else -rows, columns if b_sign == 1 else -columns, previous)
@@ -316,10 +295,10 @@ def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors
     """
     alike = descriptors.count(descriptors[0]) == len(descriptors)
     if actors and common and (race := cta.world.race):
-        chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)[0]
+        chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]
         if not (alike and race.read_shared_if_known(cta, chunks, common)):
             for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
-                race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
+                race.read_bytes(cta.shared, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
     if alike:
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
@@ -328,5 +307,5 @@ def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors
 
 @lru_cache(maxsize=4096)
 def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool) -> Chunks:
-    index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)
+    index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)
     return Chunks(np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK)

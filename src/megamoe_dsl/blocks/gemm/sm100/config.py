@@ -15,14 +15,13 @@ from ...sm100.pair_config import PairConfig
 from ...sm100.pair_stage import PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
-from ..gather.sm100.choose import CANDIDATES, fastest
+from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..rows import BroughtRows, PairRows
+from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
-from .choose import choose_pair_fields
-from .finish import ScatterGateUp, ScatterPasses, StorePasses
-from .rows import BroughtRows, PairRows
-from .smem_plan import PairGemmSmemPlan
-from .weights import PairGateUpWeights, PairWeights
+from ..weights import PairGateUpWeights, PairWeights
+from .choose import CANDIDATES, choose_pair_fields, fastest
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
@@ -53,6 +52,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
+    plan: ClassVar[type[Any]] = PairGemmSmemPlan
 
     problem: GemmProblem
     block_m: int
@@ -68,39 +68,27 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     def __post_init__(self) -> None:
         self.check_problem()
-        problem = self.problem
+        problem, depths = self.problem, block_ks(self.problem)
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
-        require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
-        self.check_types()
+        self.require("problem.kind", problem.kind in self.kinds, kinds)
         counts, where = ((1, 2), "1 or 2") if problem.of_experts else ((1,), "1 but over the rows of experts")
-        require(self.consumers in counts, "consumers", self.consumers, where)
-        require(self.pairs in counts, "pairs", self.pairs, where)
-        require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
-        divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
-        require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
-        require(problem.k % problem.k_block == 0, "problem.k", problem.k, f"a multiple of {problem.k_block} on {self.arch}")
-        require(not problem.biases, "problem.biases", problem.biases, f"empty on {self.arch}")
-        depths = block_ks(problem)
+        self.require("consumers", self.consumers in counts, where)
+        self.require("pairs", self.pairs in counts, where)
+        self.require("block_m", self.block_m in self.block_ms, f"one of {list(self.block_ms)}")
+        self.require("problem.k", problem.k % problem.k_block == 0, f"a multiple of {problem.k_block} on {self.arch}")
+        self.require("problem.biases", not problem.biases, f"empty on {self.arch}")
         if self.block_k == 0:
             object.__setattr__(self, "block_k", min(depths))
-        allowed = " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}"
-        require(self.block_k in depths, "block_k", self.block_k, allowed)
-        whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
-        require(whole, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require(self.group_m >= 1, "group_m", self.group_m, "positive")
-        self._check_experts()
-        self.check_stages("block_m")
-
-    def _check_experts(self) -> None:
-        """What only the rows of experts allow, and whether tensor memory and D have room for it.  Raises `ConfigError`."""
-        require(self.problem.of_experts or not self.trace, "trace", self.trace, "False but over the rows of experts")
+        self.require("block_k", self.block_k in depths, " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}")
+        self.check_grid()
+        self.require("epilogue_warpgroups", self.epilogue_warpgroups in (1, 2), "1 or 2")
         most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
-        require(self.block_m <= most, "block_m", self.block_m, held)
+        self.require("block_m", self.block_m <= most, held)
         groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
-        require(groups, "epilogue_warpgroups", self.epilogue_warpgroups, "2 with consumers = 2, one for each")
+        self.require("epilogue_warpgroups", groups, "2 with consumers = 2, one for each")
         self.epilogue.check(self)
+        self.check_stages("block_m")
 
     @classmethod
     def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
@@ -154,10 +142,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PAIR_ROWS * self.consumers * self.pairs
 
     @property
-    def n_blocks(self) -> int:
-        return -(-self.problem.n // self.block_n)
-
-    @property
     def k_blocks(self) -> int:
         return self.problem.k // self.block_k
 
@@ -205,9 +189,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         """Operands and scales of a stage."""
         return PairStage(self.block_m, self.k_block, self.consumers)
 
-    def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
-        return PairGemmSmemPlan(self, num_stages)
-
     @property
     def tmem(self) -> Sm100TmemPlan:
         """Columns of a CTA's tensor memory."""
@@ -222,10 +203,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         """The tile, and what else there is to say: (what, value)."""
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
-
-    @property
-    def registers(self) -> None:
-        """Threads keep what they begin with."""
 
     @property
     def shared_rows(self) -> str:

@@ -4,7 +4,14 @@ waits     work_tile_full and acc_full, per tile
 signals   work_tile_empty and acc_empty of the even CTA, per tile
 
 BF16 goes through SMEM, a pass of 32 rows at a time (blocks/sm100/results.py), FP32 from registers to memory.  Two warpgroups take
-alternate passes of a tile.
+alternate passes of a tile, or each has a consumer's.
+
+Rows of experts lie wherever the result's layout says, and those of a tile end anywhere: scatter4 takes a row of D for each row, and
+leaves out those that D does not have, so that no row of the expert after a tile's is touched.
+
+Gate and up are stored before they are activated, BF16, in columns as B has rows.  A warp has two runs of eight rows of B's one half,
+each before the eight of the other half that belong to them.  In the warpgroup's tile of results those of one half lie together, or
+where gate and up alternate each beside its own; then 16 lanes write a row.
 """
 
 from __future__ import annotations
@@ -12,24 +19,121 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Float32, Int32, Int64
 
+from ....device import cast
+from ....device.cast import pack_bf16
 from ....device.mbarrier import LEADER, arrive_cluster, wait
-from ....device.memory import store_v4
+from ....device.memory import fence_async_shared, load_f32, load_shared_v4, store_shared_u32, store_transposed_b16, store_u8, store_v4
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
+from ....device.tma import commit_group, scatter_rows, wait_group_read
 from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.operand_tile import CHANNELS_PER_SCALE
+from ....layouts.arith import select
 from ....layouts.records import Activity, Role
-from ...sm100.result_tile import PASS_ROWS
-from ...sm100.results import ResultPart, store_results
-from ..context import GemmContext
+from ...sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
+from ...sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
+from ...sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address, read_address, read_row, write_address
+from ...sm100.results import ROWS_PER_STEP, ResultPart, stage_pass, store_results
+from ..arguments import FactorArguments, StoringArguments
+from ..context import GemmContext, GemmTile, next_tile
+from ..problem import INTERLEAVED
 from ..store import store_value
-from ..work_tile import GemmTile, next_tile
-from .factor import load_factor, with_factor
+from ..tile import WARPS_PER_GROUP
+from .load import first_gate
+
+
+def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
+    """Reads the FP32 factor of the tile's group; formats without factors have 1.0."""
+    if not ctx.config.problem.has_factors:
+        return 1.0
+    return load_f32(cast_to(FactorArguments, ctx.args).factors + Int64(tile.group) * 4)
+
+
+def with_factor(ctx: GemmContext, sums: Sequence[Any], factor: Any) -> Sequence[Any]:
+    """Each sum, multiplied and rounded once."""
+    return [value * factor for value in sums] if ctx.config.problem.has_factors else sums
+
+
+ROWS = 4  # of a scatter4
+WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
+
+
+@cute.jit
+def scatter_pass(
+    ctx: GemmContext,
+    tile: GemmTile,
+    part: ResultPart,
+    first: Int32,
+    row_bytes: cutlass.Constexpr[int],
+    x: Int32,
+    parts: cutlass.Constexpr[int],
+):
+    """A warp's eight rows of a pass that lies in the warpgroup's tile, rows of so many bytes in one part or two: a thread has four."""
+    fours, half = part.warp * (WARP_ROWS // ROWS) + part.lane // parts, part.lane % parts
+    own = first + fours * ROWS
+    if (part.lane < WARP_ROWS // ROWS * parts) & (own < tile.valid_m):
+        places = [select(own + i < tile.valid_m, tile.row + own + i, ctx.args.d_rows) for i in range(ROWS)]
+        scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, places)
+        commit_group()
+
+
+WORD = 4  # bytes: a gate and its up
+
+
+@cute.jit
+def store_preactivations(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32, sums: cutlass.Constexpr[Any]):
+    """A warp's part of the pass from row `first` of the tile on; `sums` are `load_columns`'s.  The tile of results is free again after the
+    next barrier of the warpgroup."""
+    problem = ctx.config.problem
+    wait_group_read(0)
+    part.sync_group()
+    if cutlass.const_expr(problem.gate_up == INTERLEAVED):
+        stage_alternating(part, sums)
+    else:
+        stage_halves(part, sums)
+    part.sync_group()
+    own = read_row(part.warp, part.lane)
+    staged = read_address(part.staging, own, part.lane, part.tokens)
+    begin = cast_to(StoringArguments, ctx.args).preactivations + Int64(column_of(ctx, part)) * 2
+    for step in cutlass.range_constexpr(0, part.tokens, ROWS_PER_STEP):
+        row = first + own + step
+        if row < tile.valid_m:
+            store_v4(begin + Int64(tile.row + row) * (2 * problem.n), load_shared_v4(staged + step * HALF_BYTES))
+
+
+def stage_halves(part: ResultPart, sums: Any) -> None:
+    """Those of one half of B in one half of a row, in their order: matrix k of a store is run k / 2, of half k % 2."""
+    matrix = part.lane >> 3
+    write = chunk_address(part.staging, (matrix & 1) * 8 + part.warp * 2 + (matrix >> 1), part.lane, part.tokens)
+    for g, v in enumerate(sums):
+        store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+
+
+def stage_alternating(part: ResultPart, sums: Any) -> None:
+    """A gate, its up, and so on: lane t has those of channel t / 4 of both runs, for rows 2 (t % 4) and the next of every eight."""
+    channel, pair = part.lane >> 2, (part.lane & 3) * 2
+    for g, v in enumerate(sums):
+        for run in range(2):
+            for q in range(2):
+                chunk = (part.warp * 2 + run) * 2 + (channel >> 2)
+                place = chunk_address(part.staging, chunk, pair + q, part.tokens) + (8 * g * HALF_BYTES + (channel & 3) * WORD)
+                store_shared_u32(place, pack_bf16(v[4 * run + q], v[4 * run + 2 + q]))
+
+
+def column_of(ctx: GemmContext, part: ResultPart) -> Any:
+    """The first of the eight columns that a lane writes."""
+    problem, lane = ctx.config.problem, part.lane & 15
+    if problem.gate_up == INTERLEAVED:
+        return part.n_block * (2 * HALF_CHANNELS) + lane * 8
+    return part.n_block * HALF_CHANNELS + (lane & 7) * 8 + select(lane < 8, Int32(0), Int32(problem.n // 2))
+
 
 FIRST_BARRIER = 1  # named, of the warpgroups: 0 is the whole CTA's
 
@@ -120,3 +224,83 @@ def store_floats(ctx: GemmContext, tile: GemmTile, factor: Any, column: Int32, g
         for g, values in enumerate(load_columns(column + first, PASS_ROWS // 8)):
             for i, value in enumerate(with_factor(ctx, values, factor)):
                 store_value(ctx, tile, first + 8 * g + pair + (i & 1), x + 8 * (i >> 1), value)
+
+
+@dataclass(frozen=True)
+class ExpertSums:
+    """Sums as they are, or times the factor of their expert."""
+
+    ctx: GemmContext
+    factor: Any
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        return with_factor(self.ctx, sums, self.factor)
+
+
+@cute.jit
+def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
+    """BF16, 128 columns of D."""
+    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
+    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
+        wait_group_read(0)
+        stage_pass(part, rows, write, first)
+        fence_async_shared()
+        part.sync_group()
+        scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS), 2)
+
+
+@cute.jit
+def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart):
+    """64 channels, activated and with a scale for each row and 32 of them."""
+    problem, lane, warp = ctx.config.problem, part.lane, part.warp
+    form, groups = OUTPUTS[problem.hidden.element], PASS_ROWS // 8
+    pair = (lane & 3) * 2  # first of this thread's two rows in a group of 8
+    maxima, others = (ctx.shared("amax", part.group, one, pair) for one in (warp, warp ^ 1))
+    scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
+    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
+        sums = load_columns(part.column + first, groups)
+        if cutlass.const_expr(problem.preactivations):
+            store_preactivations(ctx, tile, part, first, sums)
+        passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
+        share_maxima(maxima, lane, [peaks for _, peaks in passed])
+        wait_group_read(0)
+        part.sync_group()
+        packed = []
+        for g, (values, peaks) in enumerate(passed):
+            exponents = joint_exponents(others, g, peaks, form.largest)
+            for q, exponent in enumerate(exponents):
+                row = first + 8 * g + pair + q
+                store_scale(ctx, tile, row, (lane < 4) & ((warp & 1) == 0), per_row, scale, exponent)
+            inverse = [cast.inverse_scale(one) for one in exponents]
+            packed.append(form.pack([value * inverse[i & 1] for i, value in enumerate(values)]))
+        form.store(part.staging, warp, lane, packed)
+        fence_async_shared()
+        part.sync_group()
+        row_bytes = problem.hidden.row_bytes(FC1_CHANNELS)
+        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes, 1)
+
+
+@cute.jit
+def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32):
+    """Stores byte `scale` of the `per_row` that row `row` of the tile has in D's scales, from threads with `own`, if the row is valid."""
+    if own & (row < tile.valid_m):
+        store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
+
+
+@cute.jit
+def finish_tile(
+    ctx: GemmContext,
+    tile: GemmTile,
+    column: Int32,
+    group: Int32,
+    warp: Int32,
+    lane: Int32,
+    finish_part: cutlass.Constexpr[Callable[..., Any]],
+):
+    """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
+    config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    n_block = tile.n_block * config.cluster + ctx.cta_rank
+    if cutlass.const_expr(config.consumers > 1):
+        n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
+    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
+    finish_part(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))

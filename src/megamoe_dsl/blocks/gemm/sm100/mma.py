@@ -18,8 +18,7 @@ from ....device.warp import elect
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ...sm100.mma import PairTile, ScaleColumns, multiply
-from ..context import GemmContext
-from ..work_tile import GemmTile, next_tile
+from ..context import GemmContext, GemmTile, next_tile
 
 ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
 

@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import cutlass
 import cutlass.cute as cute
-import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant
 
-from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.setup import prefetch_maps
+from ....blocks.gemm.arguments import GemmArguments
+from ....blocks.gemm.context import GemmContext, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_weights
@@ -27,7 +24,7 @@ from ....blocks.setup import begin, init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
 from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
-from ....device.launch import addresses
+from ....device.launch import addresses, kernel_with_maps
 from ....device.warp import sync_cluster
 
 
@@ -85,36 +82,20 @@ def run(ctx: GemmContext, warp: Any):
     end_pair(ctx, warp)
 
 
-@cute.kernel
-def pair_gemm_kernel(
-    config: cutlass.Constexpr[Sm100GemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    sfb: GridConstant[cuda.TensorMap],
-    args: Any,
-):
+def pair_gemm_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
     """Rows of A as they lie."""
-    warp, maps = cute.arch.warp_idx(), addresses(config.map_names, (tokens, sfa, weights, sfb))
+    warp, places = cute.arch.warp_idx(), addresses(config.map_names, maps)
     smem = shared_memory(config.smem.region)
-    run(GemmContext(config, args, maps, smem, cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()), warp)
+    run(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()), warp)
 
 
-@cute.kernel
-def pair_gather_kernel(
-    config: cutlass.Constexpr[Sm100GemmConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    sfb: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: Any,
-):
-    """Multiplies the rows of experts with their weights; tables in shared memory say which rows a tile has."""
-    warp, maps = cute.arch.warp_idx(), addresses(config.map_names, (tokens, weights, sfb, d))
+def pair_gather_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
+    """Rows of experts: tables in shared memory say which rows a tile has."""
+    warp, places = cute.arch.warp_idx(), addresses(config.map_names, maps)
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    run(GemmContext(config, args, maps, shared_memory(config.smem.region), *place), warp)
+    run(GemmContext(config, args, places, shared_memory(config.smem.region), *place), warp)
 
 
 def kernel_of(config: Sm100GemmConfig) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    return pair_gather_kernel if config.problem.of_experts else pair_gemm_kernel
+    return kernel_with_maps(pair_gather_kernel if config.problem.of_experts else pair_gemm_kernel, config.map_names)

@@ -9,8 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....blocks.gemm.context import GemmContext
-from ....blocks.gemm.work_tile import GemmTile
+from ....blocks.gemm.context import GemmContext, GemmTile
 from ....blocks.rank_barrier import RankContext
 from ....blocks.trace import begin, stamp
 from ....device.memory import fence_async_global, load_shared_u32, load_u32

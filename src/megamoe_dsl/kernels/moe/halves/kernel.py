@@ -21,10 +21,10 @@ import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
 from ....blocks.gemm.config import LOADER_WARPS
-from ....blocks.gemm.epilogue_rows import finish_tile
+from ....blocks.gemm.context import prefetch_maps, rank_in_cluster
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
-from ....blocks.gemm.setup import prefetch_maps, rank_in_cluster
+from ....blocks.gemm.store import finish_rows
 from ....blocks.rank_barrier import Group
 from ....blocks.setup import end_together, init_barriers, set_up_together, shared_memory
 from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
@@ -88,7 +88,7 @@ def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
     """What becomes of a tile's results."""
     if config.serial:
         return serial.finish_tile
-    return scatter.finish_tile if config.scatter else finish_tile
+    return scatter.finish_tile if config.scatter else finish_rows
 
 
 @cute.jit

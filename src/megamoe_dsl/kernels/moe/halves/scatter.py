@@ -11,10 +11,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int64
 
-from ....blocks.gemm.epilogue_rows import stage_box
-from ....blocks.gemm.store import MATRIX
+from ....blocks.gemm.context import GemmTile
+from ....blocks.gemm.store import MATRIX, stage_rows
 from ....blocks.gemm.tile import WARPS_PER_GROUP
-from ....blocks.gemm.work_tile import GemmTile
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....device.memory import load_shared_v4, load_u64, store_v4
 from ....device.warp import sync_warp
@@ -35,7 +34,7 @@ def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
     swizzle = Swizzle(shape.store_swizzle)
     for box in cutlass.range_constexpr(shape.boxes(me.half)):
         staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % config.epilogue_buffers)
-        stage_box(config, staging, me, sums, box)
+        stage_rows(config, staging, me, sums, box)
         sync_warp()
         column = tile.n_block * config.block_n + me.first_chunk * (me.chunks * me.chunk_rows) + box * shape.store_columns + chunk * MATRIX
         for i, step in enumerate(steps):

@@ -16,8 +16,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.gemm import epilogue_rows
-from ....blocks.gemm.work_tile import GemmTile
+from ....blocks.gemm import store
+from ....blocks.gemm.context import GemmTile
 from ....blocks.rank_barrier import Group
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.trace import stamp
@@ -46,7 +46,7 @@ def part_of_rows(ctx: EpContext, row: Any, part: Any) -> Any:
 @cute.jit
 def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile to this rank's memory, where it is counted."""
-    epilogue_rows.finish_tile(ctx, tile, me, sums)
+    store.finish_rows(ctx, tile, me, sums)
     if me.lane == 0:
         wait_group(0)
     count_tile(ctx, tile, me.lane)

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ....blocks.gemm.sm100.smem_plan import PairGemmSmemPlan
-from ....blocks.gemm.smem_plan import GemmSmemPlan
+from ....blocks.gemm.smem_plan import GemmSmemPlan, PairGemmSmemPlan
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from ..layouts.combine_plan import CombinePlan
 

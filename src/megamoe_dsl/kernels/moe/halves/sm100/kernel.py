@@ -20,7 +20,7 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
-from .....blocks.gemm.setup import prefetch_maps
+from .....blocks.gemm.context import prefetch_maps
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
 from .....blocks.gemm.sm100.load import load_tokens, load_weights
 from .....blocks.gemm.sm100.mma import issue_mma

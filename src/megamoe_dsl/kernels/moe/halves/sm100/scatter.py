@@ -14,8 +14,8 @@ from typing import Any
 
 from cutlass import Int32
 
+from .....blocks.gemm.context import GemmTile
 from .....blocks.gemm.sm100.epilogue import ResultsOfTile, store_tile_of
-from .....blocks.gemm.work_tile import GemmTile
 from .....device.memory import load_u64
 from ..context import EpGemm
 from ..serial import count_tile

@@ -1,12 +1,16 @@
-"""The epilogue of tiles of gate and up: activated, E4M3 with a power of two for each row and 128 channels, row by row to D.
+"""The epilogue of tiles of gate and up on SM90: activated, E4M3 with a power of two for each row and 128 channels, or BF16, row by row
+to D.
 
-The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM, from which eight lanes write
-the 128 bytes of a row.  Nobody waits for them in this launch.  Where gate and up are stored they pass through the same box first, 64
-columns at a time.
+The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM, from which eight lanes
+write the 128 bytes of a row.  Nobody waits for them in this launch.  Where gate and up are stored they pass through the same box first,
+64 columns at a time.
+
+In BF16 a thread's activated channels take the places of sums of a tile half as wide, whose boxes are those of any result in BF16.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 from typing import cast as cast_to
@@ -15,20 +19,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....device import cast
-from ....device.cast import joined_pairs, transposed
-from ....device.memory import load_shared_v4, store_b16, store_f32, store_v4
-from ....device.warp import sync_warp
-from ....hardware.operand_tile import CHUNK, Swizzle
-from ...sm90.tokens_as_m import WARP_ROWS, RowShare
-from ...swiglu import activate
-from ..context import GemmContext
-from ..epilogue_rows import stage_box
-from ..problem import SCALE_BLOCK
-from ..tile import WARPS_PER_GROUP
-from ..work_tile import GemmTile
+from ...device import cast
+from ...device.cast import joined_pairs, transposed
+from ...device.memory import load_shared_v4, store_b16, store_f32, store_v4
+from ...device.warp import sync_warp
+from ...hardware.operand_tile import CHUNK, Swizzle
+from ..sm90.tokens_as_m import WARP_ROWS, RowShare
+from ..swiglu import activate
 from .arguments import StoringArguments
-from .problem import GATE_FIRST, INTERLEAVED
+from .context import GemmContext, GemmTile
+from .problem import GATE_FIRST, INTERLEAVED, SCALE_BLOCK
+from .store import column_of, stage_rows, store_box_rows
+from .tile import WARPS_PER_GROUP
 
 ROW_BYTES = SCALE_BLOCK
 CHUNKS = ROW_BYTES // CHUNK
@@ -73,7 +75,7 @@ def store_preactivations(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: A
     """A warp's 16 rows of gate and up, rounded as they are before they are activated."""
     config, swizzle, chunk = ctx.config, Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
     for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
-        stage_box(config, staging, me, sums, box)
+        stage_rows(config, staging, me, sums, box)
         sync_warp()
         first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
         for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
@@ -82,17 +84,6 @@ def store_preactivations(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: A
                 stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
                 store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)
         sync_warp()
-
-
-def column_of(config: Any, tile: GemmTile, column: int) -> Any:
-    """The row of B that is a tile's number `column`: gate comes before up in a stage."""
-    problem = config.problem
-    if problem.gate_up == INTERLEAVED:
-        return tile.n_block * config.block_n + column
-    rows = config.block_n // 2
-    up, within = divmod(column, rows)
-    second = up == (problem.gate_up == GATE_FIRST)
-    return tile.n_block * rows + within + second * (problem.n // 2)
 
 
 def has_columns(config: Any, tile: GemmTile, box: int, chunk: Any, there: Any) -> Any:
@@ -121,3 +112,29 @@ def channels(ctx: GemmContext, sums: Any, h: int) -> list[Float32]:
         gate, up = zip(*pairs[first : first + 2], strict=True)
         found += activate(ctx, gate, up, (Float32(1.0),) * 2)
     return found
+
+
+@cute.jit
+def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's 16 rows of a tile to D."""
+    config, problem = ctx.config, ctx.config.problem
+    staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
+    if cutlass.const_expr(problem.preactivations):
+        store_preactivations(ctx, tile, me, sums, staging)
+    columns, box_columns = config.block_n // 2, config.tile.store_columns
+    half, activated = replace(me, chunk_rows=columns), (in_accumulator(ctx, sums),)
+    ordered = joined_pairs if problem.gate_up == INTERLEAVED else tuple
+    row, rows = tile.row + me.warp_token, tile.valid_m - me.warp_token
+    for box in cutlass.range_constexpr(columns // box_columns):
+        stage_rows(config, staging, half, activated, box)
+        sync_warp()
+        store_box_rows(ctx, staging, tile.n_block * columns + box * box_columns, row, rows, me.lane, ordered)
+
+
+def in_accumulator(ctx: GemmContext, sums: Any) -> tuple[Any, ...]:
+    """Activated channels of a thread's two rows, as an accumulator has values: two of each 8 channels of a row.
+
+    Interleaved: channels q and q + 4 of lane q of a quad.
+    """
+    rows = [channels(ctx, sums, h) for h in range(2)]
+    return tuple(row[2 * j + e] for j in range(len(rows[0]) // 2) for row in rows for e in range(2))

@@ -1,11 +1,16 @@
-"""The warps that bring rows of A and their scales: rows by gather4, four at a time, or by one box where they are sorted; scales, if there
-are any, by threads.
+"""The warps that bring rows of experts and their scales: rows by gather4, four at a time, or by one box where they are sorted; scales,
+if there are any, by threads.
 
-waits     work_tile_full and list_full, per tile; empty, per stage
-signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
+list_rows      waits work_tile_full and list_empty, per tile
+               signals work_tile_empty and list_full, per tile, every lane once it has copied
+gather_tokens  waits work_tile_full and list_full, per tile; empty, per stage
+               signals work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
 
-A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A row's
-scales are words of four, as quantization leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
+The index warp copies the rows of A that are a tile's from the list in global memory to shared memory, a tile ahead of the warps that
+gather, in words of four bytes, which need no more alignment than a tile's first row has.
+
+A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A
+row's scales are words of four, as quantization leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
 place in the tile, which may so begin at any row of A.
 """
 
@@ -19,23 +24,62 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
-from .....device.memory import arrive_when_copied, copy_word, load_shared_u32, load_shared_v4
-from .....device.ring import Ring, Stage
-from .....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
-from .....device.warp import elect
-from .....hardware.operand_tile import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
-from .....layouts.arith import select
-from .....layouts.records import Activity, Role
-from .....schedule.fused_moe import mma_tokens
-from ...context import GemmContext
-from ...sm100.mma import issue_mma
-from ...work_tile import GemmTile, next_tile
-from .barriers import GATHER_WARPS, LISTS
-from .stage import CopiedStage
+from ....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
+from ....device.memory import arrive_when_copied, copy_word, fence_async_shared, load_shared_u32, load_shared_v4
+from ....device.ring import Ring, Stage
+from ....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
+from ....device.warp import elect
+from ....hardware.operand_tile import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
+from ....layouts.arith import select
+from ....layouts.records import Activity, Role
+from ....schedule.fused_moe import mma_tokens
+from ..context import GemmContext, GemmTile, next_tile
+from ..tile import GATHER_WARPS, LISTS
+from .mma import issue_mma
+
+
+@dataclass(frozen=True)
+class CopiedStage(Stage):
+    """`copied_barrier` counts the threads whose scales have arrived in this CTA."""
+
+    @property
+    def copied(self) -> Any:
+        """Shared address of that mbarrier."""
+        return self.shared("copied_barrier")
+
+    def wait_copied(self) -> None:
+        """Until this CTA's token scales are there, and the tensor core sees them."""
+        wait(self.copied, self.ring.phase)
+        fence_async_shared()
+
+    def wait_full(self) -> None:
+        """The MMA warp: until the stage is loaded in both CTAs."""
+        super().wait_full()
+        self.wait_copied()
+
+
+WORD = 4  # bytes
+
+
+@cute.jit
+def list_rows(ctx: GemmContext):
+    """All lanes.  Rows beyond the tile's become 0 and are not read."""
+    lane, lists = cute.arch.lane_idx(), Ring.start(LISTS)
+    tile, tiles = next_tile(ctx.first_tile)
+    while tile.valid():
+        ctx.wait_rows(tile)
+        wait(ctx.barrier("list_empty", lists.index), lists.phase ^ 1)
+        first, place = ctx.source_row(tile), ctx.shared("rows", lists.index)
+        for start in cutlass.range_constexpr(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, 32):
+            row = lane + start
+            source = ctx.args.sources + Int64(cutlass.min(first + row, ctx.args.m - 1)) * WORD
+            copy_word(place + row * WORD, source, select(row < tile.valid_m, Int32(WORD), Int32(0)))
+        arrive_when_copied(ctx.barrier("list_full", lists.index))
+        lists = lists.next()
+        tile, tiles = next_tile(tiles)
+
 
 ROWS = 4  # of a gather4
-WORD = 4  # bytes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,108 @@
+"""GEMMs on SM90 whose E2M1 weights stay packed up to the warps that decode them: math warps for themselves, with rows of A as the
+wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py,
+decoded_rows.py).
+
+| role | waits | signals |
+|---|---|---|
+| decode_weights | work_tile_full, per tile; codes_full, empty, per stage | work_tile_empty, per tile; full, codes_empty, per stage |
+| multiply_columns, multiply_rows | work_tile_full, per tile; full, per stage | work_tile_empty, empty, per warp, tile and stage |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device.ring import Stage, TileQueue
+from ...device.tma import wait_group_read
+from ...hardware.packed_tile import PackedPart
+from ..sm90.decode import decode_tile
+from ..sm90.decoded_rows import DecodedRows
+from ..sm90.decoded_share import DecodedShare
+from ..sm90.math_thread import MathThread
+from ..sm90.packed_share import PackedBlock, PackedShare
+from . import store
+from .context import GemmContext, GemmTile, next_tile
+
+
+@cute.jit
+def decode_weights(ctx: GemmContext, warp: Int32):
+    """One of the four warps."""
+    me = MathThread(Int32(0), warp, cute.arch.lane_idx())
+    table, part = ctx.shared("decoded"), PackedPart(ctx.config.block_n)
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        stage = decode_tile(stage, me, table, ctx.k_blocks, part)
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def multiply_columns(ctx: GemmContext, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_read_stage
+    while tile.valid():
+        stage = ctx.of_tile(stage, tile)
+        stage.wait_full()
+        share = share_of(ctx, tile, me)
+        sums, stage = share.multiply_tile(stage, None, ctx.k_blocks)
+        following, tiles = next_tile(tiles)
+        finish_tile(ctx, tile, share, sums, tiles)
+        tile = following
+    # What TMA still reads is this CTA's.
+    wait_group_read(0)
+
+
+def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> PackedShare:
+    """What a thread's warpgroup has of a tile: two blocks of 64 rows of B, or one."""
+    config, table, part = ctx.config, ctx.shared("decoded"), PackedPart(ctx.config.block_n)
+    if config.tile.chunks(False) > 1:
+        return PackedShare.of(me, config.block_m, table, part)
+    block = me.group if config.warpgroups > 1 else part.block_of_group(tile.n_block)
+    return PackedBlock(me.group, me.warp, me.lane, config.block_m, table, part, block != 0)
+
+
+@cute.jit
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: PackedShare, sums: Any, after_next: TileQueue):
+    """Sums to D, or to the CTA of the cluster that finishes them."""
+    if cutlass.const_expr(ctx.config.split_k):
+        store.finish_split(ctx, tile, me, sums, after_next)
+    else:
+        store.finish_columns(ctx, tile, me, sums)
+
+
+@cute.jit
+def multiply_rows(ctx: GemmContext, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_read_stage
+    while tile.valid():
+        stage = ctx.of_tile(stage, tile)
+        stage.wait_full()
+        if cutlass.const_expr(ctx.config.is_tall):
+            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedRows.of(me))
+        elif cutlass.const_expr(ctx.config.half_tiles):
+            if ctx.is_half(tile):
+                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=True))
+            else:
+                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+        else:
+            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+    # What TMA still reads is this CTA's.
+    wait_group_read(0)
+
+
+@cute.jit
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me: DecodedShare):
+    """A warpgroup's share of a tile.  The ring's next stage; the next tile, and the place of the one after it."""
+    sums, stage = me.multiply_tile(stage, None, ctx.k_blocks)
+    following, tiles = next_tile(tiles)
+    for share, of_share in me.parts(sums):
+        store.finish_rows(ctx, tile, share, of_share)
+    return stage, following, tiles

@@ -1,0 +1,140 @@
+"""A layer over nodes: rows over the network, a launch on each node, and rows of results back, in chunks that overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from ..arch import Gpu
+from ..kernels.registry import find_kernel
+from ..problem import Problem, ProblemError
+from ..target import Target
+from .calibration import Calibration
+from .launch import RankLoad
+from .prediction import Prediction
+
+CHUNKS = (1, 2, 4, 8)
+DRAWS, SEED = 2000, 0
+ENTRY_BYTES = 8
+"""Of a top-k entry on its way: an expert and a weight."""
+NETWORK = "network"
+
+
+@dataclass(frozen=True)
+class Network:
+    """What joins nodes.
+
+    gbits       of each GPU's card, in each direction
+    latency_us  of a collective without a row
+    """
+
+    gbits: float
+    latency_us: float
+
+    def us(self, num_bytes: float) -> float:
+        """How long a rank's bytes take on the wire."""
+        return num_bytes / (self.gbits / 8 * 1e3)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a token needs on average, when experts are drawn evenly: nodes, ranks and experts that are not its own node's."""
+
+    nodes: float
+    away_nodes: float
+    away_ranks: float
+    away_experts: float
+
+    @classmethod
+    def of(cls, num_experts: int, topk: int, nodes: int, ranks: int, groups: int = 1, group_limit: int = 1) -> Spread:
+        """Of `group_limit` of `groups` equal groups of experts, which follow one another; a token is on the first node.
+
+        Raises `ProblemError`."""
+        if num_experts % (nodes * ranks):
+            raise ProblemError("nodes", nodes, f"such that {ranks} ranks each divide {num_experts} experts")
+        if num_experts % groups or not 1 <= group_limit <= groups or topk > num_experts // groups * group_limit:
+            raise ProblemError("group_limit", group_limit, f"between 1 and {groups} groups, with {topk} experts or more in them")
+        rng = np.random.default_rng(SEED)
+        scores = rng.random((DRAWS, num_experts))
+        kept = np.argsort(rng.random((DRAWS, groups)), axis=1) < group_limit
+        scores[~np.repeat(kept, num_experts // groups, axis=1)] = -1.0
+        chosen = np.argsort(-scores, axis=1)[:, :topk]
+        by_node, by_rank = (_distinct(chosen // (num_experts // parts), parts) for parts in (nodes, nodes * ranks))
+        away = (chosen // (num_experts // nodes) != 0).sum(axis=1)
+        return cls(by_node.sum(1).mean(), by_node[:, 1:].sum(1).mean(), by_rank[:, ranks:].sum(1).mean(), away.mean())
+
+
+def _distinct(owners: np.ndarray, parts: int) -> np.ndarray:
+    found = np.zeros((len(owners), parts), bool)
+    np.put_along_axis(found, owners, True, axis=1)
+    return found
+
+
+@dataclass(frozen=True)
+class NodePrediction:
+    """A call of `tokens` of every rank on so many nodes.
+
+    us            of the call, with the number of chunks that makes it shortest
+    network_us, launch_us  how long the network and the launches are busy
+    sent          bytes that a rank sends to other nodes, to be computed and as results
+    limit         what is busy longest
+    """
+
+    tokens: int
+    nodes: int
+    chunks: int
+    us: float
+    network_us: float
+    launch_us: float
+    sent: float
+    limit: str
+    spread: Spread
+
+    @classmethod
+    def of(
+        cls, problem: Problem, tokens: int, nodes: int, network: Network, gpu: Gpu, calibration: Calibration, groups: int, group_limit: int
+    ) -> NodePrediction:
+        """The layer `problem` of all experts, on `problem.num_ranks` GPUs of each node.  Raises `ProblemError`."""
+        spread = Spread.of(problem.num_experts, problem.topk, nodes, problem.num_ranks, groups, group_limit)
+        to_nodes, results = bytes_of_a_row(problem)
+        found, latency = [], network.latency_us if nodes > 1 else 0.0
+        for chunks in CHUNKS:
+            part = tokens / chunks
+            launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, gpu, calibration)
+            there, back = (latency + network.us(part * spread.away_nodes * one) for one in (to_nodes, results))
+            busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
+            busy[NETWORK] = latency + chunks * (there + back)  # counts of rows go first
+            us = latency + makespan([there] * chunks, launch.us, [back] * chunks)
+            limit, sent = max(busy, key=lambda name, of=busy: of[name]), tokens * spread.away_nodes * (to_nodes + results)
+            found.append(cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread))
+        return min(found, key=lambda one: one.us)
+
+
+def bytes_of_a_row(problem: Problem) -> tuple[float, float]:
+    """A token on its way to a node, and its results on their way back."""
+    tokens, results = problem.formats.activations, problem.formats.combine
+    scales = tokens.scales_of(problem.hidden) * (4 if problem.formats.promoted else 1)
+    return tokens.row_bytes(problem.hidden) + scales + ENTRY_BYTES * problem.topk, results.bytes_per_value * problem.hidden
+
+
+def node_launch(problem: Problem, rows: int, nodes: int, spread: Spread, gpu: Gpu, calibration: Calibration) -> Prediction:
+    """A node's launch of so many rows of each rank, which have the top-k entries of tokens that this node has, on average."""
+    topk = min(max(1, round(problem.topk / spread.nodes)), problem.num_experts // nodes)
+    node = replace(problem, num_experts=problem.num_experts // nodes, topk=topk, max_tokens_per_rank=rows)
+    config = find_kernel("mega_moe").choose(node, Target(gpu.arch, gpu.num_sms, gpu.name), rows)
+    return Prediction.of(config, RankLoad.uniform(node, rows), calibration)
+
+
+def makespan(there: Sequence[float], launch: float, back: Sequence[float]) -> float:
+    """When the last results are back: the network moves a chunk's rows, then the one before's results, and computes one at a time."""
+    network = computed = arrived = 0.0
+    for chunk, rows in enumerate(there):
+        network += rows
+        arrived = network
+        if chunk:
+            network = max(network, computed) + back[chunk - 1]
+        computed = max(computed, arrived) + launch
+    return max(network, computed) + back[-1]

@@ -1,0 +1,322 @@
+"""A MoE layer for one GPU, the GPUs of an NVLink domain, or several nodes of them; with CPU tensors too.
+
+    layer = MoE(problem, weights)                                  one device
+    layer = MoE(problem, weights, group=group)                     every rank of a process group, on one node or several
+    y = layer(x, topk_idx, topk_weights)
+
+`MoE` chooses the launches: `moe`, `MegaMoE` or `EpMoE` within a domain, and between domains torch.distributed (nodes.py).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from ..arch import SM90, Arch
+from ..blocks.gemm.problem import SCALE_BLOCK
+from ..kernels.expert_routing.config import ROUTED
+from ..kernels.registry import find_kernel
+from ..problem import CHANNEL_STEP, Problem, ProblemError
+from ..quant import ExpertWeights
+from ..reference import activate
+from ..tuned import LaunchShare, tuned_launches
+from .buffers import check_weights
+from .ep.layer import EpMoE
+from .experts import moe
+from .gemm_weights import gemm_weights
+from .layer import MegaMoE, gpu_name
+from .nodes import DomainLayer, NodeLayer, Traffic, node_problem, rails_of
+from .symmetric_memory import SymmetricBuffer, device_arch
+from .top_experts import router_logits_of, top_experts
+
+MOE, MEGA_MOE, EP_MOE = "moe", "mega_moe", "ep_moe"
+LAUNCHES = (MOE, MEGA_MOE, EP_MOE)
+"""`moe`, whose launches follow one another on one GPU; the fused launch of `MegaMoE`; the two of `EpMoE`."""
+
+
+class MoeLaunches(torch.nn.Module):
+    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales."""
+
+    def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
+        super().__init__()
+        self.problem, w = problem, weights
+        pairs = {"w1": (w.fc1, w.fc1_sf), "w2": (w.fc2, w.fc2_sf)}
+        if problem.formats.scales_in_mma:
+            gate_up = {"w1": "gate_first", "w2": ""}
+            pairs = {name: gemm_weights(*pair, gate_up=gate_up[name]) for name, pair in pairs.items()}
+        scaled = problem.formats.scaled
+        self._given: dict[str, Any] = {name: codes for name, (codes, _) in pairs.items()}
+        self._given |= {f"{name}_sf": scales if scaled else None for name, (_, scales) in pairs.items()}
+        self._given |= {"w1_bias": w.fc1_bias, "w2_bias": w.fc2_bias}
+        self._given |= {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+
+    def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **others: Any) -> torch.Tensor:
+        """y; a bound of tokens chooses nothing here."""
+        return moe(x, topk_idx=topk_idx, topk_weights=topk_weights, **self._given)
+
+
+def takes_moe(problem: Problem, arch: Arch) -> bool:
+    """Whether `moe` computes such a layer, all of whose experts are on one GPU, on an architecture."""
+    unscaled_odd = not problem.formats.scaled and arch == SM90
+    step = CHANNEL_STEP if unscaled_odd else SCALE_BLOCK
+    shaped = problem.hidden % step == 0 and problem.intermediate % step == 0 and not (problem.biases and arch != SM90)
+    return problem.num_ranks == 1 and problem.recipe in ROUTED[arch.name] and shaped
+
+
+def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
+    """One of `LAUNCHES` for a rank's `tokens`: where `moe` and the fused launch both take the layer, the one that was faster at the nearest
+    measured point of the GPU (tuned/), and the fused one where none is near."""
+    fused = problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
+    if not takes_moe(problem, arch):
+        return MEGA_MOE if fused else EP_MOE
+    if not fused:
+        return MOE
+    share = LaunchShare(problem.hidden, problem.intermediate, problem.num_experts, problem.topk, problem.recipe)
+    measured = tuned_launches(gpu).by_share.get(share, ())
+    if not measured or not tokens:
+        return MEGA_MOE
+    nearest = min(measured, key=lambda one: abs(log(one.tokens / tokens)))
+    return min(nearest.us, key=lambda name: nearest.us[name])
+
+
+def domain_layer(
+    problem: Problem,
+    weights: ExpertWeights | None,
+    group: Any,
+    device: torch.device,
+    launch: str | None = None,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    tokens: int = 0,
+    **options: Any,
+) -> DomainLayer:
+    """A layer of `problem.num_ranks` ranks of a group, as one of `LAUNCHES` computes it; `options` are those of its class.
+
+    activation  the caller's own, of `EpMoE`.  Without one `EpMoE` computes the problem's
+
+    CPU tensors: every rank gathers the weights of all ranks and computes its own tokens, so that no rank waits for another in a call.
+    Raises `ProblemError` for a launch that does not take the layer, and as its class does.
+    """
+    if launch is not None and launch not in LAUNCHES:
+        raise ProblemError("launch", launch, "one of " + ", ".join(LAUNCHES))
+    if device.type == "cpu":
+        if activation is not None:
+            raise ProblemError("activation", activation, "None on the CPU")
+        return cpu_layer(problem, weights, group, launch)
+    arch = device_arch(device)
+    chosen = EP_MOE if activation is not None else launch or choose_launch(problem, arch, gpu_name(device), tokens)
+    if weights is None and launch is None and activation is None:
+        chosen = MEGA_MOE  # whose weights are loaded later
+    if chosen == MEGA_MOE:
+        return DomainLayer(MegaMoE(problem, weights, group=group, **options), True, True)
+    if options or weights is None:
+        raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
+    if chosen == MOE:
+        if not takes_moe(problem, arch):
+            raise ProblemError(
+                "launch", launch, f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
+            )
+        return DomainLayer(MoeLaunches(problem, weights))
+    return DomainLayer(EpMoE(problem, weights, group=group, activation=activation or GatedRows(problem)), problem.formats.scaled)
+
+
+class GatedRows(torch.nn.Module):
+    """A problem's activation of rows of Linear1, bf16 [rows, 2 intermediate]."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Activated rows, bf16 [rows, intermediate]."""
+        return activate(self.problem, rows.float(), None).bfloat16()
+
+
+def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> DomainLayer:
+    """One rank's layer of all experts of a domain."""
+    alone = replace(problem, num_ranks=1)
+    if weights is None and problem.num_ranks > 1:
+        raise ProblemError("weights", None, "given for several ranks on the CPU")
+    if weights is not None:
+        check_weights(problem, weights)
+    every = weights if weights is None or problem.num_ranks == 1 else gathered(weights, group, problem.num_ranks)
+    if every is not None and (launch == MOE or not problem.formats.scaled):
+        return DomainLayer(MoeLaunches(alone, every))
+    layer = MegaMoE(alone, every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
+    return DomainLayer(layer, True, True)
+
+
+def gathered(weights: ExpertWeights, group: Any, ranks: int) -> ExpertWeights:
+    """The experts of all ranks of a group, in the order of ranks."""
+
+    def gather(tensor: torch.Tensor) -> torch.Tensor:
+        own = tensor.contiguous().view(torch.uint8) if tensor.numel() else tensor
+        parts = [torch.empty_like(own) for _ in range(ranks)]
+        if own.numel():
+            dist.all_gather(parts, own, group=group)
+        return torch.cat(parts).view(tensor.dtype)
+
+    return weights.map(gather)
+
+
+@dataclass(frozen=True)
+class Router:
+    """How a layer chooses experts from tokens themselves.
+
+    weight   bfloat16 or float32 [experts, H], which makes logits of tokens in FP32
+    others   as arguments of `top_experts`
+    """
+
+    weight: torch.Tensor
+    scores: str = "softmax"
+    bias: torch.Tensor | None = None
+    groups: int = 1
+    topk_groups: int = 1
+    scale: float = 1.0
+    hash_table: torch.Tensor | None = None
+    replicas: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor, topk: int, token_ids: torch.Tensor | None, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """topk_idx and topk_weights of x, bfloat16 [T, H]."""
+        choice = {name: getattr(self, name) for name in ("scores", "bias", "groups", "topk_groups", "scale", "hash_table", "replicas")}
+        return top_experts(router_logits_of(x, self.weight), topk, token_ids=token_ids, replica_shift=rank, **choice)
+
+
+class MoE(torch.nn.Module):
+    """A layer of experts, the same on every rank but for its tokens.
+
+    problem      the layer over all ranks of the group
+    weights      the rank's experts, in checkpoint order on its device; None for a `MegaMoE` whose experts are loaded (`load_experts`)
+    group        a torch.distributed group of `problem.num_ranks` ranks, the default one if there are several
+    domain       ranks that share an NVLink domain, `domain` after one another; by default those of one host
+    router       chooses experts, where a call has none
+    activation   the caller's own, of rows [gate | up], bf16 [rows, 2I] to [rows, I]: the launches are `EpMoE`'s
+    launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank
+    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed
+    options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms` or `watchdog_ns` of `MegaMoE`
+
+    `traffic` counts what this rank sent to other nodes; None within one domain.
+
+    Raises `ProblemError`, which names the argument.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weights: ExpertWeights | None = None,
+        *,
+        group: Any = None,
+        domain: int | None = None,
+        router: Router | None = None,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        launch: str | None = None,
+        tokens: int = 0,
+        chunks: int = 2,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.problem, self.router, self.rank = problem, router, 0
+        self.traffic: Traffic | None = None
+        self.experts: Any
+        fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
+        self.device = place
+        ranks = 1
+        if problem.num_ranks > 1:
+            if group is None and not (dist.is_available() and dist.is_initialized()):
+                raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks")
+            group = dist.group.WORLD if group is None else group
+            if dist.get_world_size(group) != problem.num_ranks:
+                raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {dist.get_world_size(group)}")
+            self.rank = dist.get_rank(group)
+            ranks = ranks_of_a_domain(group) if domain is None else domain
+        others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}
+        if ranks == problem.num_ranks:
+            self.experts = domain_layer(problem, weights, group, place, **others).experts
+        else:
+            if options.get("shared_experts"):
+                raise ProblemError("shared_experts", options["shared_experts"], "0 over several nodes: each would add them")
+            rails = rails_of(group, ranks, place)
+            inner = domain_layer(node_problem(problem, rails, chunks), weights, rails.within, place, **others)
+            self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks), rails.traffic
+
+    @classmethod
+    def of(
+        cls,
+        weights: ExpertWeights,
+        topk: int,
+        max_tokens: int,
+        *,
+        group: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> Self:
+        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are others of its `Problem`."""
+        ranks = 1 if group is None else group.size()
+        shape = {**shape_of(weights), "num_experts": len(weights.fc1) * ranks, "num_ranks": ranks}
+        problem = Problem(**{**shape, "topk": topk, "max_tokens_per_rank": max_tokens, **(fields or {})})
+        return cls(problem, weights, group=group, **others)
+
+    def load_expert(self, index: int, weights: ExpertWeights) -> None:
+        """Replaces one of the rank's experts, in place, where the layer keeps its own weights (`MegaMoE`)."""
+        self.experts.load_expert(index, weights)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        *,
+        token_ids: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """y, bfloat16 [T, H], of bfloat16 tokens; without topk_idx the router chooses, by `token_ids` where it has a table of them.
+
+        topk_idx, topk_weights  int64 or int32, and float32 [T, topk]; -1 masks a slot
+        options                 of the class within a domain, such as `num_tokens_bound`
+
+        Raises `ProblemError`.
+        """
+        if (topk_idx is None) != (topk_weights is None):
+            raise ProblemError("topk_idx, topk_weights", None, "both given, or neither")
+        if topk_idx is None:
+            if self.router is None:
+                raise ProblemError("topk_idx", None, "given, or the layer made with a router")
+            topk_idx, topk_weights = self.router(x, self.problem.topk, token_ids, self.rank)
+        y: torch.Tensor = self.experts(x, topk_idx, topk_weights, **options)
+        return y
+
+
+def ranks_of_a_domain(group: Any) -> int:
+    """Ranks of a host, which are taken for those of an NVLink domain.  Raises `ProblemError` where hosts have different numbers, or their
+    ranks do not follow one another."""
+    hosts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    ranks = hosts.count(hosts[0])
+    blocks = [set(hosts[first : first + ranks]) for first in range(0, len(hosts), ranks)]
+    if len(hosts) % ranks or any(len(one) > 1 for one in blocks) or len(set.union(*blocks)) != len(blocks):
+        raise ProblemError("domain", hosts, "given where hosts have different numbers of ranks, or their ranks are not consecutive")
+    return ranks
+
+
+def shape_of(weights: ExpertWeights) -> dict[str, Any]:
+    """Fields of a `Problem` that a rank's weights say: sizes, biases, and by their dtypes a recipe; of E2M1 that of the GPU, fp8xmxfp4 on
+    SM90."""
+    packed = weights.fc1.dtype == torch.uint8
+    hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
+    by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}
+    return {
+        "hidden": weights.fc1.shape[2] * (2 if packed else 1),
+        "intermediate": weights.fc1.shape[1] // 2,
+        "recipe": by_dtype.get(weights.fc1.dtype, "fp8xfp8"),
+        "biases": weights.fc1_bias is not None,
+    }
+
+
+__all__ = ["MoE", "Router"]

@@ -1,0 +1,267 @@
+"""The layer over several NVLink domains: torch.distributed moves rows between nodes, the layer of a domain computes on each.
+
+Each token's row goes once to every node that has an expert of it, and one row of results comes back.  Ranks with the same number on all
+nodes are a rail: rank r sends to a node by way of the rank there that has its number, so every network card carries its own rank's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..problem import Problem, ProblemError
+from ..quant import INDEX_DTYPES, ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
+from .buffers import check_tensor
+from .custom_op import check_no_gradient
+from .ep.buffers import quantize_rows
+from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
+
+
+@dataclass(frozen=True)
+class DomainLayer:
+    """The layer of one domain, and whether its calls may have `x_sf` and `num_tokens_bound`."""
+
+    experts: Any
+    takes_scales: bool = False
+    takes_bound: bool = False
+
+
+@dataclass
+class Traffic:
+    """What a rank sent to other nodes since its counters were zero: rows of tokens, their bytes, bytes of results, and bytes of counts."""
+
+    rows: int = 0
+    dispatched: int = 0
+    returned: int = 0
+    counts: int = 0
+
+
+@dataclass
+class Rails:
+    """The groups of one rank.
+
+    group         all ranks, node after node
+    node, number  of this rank, and its number in the node
+    nodes, ranks  how many nodes there are, of how many ranks
+    rail, within  groups of the ranks with this number, and of this node's ranks
+    """
+
+    group: Any
+    node: int
+    number: int
+    nodes: int
+    ranks: int
+    rail: Any
+    within: Any
+    device: torch.device
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank in the whole group."""
+        return self.node * self.ranks + self.number
+
+    def gather_counts(self, counts: torch.Tensor) -> torch.Tensor:
+        """int64 [nodes, ranks, chunks, nodes] on the CPU: rows that every rank sends to every node, from each rank's [chunks, nodes]."""
+        every = counts.new_empty(self.nodes * self.ranks, *counts.shape)
+        with self.naming_lost_ranks("counts of rows"):
+            dist.all_gather(list(every.unbind()), counts, group=self.group)
+        self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
+        return every.view(self.nodes, self.ranks, *counts.shape).cpu()
+
+    def exchange(self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]) -> Exchange:
+        """Begins to send bytes [rows, row bytes], `send[n]` of them to node n, and to receive `receive[n]` from it."""
+        found = rows.new_empty(sum(receive), rows.shape[1])
+        with self.naming_lost_ranks("rows"):
+            return Exchange(self, found, dist.all_to_all_single(found, rows, list(receive), list(send), group=self.rail, async_op=True))
+
+    def away(self, counts: Sequence[int]) -> int:
+        """How many of each node's rows are for other nodes."""
+        return sum(counts) - counts[self.node]
+
+    @contextmanager
+    def naming_lost_ranks(self, what: str) -> Iterator[None]:
+        """Turns the error of a collective into `WatchdogError`, which names the ranks that have not had one too within the group's timeout
+        and `GRACE_S`."""
+        try:
+            yield
+        except RuntimeError as error:
+            store, wait = dist.distributed_c10d._get_default_store(), timeout_of(self.group, self.device).total_seconds() + GRACE_S
+            lost = silent_ranks(store, f"megamoe_dsl nodes {self.group.group_name}", self.rank, self.nodes * self.ranks, wait)
+            raise WatchdogError(f"rank {self.rank}, {what}: {str(error).partition(chr(10))[0]}{name_silent(lost, wait)}") from error
+
+
+@lru_cache
+def rails_of(group: Any, ranks: int, device: torch.device) -> Rails:
+    """The same for all layers of a group, whose ranks call this together.  Raises `ProblemError` unless `ranks` of a node divide them."""
+    world, (node, number) = dist.get_world_size(group), divmod(dist.get_rank(group), max(ranks, 1))
+    if ranks < 1 or world % ranks:
+        raise ProblemError("domain", ranks, f"a divisor of the group's {world} ranks")
+    every, timeout = dist.get_process_group_ranks(group), timeout_of(group, device)
+    nodes = [every[first : first + ranks] for first in range(0, world, ranks)]
+    within = [dist.new_group(one, timeout=timeout) for one in nodes]
+    rail = [dist.new_group([one[of_node] for one in nodes], timeout=timeout) for of_node in range(ranks)]
+    return Rails(group, node, number, len(nodes), ranks, rail[number], within[node], device)
+
+
+@dataclass
+class Exchange:
+    """Rows on their way between the ranks of a rail."""
+
+    rails: Rails
+    rows: torch.Tensor
+    work: Any
+
+    def wait(self) -> torch.Tensor:
+        """The rows that came.  A GPU's current stream waits, the host does not."""
+        with self.rails.naming_lost_ranks("rows"):
+            self.work.wait()
+        return self.rows
+
+
+def timeout_of(group: Any, device: torch.device) -> Any:
+    """How long a group's collectives wait."""
+    return group._get_backend(device).options._timeout
+
+
+def row_bytes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows of all tensors, [tokens, any], side by side as bytes."""
+    return torch.cat([one.contiguous().view(torch.uint8) for one in parts], dim=1)
+
+
+def split_rows(rows: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What `row_bytes` joined, with the dtypes and widths of `like`."""
+    widths = [one.shape[1] * one.element_size() for one in like]
+    return [part.contiguous().view(one.dtype) for part, one in zip(rows.split(widths, dim=1), like, strict=True)]
+
+
+def node_problem(problem: Problem, rails: Rails, chunks: int) -> Problem:
+    """The layer of a node, with room for all that a chunk can bring.  Raises `ProblemError`."""
+    if chunks < 1:
+        raise ProblemError("chunks", chunks, "1 or more")
+    experts, most = problem.num_experts // rails.nodes, -(-problem.max_tokens_per_rank // chunks) * rails.nodes
+    if problem.topk > experts:
+        raise ProblemError("topk", problem.topk, f"at most the {experts} experts of a node")
+    return replace(problem, num_experts=experts, num_ranks=rails.ranks, max_tokens_per_rank=most)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows of a call, by chunk.
+
+    tokens         numbers of this rank's tokens, those for the first node first
+    send, receive  rows to and from each node
+    bounds         the most rows that come to a rank of this node
+    """
+
+    tokens: list[torch.Tensor]
+    send: list[list[int]]
+    receive: list[list[int]]
+    bounds: list[int]
+
+
+class NodeLayer(torch.nn.Module):
+    """As `MegaMoE`, over the nodes of `rails`, each of which has a `domain` layer of its `node_problem`.  y is the sum of nodes' results,
+    each rounded as the layer of one domain rounds y, in FP32 in the order of nodes."""
+
+    def __init__(self, problem: Problem, domain: DomainLayer, rails: Rails, chunks: int) -> None:
+        super().__init__()
+        self.problem, self.rails, self.chunks, self.experts = problem, rails, chunks, domain.experts
+        self.node_experts = problem.num_experts // rails.nodes
+        self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
+
+    def forward(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
+    ) -> torch.Tensor:
+        """y of this rank's tokens.  Every rank makes the same sequence of calls; the host waits for counts of rows, once in a call.  With
+        `num_tokens_bound`, at least the tokens of every rank and the same on each, there are no counts and the host does not wait: every
+        node gets rows for so many tokens, so that a CUDA graph can hold the call.
+
+        Raises `ProblemError` before anything is sent, and `WatchdogError`, which names the lost ranks, when a collective fails."""
+        check_no_gradient(("x", "topk_weights"), (x, topk_weights))
+        tokens, slots = self.problem.check_num_tokens(len(x), "x.shape[0]"), (len(x), self.problem.topk)
+        check_tensor("x", x, torch.bfloat16, (tokens, self.problem.hidden))
+        check_tensor("topk_idx", topk_idx, INDEX_DTYPES, slots)
+        check_tensor("topk_weights", topk_weights, torch.float32, slots)
+        rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
+        if num_tokens_bound is not None:
+            self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
+            if num_tokens_bound < tokens:
+                raise ProblemError("num_tokens_bound", num_tokens_bound, f"None, or at least this rank's {tokens} tokens")
+        parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
+        plan, sent = self.plan(topk_idx, num_tokens_bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
+        there, back = [self.dispatch(plan, sent, 0)], []
+        for chunk in range(self.chunks):
+            if chunk + 1 < self.chunks:
+                there.append(self.dispatch(plan, sent, chunk + 1))
+            back.append(self.compute(plan, parts, there[chunk].wait(), chunk))
+        return self.total(plan, back, x)
+
+    def load_expert(self, index: int, weights: ExpertWeights) -> None:
+        """Replaces one of the rank's experts, in place."""
+        self.experts.load_expert(index, weights)
+
+    def plan(self, topk_idx: torch.Tensor, bound: int | None) -> Plan:
+        """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
+        nodes, tokens, chunks = self.rails.nodes, len(topk_idx), self.chunks
+        size = max(1, -(-(tokens if bound is None else bound) // chunks))
+        node_of = torch.where(topk_idx >= 0, topk_idx // self.node_experts, -1)
+        wanted = torch.stack([(node_of == node).any(dim=1) for node in range(nodes)])
+        wanted = torch.nn.functional.pad(wanted, (0, chunks * size - tokens)).view(nodes, chunks, size)
+        # A stable sort brings the tokens that a node needs to the front, and does not ask the device how many they are.
+        first = torch.arange(0, chunks * size, size, device=topk_idx.device)[:, None]
+        order, counts = wanted.logical_not().byte().argsort(dim=2, stable=True) + first, wanted.sum(dim=2)
+        if bound is not None:
+            filled = torch.arange(size, device=topk_idx.device) < counts[:, :, None]
+            every = [[size] * nodes] * chunks
+            return Plan(list(order.where(filled, tokens).transpose(0, 1).flatten(1)), every, every, [size * nodes] * chunks)
+        gathered = self.rails.gather_counts(counts.T.contiguous())
+        send = gathered[self.rails.node, self.rails.number].tolist()
+        chosen = [torch.cat([order[node, chunk, :rows] for node, rows in enumerate(of_node)]) for chunk, of_node in enumerate(send)]
+        here = gathered[:, :, :, self.rails.node]  # rows that come to each rank of this node, from each node
+        return Plan(chosen, send, here[:, self.rails.number].T.tolist(), here.sum(dim=0).amax(dim=0).tolist())
+
+    def dispatch(self, plan: Plan, sent: torch.Tensor, chunk: int) -> Exchange:
+        """Begins to send a chunk's rows."""
+        rows, send = sent[plan.tokens[chunk]], plan.send[chunk]
+        self.rails.traffic.rows += self.rails.away(send)
+        self.rails.traffic.dispatched += self.rails.away(send) * rows.shape[1]
+        return self.rails.exchange(rows, send, plan.receive[chunk])
+
+    def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
+        """The domain's layer of the rows that came, whose results begin to travel back."""
+        *tokens, idx, weights = split_rows(rows, parts)
+        local = idx - 1 - self.rails.node * self.node_experts
+        local = local.where((local >= 0) & (local < self.node_experts), -1)
+        others: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
+        found = self.as_sent(self.experts(tokens[0], local, weights, **others, **({"x_sf": tokens[1]} if self.takes_scales else {})))
+        self.rails.traffic.returned += self.rails.away(plan.receive[chunk]) * found.shape[1]
+        return self.rails.exchange(found, plan.receive[chunk], plan.send[chunk])
+
+    def as_sent(self, y: torch.Tensor) -> torch.Tensor:
+        """Rows of results as bytes: BF16, or E4M3 with a UE8M0 scale per 128 channels, as `combine` of the problem says."""
+        form = self.problem.formats.combine
+        return row_bytes((y,) if form.scale is None else quantize_e4m3(blocks_of(y, form.channels).flatten(1), form.channels, check=False))
+
+    def as_received(self, rows: torch.Tensor) -> torch.Tensor:
+        """FP32 [rows, hidden] of these bytes."""
+        form, hidden = self.problem.formats.combine, self.problem.hidden
+        if form.scale is None:
+            return rows.view(torch.bfloat16).float()
+        codes, scales = rows.split([-(-hidden // form.channels) * form.channels, form.scales_of(hidden)], dim=1)
+        return dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()[:, :hidden]
+
+    def total(self, plan: Plan, back: list[Exchange], x: torch.Tensor) -> torch.Tensor:
+        """y, from rows of results in the order of nodes."""
+        total = torch.zeros(len(x) + 1, x.shape[1], dtype=torch.float32, device=x.device)
+        for chunk, exchange in enumerate(back):
+            found, send = self.as_received(exchange.wait()), plan.send[chunk]
+            for tokens, rows in zip(plan.tokens[chunk].split(send), found.split(send), strict=True):
+                total[tokens] += rows
+        return total[:-1].bfloat16()

@@ -1,0 +1,54 @@
+"""Predictions over nodes: rows by formula, what limits, and the command."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl.cli.app import app
+from megamoe_dsl.predict.nodes import Network, Spread, bytes_of_a_row, makespan
+from megamoe_dsl.presets import preset
+from megamoe_dsl.problem import ProblemError
+
+SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "64", "--topk", "8", "--ranks", "2"]
+
+
+def test_rows_of_a_token() -> None:
+    """Of DeepSeek-V3, 8 of 256 experts: of four nodes one holds none with (192 choose 8) / (256 choose 8)."""
+    free = Spread.of(256, 8, 4, 8)
+    absent = 1.0
+    for drawn in range(8):
+        absent *= (192 - drawn) / (256 - drawn)
+    assert free.nodes == pytest.approx(4 * (1 - absent), rel=0.01)
+    assert free.away_nodes == pytest.approx(3 * (1 - absent), rel=0.02) and free.away_experts == pytest.approx(6, rel=0.02)
+    limited = Spread.of(256, 8, 8, 8, groups=8, group_limit=4)
+    assert limited.nodes <= 4 and limited.away_experts == pytest.approx(7, rel=0.02)
+    assert limited.away_nodes < limited.away_ranks < limited.away_experts
+    assert Spread.of(256, 8, 1, 8).away_nodes == 0
+    for fields in ({"nodes": 3}, {"groups": 8, "group_limit": 9}, {"groups": 64, "group_limit": 1}):
+        with pytest.raises(ProblemError, match=r"nodes|group_limit"):
+            Spread.of(**{"num_experts": 256, "topk": 8, "nodes": 4, "ranks": 8, **fields})
+
+
+def test_bytes_and_overlap() -> None:
+    assert bytes_of_a_row(preset("deepseek-v3").problem(128, recipe="fp8xfp8")) == (7168 + 4 * 56 + 8 * 8, 2 * 7168)
+    assert Network(400.0, 10.0).us(50_000) == 1.0
+    assert makespan([3.0], 5.0, [2.0]) == 10.0
+    assert makespan([3.0, 3.0], 5.0, [2.0, 2.0]) == 15.0  # the launches are the limit
+    assert makespan([9.0, 9.0], 1.0, [9.0, 9.0]) == 36.0 + 0.0  # the network is
+
+
+def test_the_command() -> None:
+    found = CliRunner().invoke(
+        app, ["predict", *SMALL, "--nodes", "2,8", "--network", "400Gb", "--group-limit", "4", "--tokens", "8,256", "--json"]
+    )
+    assert found.exit_code == 0, found.output
+    points = json.loads(found.output)["points"]
+    assert [(one["nodes"], one["tokens"]) for one in points] == [(2, 8), (2, 256), (8, 8), (8, 256)]
+    assert all(one["us"] >= max(one["network_us"], one["launch_us"]) * 0.999 for one in points)
+    assert points[1]["sent"] == pytest.approx(points[0]["sent"] * 32) and points[2]["sent"] > points[0]["sent"]
+    table = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8"])
+    assert table.exit_code == 0 and "network" in table.output
+    for bad in (["--network", "fast"], ["--nodes", "3"], ["--compare"]):
+        refused = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", *bad])
+        assert refused.exit_code != 0 and len(refused.output.splitlines()) == 1, refused.output

@@ -1,0 +1,108 @@
+"""The layer that chooses its launches: on the CPU the same y as the layers it is made of, and which launches it chooses on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
+from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+PROBLEM = Problem(256, 128, 8, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
+QWEN3 = Problem(2048, 768, 128, 8, max_tokens_per_rank=4096, recipe="fp8xfp8")
+H200 = "NVIDIA H200"
+
+
+def call() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x, scores = torch.randn(5, 256, generator=generator).bfloat16(), torch.rand(5, 8, generator=generator)
+    return x, scores.topk(2).indices, torch.rand(5, 2, generator=generator)
+
+
+def test_it_computes_what_its_layer_does() -> None:
+    """The fused one, and with launch = "moe" or BF16 weights `moe`."""
+    weights, given = random_weights(PROBLEM, 0, 0), call()
+    fused = MegaMoE(PROBLEM, weights, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"))
+    found = MoE(PROBLEM, weights)
+    assert torch.equal(found(*given), fused(*given)) and found.device == torch.device("cpu")
+    x, idx, topk_weights = given
+    expected = moe(x, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf, idx, topk_weights)
+    assert torch.equal(MoE(PROBLEM, weights, launch="moe")(*given), expected)
+    w1, w2 = torch.randn(8, 256, 256).bfloat16() / 16, torch.randn(8, 256, 128).bfloat16() / 16
+    assert torch.equal(MoE.of(unscaled_weights(w1, w2), 2, 16)(*given), moe(x, w1, None, w2, None, idx, topk_weights))
+    later = MoE(PROBLEM, device="cpu")
+    for index in range(8):
+        later.load_expert(index, weights.expert(index))
+    assert torch.equal(later(*given), found(*given))
+    assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(*given), found(*given))
+
+
+def test_a_router_chooses() -> None:
+    """By scores, by a table of ids, and among replicas."""
+    weights, (x, _, _) = random_weights(PROBLEM, 0, 0), call()
+    router = torch.randn(8, 256)
+    logits, plain = x.float() @ router.T, MoE(PROBLEM, weights)
+    bias = torch.linspace(-1, 1, 8)
+    layer = MoE(PROBLEM, weights, router=Router(router, "sqrtsoftplus", bias, scale=1.5))
+    assert torch.equal(layer(x), plain(x, *top_experts(logits, 2, scores="sqrtsoftplus", bias=bias, scale=1.5)))
+    table = torch.tensor([[0, 3], [7, 1]], dtype=torch.int32)
+    hashed = MoE(PROBLEM, weights, router=Router(router, "sqrtsoftplus", hash_table=table))
+    ids = torch.tensor([1, 0, 1, 1, 0])
+    idx, topk_weights = top_experts(logits, 2, scores="sqrtsoftplus", token_ids=ids, hash_table=table)
+    assert idx.tolist() == [[7, 1], [0, 3], [7, 1], [7, 1], [0, 3]]
+    assert torch.equal(hashed(x, token_ids=ids), plain(x, idx, topk_weights))
+
+
+@pytest.mark.parametrize(
+    ("fields", "arch", "tokens", "expected"),
+    [
+        ({}, SM90, 1, "mega_moe"),
+        ({}, SM90, 97, "moe"),
+        ({}, SM90, 300, "moe"),
+        ({}, SM90, 4000, "mega_moe"),
+        ({}, SM90, 0, "mega_moe"),
+        ({"hidden": 4096}, SM90, 97, "mega_moe"),
+        ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
+        ({"recipe": "bf16xbf16", "num_ranks": 8}, SM90, 97, "ep_moe"),
+        ({"recipe": "fp8xmxfp4"}, SM90, 97, "mega_moe"),
+        ({"num_ranks": 8}, SM90, 97, "mega_moe"),
+        ({"recipe": "fp8xfp4"}, SM100, 97, "mega_moe"),
+        ({"recipe": "bf16xbf16"}, SM100, 97, "moe"),
+    ],
+)
+def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:
+    assert choose_launch(replace(QWEN3, **fields), arch, H200, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"launch": "fastest"}, "launch = 'fastest': must be one of moe, mega_moe, ep_moe"),
+        ({"activation": torch.relu}, "activation = .*: must be None on the CPU"),
+    ],
+)
+def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
+    weights = random_weights(PROBLEM, 0, 0)
+    with pytest.raises(ProblemError, match=message):
+        MoE(PROBLEM, weights, **options)
+
+
+def test_calls_and_groups_that_do_not_fit_are_named() -> None:
+    layer, (x, idx, topk_weights) = MoE(PROBLEM, random_weights(PROBLEM, 0, 0)), call()
+    with pytest.raises(ProblemError, match="topk_idx = None: must be given, or the layer made with a router"):
+        layer(x)
+    with pytest.raises(ProblemError, match="topk_idx, topk_weights = None: must be both given, or neither"):
+        layer(x, idx)
+    several = replace(PROBLEM, num_ranks=2)
+    with pytest.raises(ProblemError, match="group = None: must be a process group of num_ranks = 2 ranks"):
+        MoE(several, random_weights(several, 0, 0))
+    with pytest.raises(ProblemError, match="weights = None: must be given for several ranks on the CPU"):
+        domain_layer(several, None, None, torch.device("cpu"))
+    trains = topk_weights.clone().requires_grad_()
+    with pytest.raises(ProblemError, match=r"topk_weights.requires_grad = True"):
+        layer(x, idx, trains)

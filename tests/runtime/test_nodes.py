@@ -1,0 +1,188 @@
+"""The layer over nodes, on processes of the CPU over gloo: the bits of its sum over nodes, what it sends, and what a lost rank becomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from forked import forked_process
+from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, random_weights
+from megamoe_dsl.reference import travel
+from megamoe_dsl.runtime.nodes import row_bytes, split_rows
+
+PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
+ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")
+TIMEOUT_S, SHORT_S = 100, 10
+"""Of collectives; the short one where a rank is lost."""
+
+
+def problem_of(ranks: int, recipe: str, combine: str = "bf16") -> Problem:
+    return replace(PROBLEM, num_ranks=ranks, recipe=recipe, combine=combine)
+
+
+def call_of(routing: str, rank: int, nodes: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A rank's tokens, some slots masked: of other numbers on each rank, to all nodes, two at most, or the last one."""
+    generator = torch.Generator().manual_seed(100 * rank + len(routing))
+    silent = routing == "nobody" or (routing == "no tokens of a node" and rank >= ranks)
+    tokens, experts = 0 if silent else 3 + rank % 5, PROBLEM.num_experts
+    scores = torch.rand(tokens, experts, generator=generator)
+    of_node = scores.view(tokens, nodes, experts // nodes)
+    if routing in ("limited", "one node"):
+        keep = 2 if routing == "limited" else 1
+        best = of_node.amax(dim=2).topk(keep, dim=1).indices if routing == "limited" else torch.full((tokens, 1), nodes - 1)
+        of_node += torch.zeros(tokens, nodes).scatter(1, best, 2.0)[:, :, None]
+    idx = scores.topk(PROBLEM.topk).indices
+    idx[1:2, 0] = -1
+    return torch.randn(tokens, PROBLEM.hidden, generator=generator).bfloat16(), idx, torch.rand(tokens, PROBLEM.topk, generator=generator)
+
+
+def run_all(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
+    """Processes of these arguments, all of which end well."""
+    processes = [forked_process(target, one) for one in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+
+
+def join(folder: Path, name: str, rank: int, world: int, timeout_s: float = TIMEOUT_S) -> None:
+    store = dist.FileStore(str(folder / name), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
+
+
+def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunks: int, combine: str) -> None:
+    """Results and counters of a rank for each routing."""
+    join(folder, "group", rank, nodes * ranks)
+    problem = problem_of(nodes * ranks, recipe, combine)
+    layer = MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, chunks=chunks)
+    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 over several nodes"):
+        MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, shared_experts=1)
+    found = {}
+    for routing in ROUTINGS:
+        traffic = layer.traffic
+        assert traffic is not None
+        traffic.rows = traffic.dispatched = traffic.returned = traffic.counts = 0
+        y = layer(*call_of(routing, rank, nodes, ranks))
+        found[routing] = y, vars(traffic).copy()
+        assert (
+            torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
+            and traffic.counts == found[routing][1]["counts"]
+        )
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def alone(problem: Problem) -> MoE:
+    """The layer of all experts on one rank."""
+    every = [random_weights(problem, rank, seed=0) for rank in range(problem.num_ranks)]
+    names = [name for name, tensor in vars(every[0]).items() if tensor is not None]
+    joined = ExpertWeights(
+        **{name: torch.cat([getattr(one, name).view(torch.uint8) for one in every]).view(getattr(every[0], name).dtype) for name in names}
+    )
+    return MoE(replace(problem, num_ranks=1, max_tokens_per_rank=64), joined)
+
+
+def sum_of_nodes(layer: MoE, call: tuple[torch.Tensor, ...], nodes: int) -> torch.Tensor:
+    """What each node's experts give, rounded, added in FP32 in the order of nodes."""
+    x, idx, weights = call
+    total = torch.zeros(x.shape)
+    for node in range(nodes):
+        y = layer(x, idx.where(idx // (PROBLEM.num_experts // nodes) == node, -1), weights)
+        total += travel(y, layer.problem.combine).float()
+    return total.bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "recipe", "chunks", "combine"),
+    [(2, 2, "fp8xfp8", 2, "bf16"), (3, 1, "bf16xbf16", 1, "bf16"), (2, 3, "fp8xfp4", 3, "e4m3")],
+)
+def test_y_is_the_sum_over_nodes(nodes: int, ranks: int, recipe: str, chunks: int, combine: str, tmp_path: Path) -> None:
+    """To the bit, close to the layer of one domain, and with the bytes that tokens and their nodes say."""
+    run_all(run_rank, [(tmp_path, rank, nodes, ranks, recipe, chunks, combine) for rank in range(nodes * ranks)])
+    problem = problem_of(nodes * ranks, recipe, combine)
+    layer = alone(problem)
+    for rank in range(nodes * ranks):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        for routing in ROUTINGS:
+            call, (y, traffic) = call_of(routing, rank, nodes, ranks), found[routing]
+            expected, whole = sum_of_nodes(layer, call, nodes), layer(*call).float()
+            assert torch.equal(y, expected)
+            assert (y.float() - whole).norm() <= (0.01 if combine == "bf16" else 0.04) * whole.norm()
+            away = sum(node != rank // ranks for _, node in pairs_of(call[1], nodes))
+            assert traffic["rows"] == away
+            code = {"fp8xfp8": 256 + 4 * 2, "bf16xbf16": 2 * 256, "fp8xfp4": 256 + 8}[recipe]
+            assert traffic["dispatched"] == away * (code + 8 * problem.topk)
+            rail = [other for other in range(rank % ranks, nodes * ranks, ranks) if other != rank]
+            wanted = [node for other in rail for _, node in pairs_of(call_of(routing, other, nodes, ranks)[1], nodes)]
+            assert traffic["returned"] == wanted.count(rank // ranks) * (2 * 256 if combine == "bf16" else 256 + 2)
+
+
+def pairs_of(idx: torch.Tensor, nodes: int) -> set[tuple[int, int]]:
+    """Tokens and the nodes that they need."""
+    node_experts = PROBLEM.num_experts // nodes
+    return {(token, int(expert) // node_experts) for token, row in enumerate(idx) for expert in row if expert >= 0}
+
+
+def run_domain(folder: Path, rank: int) -> None:
+    """Two ranks of one host, which are one domain."""
+    join(folder, "group", rank, 2)
+    layer = MoE(problem_of(2, "fp8xfp8"), random_weights(problem_of(2, "fp8xfp8"), rank, seed=0))
+    torch.save(layer(*call_of("free", rank, 2, 1)), folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_host_are_a_domain(tmp_path: Path) -> None:
+    run_all(run_domain, [(tmp_path, rank) for rank in range(2)])
+    layer = alone(problem_of(2, "fp8xfp8"))
+    for rank in range(2):
+        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), layer(*call_of("free", rank, 2, 1)))
+
+
+def lose_a_rank(folder: Path, rank: int) -> None:
+    """Rank 3 of four dies between two calls; the others name it, and go on as three nodes with the same weights."""
+    join(folder, "group", rank, 4, SHORT_S)
+    problem = problem_of(4, "fp8xfp8")
+    weights = random_weights(problem, rank, seed=0)
+    layer = MoE(problem, weights, domain=2)
+    layer(*call_of("free", rank, 2, 2))
+    if rank == 3:
+        os._exit(0)
+    with pytest.raises(WatchdogError, match=rf"rank {rank}, .*; rank 3 did not report a wait"):
+        layer(*call_of("free", rank, 2, 2))
+    dist.destroy_process_group()
+    join(folder, "survivors", rank, 3)
+    left = replace(problem, num_ranks=3, num_experts=9)
+    y = MoE(left, weights, domain=1)(*survivors_call(rank))
+    torch.save(y, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def survivors_call(rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x, idx, weights = call_of("free", rank, 2, 2)
+    return x, idx.where(idx < 9, -1), weights
+
+
+def test_a_lost_rank_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    run_all(lose_a_rank, [(tmp_path, rank) for rank in range(4)])
+    problem = problem_of(4, "fp8xfp8")
+    layer = alone(problem)
+    for rank in range(3):
+        x, idx, weights = survivors_call(rank)
+        total = torch.zeros(x.shape)
+        for node in range(3):
+            total += layer(x, idx.where(idx // 3 == node, -1), weights).float()
+        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), total.bfloat16())
+
+
+def test_rows_as_bytes_come_back() -> None:
+    parts = torch.randn(4, 6).bfloat16(), torch.randint(0, 9, (4, 3)).int(), torch.rand(4, 1)
+    assert all(torch.equal(one, other) for one, other in zip(split_rows(row_bytes(parts), parts), parts, strict=True))
