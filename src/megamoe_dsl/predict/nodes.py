@@ -108,7 +108,7 @@ class NodePrediction:
             busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
             busy[NETWORK] = latency + chunks * (there + back)  # counts of rows go first
             us = latency + makespan([there] * chunks, launch.us, [back] * chunks)
-            limit, sent = max(busy, key=lambda name, of=busy: of[name]), tokens * spread.away_nodes * (to_nodes + results)
+            limit, sent = max(busy, key=busy.__getitem__), tokens * spread.away_nodes * (to_nodes + results)
             found.append(cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread))
         return min(found, key=lambda one: one.us)
 

@@ -198,9 +198,8 @@ def launch(*given: Any) -> Chosen:
 def _on_cpu(router: RouterTensors, choice: Choice) -> Chosen:
     problem_of(router, choice)
     logits, bias, token_ids, hash_table, replicas = router
-    *others, shift = choice
     hashed = None if token_ids is None or hash_table is None else hashed_experts(hash_table, token_ids, logits.shape[1])
-    topk, scores, groups, topk_groups, scale = others
+    topk, scores, groups, topk_groups, scale, shift = choice
     found = chosen_experts(logits.float(), topk, scores, bias, groups, topk_groups, scale, hashed, replicas, shift)
     return found[0].long(), found[1]
 
