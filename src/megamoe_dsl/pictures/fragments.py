@@ -18,12 +18,8 @@ def wgmma_sums(columns: int) -> Layout:
 
 def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     """Where the epilogues of both architectures find the sums of a tile."""
-    wgmma = _grid(
-        wgmma_sums(COLUMNS), ROWS, "row", "D of wgmma.m64nN: 16 rows of a warp, 8 of N columns; the next 8 have registers from 4 on."
-    )
-    tmem = _grid(
-        tmem_16x256b(COLUMNS // 8), WINDOW, "TMEM lane", "tcgen05.ld.16x256b.x1: 16 lanes of tensor memory, 8 columns; xN repeats them."
-    )
+    wgmma = _grid(wgmma_sums(COLUMNS), ROWS, "row", "D of wgmma.m64nN: a warp's 16 rows, 8 of N columns; the next 8 begin at register 4.")
+    tmem = _grid(tmem_16x256b(COLUMNS // 8), WINDOW, "TMEM lane", "tcgen05.ld.16x256b.x1: 16 lanes, 8 columns; xN repeats them.")
     note = (
         "A cell is named lane.register. Colors are the lanes of a quad, which have a row. Both fragments repeat one 8 x 8 core matrix, so "
         "an epilogue that reduces over a row asks four lanes, and one that reduces over a column asks eight."
