@@ -21,10 +21,10 @@ BOUNDS = {
     "kernels: ancestors of a configuration class": (3, 3),
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
-    "kernels: modules below kernels/moe/sm90/kernel.py": (79, 40),
+    "kernels: modules below kernels/moe/sm90/kernel.py": (78, 40),
     "package: lines": (56_200, 48_000),
-    "package: modules": (460, None),
-    "package: modules under 40 lines": (74, None),
+    "package: modules": (458, None),
+    "package: modules under 40 lines": (71, None),
     "package: lines of bench": (2_450, 2_500),
     "bench/results: files": (60, 60),
 }

@@ -26,7 +26,7 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_gemms
-from megamoe_dsl.tuned.entry import key_of
+from megamoe_dsl.tuned.table import key_of
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 H200 = Target.typical("sm_90a")

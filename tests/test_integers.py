@@ -10,8 +10,7 @@ import torch
 
 from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
-from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.integer import as_integer
+from megamoe_dsl.config_error import ConfigError, as_integer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
-from .integer import as_integer
+from .config_error import as_integer
 from .recipe import BF16, COMBINE, LAYER_RECIPES, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .integer import as_integer
+from .config_error import as_integer
 from .problem import Problem, ProblemError
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from .arch import ARCHES, GPUS, Arch, arch_of_capability
-from .integer import as_integer
+from .config_error import as_integer
 from .problem import ProblemError
 
 ARCH_VARIABLE = "MEGAMOE_ARCH"

@@ -37,7 +37,7 @@ from .ownership import make_own_folder, read_own, require_own_folder
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     *("blocks", "device", "hardware", "kernels", "layouts", "schedule"),
-    *("activation.py", "arch.py", "recipe.py", "problem.py", "shared_experts.py", "target.py", "config_error.py", "integer.py"),
+    *("activation.py", "arch.py", "recipe.py", "problem.py", "shared_experts.py", "target.py", "config_error.py"),
     *("artifact/compile.py", "quant/weights.py"),
 )
 """What every kernel and the layouts of its buffers come from, besides the folder of a family that lies elsewhere."""

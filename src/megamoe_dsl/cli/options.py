@@ -12,7 +12,7 @@ import typer
 
 from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
-from ..integer import parse_integer
+from ..config_error import parse_integer
 from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 
 from ..arch import arch_of_capability
-from ..integer import as_integer
+from ..config_error import as_integer
 from ..options.points import FuzzOptions
 from ..problem import ProblemError
 from .check import GpuMachine, SimulatedMachine, TrialMachine, check_trial

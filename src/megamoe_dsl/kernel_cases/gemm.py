@@ -9,8 +9,8 @@ import torch
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from ..config_error import as_integer
 from ..hardware.packed_tile import TILE_ROWS
-from ..integer import as_integer
 from ..problem import ProblemError
 from ..quant import MICRO_SCALING, no_scales, quantize
 from ..quant import SCALE_BLOCK as SCALE_CHANNELS

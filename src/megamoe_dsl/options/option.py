@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from ..config_error import ConfigError
-from ..integer import parse_integer
+from ..config_error import ConfigError, parse_integer
 from ..problem import ProblemError
 
 Kind = TypeVar("Kind")

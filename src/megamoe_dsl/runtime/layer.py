@@ -20,7 +20,7 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..integer import as_integer
+from ..config_error import as_integer
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from ..artifact.artifact import Artifact
-from ..integer import as_integer
+from ..config_error import as_integer
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.unfused.family import STAGES
 from ..problem import ProblemError

@@ -9,7 +9,7 @@ from typing import Any, Protocol, SupportsIndex
 
 import torch
 
-from ..integer import as_integer
+from ..config_error import as_integer
 from ..layouts.records import RECORD
 from ..problem import ProblemError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
-from ..integer import as_integer
+from ..config_error import as_integer
 
 MOST = 1 << 31
 

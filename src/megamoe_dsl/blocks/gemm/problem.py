@@ -8,8 +8,8 @@ from math import gcd
 from typing import ClassVar
 
 from ...activation import ACTIVATIONS, SILU, Activation, GatedProduct
+from ...config_error import as_integer
 from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
-from ...integer import as_integer
 from ...problem import CHANNEL_STEP, MAX_CLAMP, MIN_CLAMP, ProblemError, integer_between
 from ...recipe import E2M1, E4M3, RECIPES, UNSCALED, Format, Recipe
 
