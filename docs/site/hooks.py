@@ -66,7 +66,10 @@ def apis() -> dict[str, list[str]]:
 
 def api_page(dotted: str, names: list[str]) -> str:
     constants_last = sorted(names, key=lambda name: (name.isupper(), name.lower()))
-    return f"# {dotted}\n\n" + "\n\n".join(f"::: {dotted}.{name}" for name in constants_last) + "\n"
+    home = PACKAGE.parent.joinpath(*dotted.split("."))
+    source = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+    words = (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return f"# {dotted}\n\n{words}\n\n" + "\n\n".join(f"::: {dotted}.{name}" for name in constants_last) + "\n"
 
 
 def source_page(path: Path) -> str:
