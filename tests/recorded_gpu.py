@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,7 @@ LOWEST_ADDRESS = 1 << 40
 TABLE = 128
 """Bytes of a tensor map."""
 EARLY = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+CLUSTER = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 
 class OnGpus(TorchFunctionMode):
@@ -58,11 +59,13 @@ class OnGpus(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch: the kernel's configuration, the stream, and the arguments by name; addresses are names of tensors with offsets."""
+    """A launch: the kernel's configuration, the stream, CTAs, threads of each, CTAs of a cluster and bytes of shared memory, and the
+    arguments by name; addresses are names of tensors with offsets."""
 
     config: Any
     stream: int
     early: bool
+    shape: tuple[int, int, int, int]
     arguments: dict[str, Any] = field(hash=False)
 
 
@@ -79,7 +82,7 @@ class RecordedGpu:
     on_launch: Callable[[Artifact], None] = lambda artifact: None
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _maps: list[tuple[Any, ...]] = field(default_factory=list)
-    _raw: list[tuple[Artifact, int, bool, dict[str, int | bytes]]] = field(default_factory=list)
+    _raw: list[tuple[Launched, dict[str, int | bytes]]] = field(default_factory=list)
 
     def show(self, **tensors: Any) -> None:
         """These tensors have these names from now on; earlier ones of a name come `before` it."""
@@ -101,7 +104,7 @@ class RecordedGpu:
     def launched(self) -> list[Launched]:
         """All launches since the last call began."""
         spans = self._spans()
-        return [Launched(artifact.config, stream, early, self._named(given, spans)) for artifact, stream, early, given in self._raw]
+        return [replace(launched, arguments=self._named(given, spans)) for launched, given in self._raw]
 
     def _spans(self) -> list[tuple[str, int, int]]:
         """Names of tensors, the latest first, with their first address and that behind their storage."""
@@ -131,7 +134,10 @@ class RecordedGpu:
         for name, width, place in zip(spec.names, spec.widths, places, strict=True):
             read = ctypes.string_at(place, width)
             values[name] = read if width == TABLE else int.from_bytes(read, "little")
-        self._raw.append((artifact, int(launch.hStream), any(one.id == EARLY for one in launch.attrs), values))
+        clusters = [one.value.clusterDim.x for one in launch.attrs if one.id == CLUSTER]
+        shape = launch.gridDimX, launch.blockDimX, *(clusters or [1]), launch.sharedMemBytes
+        early = any(one.id == EARLY for one in launch.attrs)
+        self._raw.append((Launched(artifact.config, int(launch.hStream), early, shape, {}), values))
         return (OK,)
 
     def _encode(self, kind: Any, rank: int, address: Any, *others: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from tiny_models import MODELS, tiny
 from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import megamoe_dsl.compat.transformers as adapter
-from megamoe_dsl.compat.prepared_experts import lies_by_rows, recognized
+from megamoe_dsl.compat.prepared_experts import lay_out, lies_by_rows, recognized
 from megamoe_dsl.quant import quantize_e2m1, quantize_weight_e4m3
 
 
@@ -88,6 +88,8 @@ def test_transposed_weights_are_laid_out_once(tmp_path: Path, calls: list[torch.
     model, same = tiny("GptOss", num_hidden_layers=1), tiny("GptOss", num_hidden_layers=1)
     experts, tokens = model.model.layers[0].mlp.experts, torch.arange(14).view(2, 7)
     assert "call prepare(model) before it is compiled" in adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
+    lay_out(experts.gate_up_proj)
+    assert not lies_by_rows(experts)  # one of the two is no more than half of it
     assert adapter.prepare(model) == 1 and experts.gate_up_proj.stride() == (2 * 96 * 160, 1, 160)
     place = experts.down_proj.data_ptr()
     expected = logits(model, "megamoe")

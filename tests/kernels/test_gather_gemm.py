@@ -12,7 +12,7 @@ from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem
+from megamoe_dsl.blocks.gemm.problem import MOST_ROWS, ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.inspection import register_use
@@ -104,6 +104,17 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
+@pytest.mark.parametrize("name", ["gather-rows-64-ahead", rarely("gather-blocked-blocked")])
+def test_rows_that_d_has_not_are_cut_off(name: str) -> None:
+    run = GATHER_BY_NAME[name]
+    case = run.case(exact=True)
+    few = ROW_BLOCK if run.config.problem.result == SORTED_BLOCKED else 20
+    assert 0 < few < len(case.tensors.d)
+    t = replace(case.tensors, d=case.tensors.d[:few].clone())
+    assert not simulate_gemm(artifact(run.config), t).findings
+    assert torch.equal(t.d, case.reference()[:few])
+
+
 @sample("config1")
 @pytest.mark.parametrize(
     "config",
@@ -189,6 +200,26 @@ def tensors(**changes: torch.Tensor | None) -> GatherTensors:
 def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor | None], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         tensors(**changes).check(GatherGemmProblem(256, 256, num_groups=4))
+
+
+@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "ends", "d", "sources"])
+def test_tensors_of_another_device_are_named(name: str) -> None:
+    with pytest.raises(ProblemError, match=rf"^{'out' if name == 'd' else name}\.device = device\(type='meta'\): must be cpu$"):
+        tensors(**{name: getattr(tensors(), name).to("meta")}).check(GatherGemmProblem(256, 256, num_groups=4))
+
+
+def test_a_list_is_no_longer_than_a_launch_counts() -> None:
+    """Longer ones than memory holds: none is read."""
+    many = GatherTensors(**{name: None if one is None else one.to("meta") for name, one in vars(tensors()).items()})
+    problem = GatherGemmProblem(256, 256, num_groups=4)
+    replace(many, sources=torch.empty(MOST_ROWS, dtype=torch.int32, device="meta")).check(problem)
+    with pytest.raises(ProblemError, match=rf"^sources\.shape\[0\] = {MOST_ROWS + 1}: must be between 0 and {MOST_ROWS}$"):
+        replace(many, sources=torch.empty(MOST_ROWS + 1, dtype=torch.int32, device="meta")).check(problem)
+
+
+def test_rows_are_those_that_d_has_too() -> None:
+    assert tensors(sources=None, d=torch.zeros(20, 256)).rows == 20
+    assert tensors(sources=torch.zeros(9, dtype=torch.int32), d=torch.zeros(5, 256)).rows == 5
 
 
 def test_layouts_ask_for_their_tensors() -> None:

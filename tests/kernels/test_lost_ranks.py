@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,25 @@ def words(epoch: int, signals: int, reports: Sequence[int], seen: int = 0) -> di
 def test_what_a_launch_lacks_of_lost_ranks(state: dict[str, torch.Tensor], lost: int, counts: list[int], signals: int, phase: str) -> None:
     found = Waiting.of(state, RANKS, lost)
     assert (found.counts.tolist(), found.signals, found.phase) == (counts, signals, phase)
+
+
+@dataclass
+class PlainMemory:
+    """A rank's buffer of which only what ranks count is there."""
+
+    fields: dict[str, torch.Tensor]
+
+    def view(self, name: str) -> torch.Tensor:
+        return self.fields[name]
+
+
+def test_a_rank_that_was_lost_on_its_way_has_counted_for_those_it_reached() -> None:
+    counts = torch.arange(1, 7).view(RANKS, 2)
+    memory = PlainMemory({**words(7, 21, [3, 2]), "expert_recv_count": counts.clone()})
+    assert Understudy(memory, RANKS).play([LOST]) == "dispatch"
+    counts[LOST, 1] = 0
+    assert torch.equal(memory.view("expert_recv_count"), counts)
+    assert memory.view("expert_recv_count_sum").tolist() == [3 * (ONE_REPORT + 5), 2 * (ONE_REPORT + 5) + ONE_REPORT]
 
 
 def launch_without(moe: SimulatedMoE, case: Case) -> tuple[list[torch.Tensor], list[tuple[int, str]]]:

@@ -47,8 +47,8 @@ PLANS = (
         "plans without the router's options in their key",
         "stale buffer",
         "launch_routed",
-        "(choice, layouts, missing(tensors))",
-        "((2, 'sigmoid', 1, 1, 1.0), layouts, missing(tensors))",
+        "(choice, layouts)",
+        "((2, 'sigmoid', 1, 1, 1.0), layouts)",
         routed("scaled"),
     ),
 )

@@ -138,8 +138,12 @@ def test_two_simulated_ranks() -> None:
 def test_a_buffer_of_other_kernels_is_refused(gpu: type[SimulatedKernel]) -> None:
     moe = problem(1)
     case = random_case(moe, (1,), 1)
+    fused, usual = (SymmetricBuffer.allocate(moe, SM90, device="cpu", region=region) for region in (None, symmetric_buffer(moe)))
     with pytest.raises(ProblemError, match=r"symmetric\.num_bytes = "):
-        EpMoE(moe, case.weights[0], activation=swiglu, symmetric=SymmetricBuffer.allocate(moe, SM90, device="cpu"))
+        EpMoE(moe, case.weights[0], activation=swiglu, symmetric=fused)
+    for halves in ({"dispatch": {**FIELDS, "tail_sms": 1}}, {"combine": {**FIELDS, "interleaved": False}}):  # either needs more memory
+        with pytest.raises(ProblemError, match=r"symmetric\.num_bytes = "):
+            EpMoE(moe, case.weights[0], activation=swiglu, symmetric=usual, **{"dispatch": FIELDS, "combine": FIELDS, **halves})
 
 
 def test_layers_that_share_a_buffer_have_the_same_kernels(gpu: type[SimulatedKernel], tmp_path) -> None:

@@ -127,20 +127,19 @@ def test_a_checkpointed_layer_has_the_same_gradients() -> None:
     assert all(torch.equal(found[name], expected[name]) for name in NAMES)
 
 
-@pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sqrtsoftplus"])
-def test_logits_have_gradients(scores: str) -> None:
+@pytest.mark.parametrize(("scores", "scale"), [("softmax", 1.0), ("sigmoid", 2.5), ("sqrtsoftplus", 1.0)])
+def test_logits_have_gradients(scores: str, scale: float) -> None:
     """Those of the weights, through the shares of the chosen experts."""
     given, logits = layer(*NAMES), torch.randn(7, 4, requires_grad=True)
-    routed = {**given, "topk_idx": None, "topk_weights": None, "router_logits": logits, "topk": 2, "scores": scores}
+    routed = {**given, "topk_idx": None, "topk_weights": None, "router_logits": logits, "topk": 2, "scores": scores, "weight_scale": scale}
     moe(**routed).backward(DY)
-    idx, weights = top_experts(logits.detach(), 2, scores=scores)
+    idx, weights = top_experts(logits.detach(), 2, scores=scores, scale=scale)
     found = gradients(moe, {**layer(*NAMES), "topk_idx": idx, "topk_weights": weights.requires_grad_()})
     chosen = logits.detach().gather(1, idx).requires_grad_()
     own = {"softmax": torch.exp, "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda one: torch.nn.functional.softplus(one).sqrt()}[scores](
         chosen
     )
-    parts = own / own.sum(1, keepdim=True)
-    parts.backward(found["topk_weights"])
+    (scale * own / own.sum(1, keepdim=True)).backward(found["topk_weights"])
     assert logits.grad is not None and chosen.grad is not None and torch.equal(given["w1"].grad, found["w1"])
     torch.testing.assert_close(logits.grad, torch.zeros_like(logits).scatter(1, idx, chosen.grad))
 

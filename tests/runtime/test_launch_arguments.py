@@ -17,13 +17,14 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.kernels.kernel import KernelConfig
+from megamoe_dsl.kernels.kernel import ArgumentSpec, KernelConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
+from megamoe_dsl.runtime.argument_block import ArgumentBlock
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
 from megamoe_dsl.runtime.layer import usable_sms
 from megamoe_dsl.runtime.rank_kernel import RankKernel
@@ -114,3 +115,13 @@ def test_grids_are_even(monkeypatch: pytest.MonkeyPatch, sms: int, reserved: int
     """CTAs work in pairs, or may."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=sms))
     assert usable_sms(torch.device("cpu"), reserved) == used
+
+
+def test_saved_arguments_come_back_after_others_were_filled_in() -> None:
+    block = ArgumentBlock(ArgumentSpec((("m", "Int32"), ("d", "Int64"))))
+    block.fill((3, 1 << 40))
+    saved = block.save()
+    block.restore(saved)
+    block.fill((5, 7))
+    block.restore(saved)
+    assert block.read() == (3, 1 << 40)

@@ -13,6 +13,7 @@ from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.expert_routing.config import SumConfig
 from megamoe_dsl.kernels.expert_routing.workspace import chosen_experts, workspace
+from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime import call_plan, expert_plan, experts
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.top_experts import top_experts
@@ -62,6 +63,16 @@ def test_experts_of_logits_lie_before_the_rest() -> None:
 def test_all_launches_may_begin_early() -> None:
     with recorded_gpu() as gpu:
         assert all(one.early for one in gpu.call(moe, **chosen("fp8xfp8").arguments))
+
+
+@pytest.mark.parametrize(("arch", "recipe", "clusters"), [("sm_90a", "fp8xfp8", {1}), ("sm_100a", "fp8xfp4", {1, 2})])
+def test_launches_have_the_shape_of_their_configurations(arch: str, recipe: str, clusters: set[int]) -> None:
+    with recorded_gpu(arch) as gpu:
+        found = gpu.call(moe, **chosen(recipe).arguments)
+    for one in found:
+        config, smem = one.config, kernel_of(one.config).dynamic_smem(one.config)
+        assert one.shape == (config.num_sms, config.num_threads, config.cluster, smem)
+    assert {one.config.cluster for one in found} == clusters
 
 
 def test_memory_and_counters_are_a_stream_s() -> None:

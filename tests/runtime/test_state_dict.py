@@ -57,7 +57,9 @@ def test_published_order_goes_round(moe: MegaMoE) -> None:
 def test_the_loaded_weights_are_those_that_run(moe: MegaMoE) -> None:
     case = random_case(PROBLEM, [3], 0)
     model = torch.nn.ModuleDict({"ffn": moe})
-    model.load_state_dict({f"ffn.{name}": tensor for name, tensor in fields(case.weights[0]).items()})
+    given = {f"ffn.{name}": tensor for name, tensor in fields(case.weights[0]).items()}
+    model.load_state_dict(given)
+    assert same(dict(model.state_dict()), given)
     y = torch.empty(3, PROBLEM.hidden, dtype=torch.bfloat16)
     moe.gpu.tensors = visible(moe, y=y, x=case.x[0], x_sf=case.x_sf[0], idx=case.topk_idx[0], w=case.topk_weights[0])  # type: ignore[union-attr]
     moe(case.x[0], case.topk_idx[0], case.topk_weights[0], x_sf=case.x_sf[0], out=y)

@@ -10,9 +10,11 @@ For `add f3, f1, f2; add f5, f4, f2; mul f6, f3, f5` the source is, were two eno
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from megamoe_dsl.sim.segment import Group, Segment
+from megamoe_dsl.sim.segment import Group, LaneOperation, Segment
 
 
 def source_of(segment: Segment, masked: bool) -> list[str]:
@@ -34,12 +36,16 @@ def _lines(segment: Segment, group: Group, joined: dict[tuple[str, ...], str], u
     whole, apart = joined.get(names), not used.isdisjoint(names)
     if whole is None:
         used.update(group[0].operands)
-        return [f" {names[0]} = {group[0].text(group[0].operands)}"] if apart else []
+        return [f" {names[0]} = {text_of(group[0], group[0].operands)}"] if apart else []
     if not apart and whole not in used:
         return []
     columns = [_together(segment, column, joined, used) for column in zip(*(one.operands for one in group), strict=True)]
-    lines = [f" {whole} = {group[0].text(tuple(columns))}"]
+    lines = [f" {whole} = {text_of(group[0], columns)}"]
     return [*lines, f" {', '.join(names)} = {whole}.reshape({len(names)}, -1)"] if apart else lines
+
+
+def text_of(one: LaneOperation, operands: Sequence[str]) -> str:
+    return one.template[0] + "".join(o + gap for o, gap in zip(operands, one.template[1:], strict=True))
 
 
 def _together(segment: Segment, names: tuple[str, ...], joined: dict[tuple[str, ...], str], used: set[str]) -> str:

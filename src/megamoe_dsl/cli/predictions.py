@@ -37,25 +37,14 @@ def print_predictions(console: Console, found: list[Prediction], limits: list[li
 
 def print_nodes(console: Console, found: list[NodePrediction], gpu: Gpu) -> None:
     """A line per number of nodes and tokens: the call, what the network and the launches of it take, and which is the limit."""
-    columns = (
-        "nodes",
-        "tokens",
-        "chunks",
-        "us",
-        "network us",
-        "launches us",
-        "MB sent",
-        "limit",
-        "nodes per token",
-        "rows, of ranks, of experts",
-    )
-    table = ruled(f"Predicted for {gpu.name}, rows to other nodes", *columns)
+    rows = []
     for one in found:
         times = (f"{us:.0f}" for us in (one.us, one.network_us, one.launch_us))
-        rows = " ".join(f"{row:.2f}" for row in (one.spread.away_nodes, one.spread.away_ranks, one.spread.away_experts))
-        start = str(one.nodes), str(one.tokens), str(one.chunks)
-        table.add_row(*start, *times, f"{one.sent / 1e6:.1f}", one.limit, f"{one.spread.nodes:.2f}", rows)
-    console.print(table)
+        shares = " ".join(f"{row:.2f}" for row in (one.spread.away_nodes, one.spread.away_ranks, one.spread.away_experts))
+        sent = f"{one.sent / 1e6:.1f}"
+        rows.append((one.nodes, one.tokens, one.chunks, *times, sent, one.limit, f"{one.spread.nodes:.2f}", shares))
+    launch = ("nodes", "tokens", "chunks", "us", "network us", "launches us", "MB sent", "limit")
+    console.print(ruled(f"Predicted for {gpu.name}, rows to other nodes", (*launch, "nodes per token", "rows, of ranks, of experts"), rows))
 
 
 def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:

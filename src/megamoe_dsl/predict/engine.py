@@ -27,7 +27,7 @@ class Run:
     workers                              tensor cores, or pairs of them
     hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
     written                              to memory
-    multiplying, waiting, first_wait     us of all tensor cores: at work, waiting within a tile, and before one
+    multiplying                          us of all tensor cores at work
     energy                               K blocks of 128 x 256 x 128
     """
 
@@ -41,8 +41,6 @@ class Run:
     nvlink_bytes: float
     written: float
     multiplying: float
-    waiting: float
-    first_wait: float
     energy: float
 
 
@@ -97,7 +95,7 @@ class Engine:
         self.end = start
         self.worker = np.full(len(tiles), -1)
         self.stamps = np.zeros((len(tiles), STAMPS))
-        self.written = self.multiplying = self.waiting = self.first_wait = self.energy = 0.0
+        self.written = self.multiplying = self.energy = 0.0
         self.every = np.arange(workers)
 
     def run(self) -> Run:
@@ -129,8 +127,6 @@ class Engine:
             self.nvlink.served,
             self.written,
             self.multiplying,
-            self.waiting,
-            self.first_wait,
             self.energy,
         )
 
@@ -298,9 +294,6 @@ class Engine:
         begin = np.maximum(ready, since + np.where(begins, machine.tile, 0.0))
         took = self.tiles.multiply[tile]
         end = begin + took
-        waited = begin - since
-        self.first_wait += float(waited[begins].sum())
-        self.waiting += float(waited[~begins].sum())
         self.multiplying += float(took.sum())
         self.energy += float(self.tiles.energy[tile].sum())
         self.stamps[tile[begins], 0], self.stamps[tile[begins], 1] = since[begins], begin[begins]

@@ -32,9 +32,9 @@ HALVINGS = 20
 class Launched:
     """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts.
 
-    start     when counts are known
-    pulled    when the last token has been pulled
-    combine   us of the end's traffic at full bandwidth, and its bytes
+    start          when counts are known
+    pulled         when the last token has been pulled
+    combine_bytes  of the end's traffic
     """
 
     clock: float
@@ -43,7 +43,6 @@ class Launched:
     run: Run
     start: float
     pulled: float
-    combine: float
     combine_bytes: float
 
 
@@ -142,9 +141,8 @@ class Subject:
         start = counted(calibration, self.load)
         run = Engine(tiles, pool, machine, start).run()
         in_the_end = combine_bytes(self.problem, self.load)
-        combine = in_the_end / calibration.hbm
-        us = run.end + combine + calibration.tail
-        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), combine, in_the_end)
+        us = run.end + in_the_end / calibration.hbm + calibration.tail
+        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), in_the_end)
 
     def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
         """At the clock that the GPU's power allows; `first` is a clock that is near."""

@@ -19,11 +19,6 @@ MOST = 1 << 14
 """Plans that are kept: more than a rank's tokens have values."""
 
 
-def missing(tensors: Sequence[torch.Tensor | None]) -> tuple[bool, ...]:
-    """Which of a call's tensors are None: two calls whose others have the same layouts may differ in that."""
-    return tuple([one is None for one in tensors])
-
-
 @dataclass(frozen=True)
 class CallPlan:
     """The kernel of a call and its rows of y, padding included."""
@@ -42,11 +37,10 @@ class CallPlans(Generic[Plan]):
 
     def of(self, tensors: Sequence[torch.Tensor | None], others: tuple[object, ...]) -> Plan:
         """The plan of a call, which its tensors and `others` decide.  A tensor counts by dtype, shape, whether it is contiguous, and
-        device: nothing else is looked at again."""
+        device, or by its absence: nothing else is looked at again."""
         key = others
         for tensor in tensors:
-            if tensor is not None:
-                key += (tensor.dtype, tensor.shape, tensor.is_contiguous(), tensor.get_device())
+            key += (None,) if tensor is None else (tensor.dtype, tensor.shape, tensor.is_contiguous(), tensor.get_device())
         last = self._last  # calls come in runs; to compare takes less than to hash
         if last is not None and last[0] == key:
             return last[1]

@@ -66,6 +66,11 @@ def is_plain_call(x: torch.Tensor) -> bool:
     return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
 
 
+def asks_for_gradients(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether autograd follows one of them."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+
+
 def check_no_gradient(names: Sequence[str], tensors: Sequence[torch.Tensor | None]) -> None:
     """Raises `ProblemError` for a tensor that autograd follows: no call has a backward pass, so results would be without its gradient."""
     if torch.is_grad_enabled():

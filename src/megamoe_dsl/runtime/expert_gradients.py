@@ -27,11 +27,6 @@ MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
 
 
-def asks_for_gradients(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether autograd follows one of them."""
-    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-
-
 def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
     """Raises `ProblemError` for tensors that `torch.func` differentiates: forward mode and gradients of gradients are not defined."""
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is None:

@@ -21,12 +21,12 @@ from ..kernels.expert_routing.config import I32
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device
-from .call_plan import CallPlans, missing
+from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
-from .custom_op import check_no_gradient, define, is_plain_call
+from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_gradients import MainGrads, asks_for_gradients, check_main_grads, define_training, refuse_transforms
+from .expert_gradients import MainGrads, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
 from .tensor_arguments import takes_tensors
@@ -205,7 +205,7 @@ def launch(
         return call_of(tensors, *layouts).y
     if x.device.type == "cpu":
         return layer_on_cpu(call_of(tensors, *layouts))
-    plan = _PLANS.of(tensors, (layouts, missing((*weights, preactivations, factors))))
+    plan = _PLANS.of(tensors, layouts)
     return plan(x, (topk_idx, topk_weights), weights, preactivations, factors)
 
 
@@ -220,7 +220,7 @@ def launch_routed(
 ) -> torch.Tensor:
     """`moe` from logits and what chooses beside them, without an operator: experts chosen as `choice` says lie in memory of the call."""
     tensors = (x, *routing, *weights, preactivations, factors)
-    plan = _ROUTED.of(tensors, (choice, layouts, missing(tensors)))
+    plan = _ROUTED.of(tensors, (choice, layouts))
     return plan(x, routing, weights, preactivations, factors)
 
 
@@ -244,15 +244,14 @@ def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
 
 
 def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    layouts, _ = others
-    call = call_of(tensors, *layouts)
+    call = call_of(tensors, *others)
     check_current(call.x.device)
     return ExpertPlan(call)
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
     x, *router, w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, stored, factors = tensors
-    choice, layouts, _ = others
+    choice, layouts = others
     logits, weights = router[0], (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
     problem = problem_of(cast(RouterTensors, tuple(router)), choice)
     check_device("router_logits", logits, x.device)

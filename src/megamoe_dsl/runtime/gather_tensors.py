@@ -175,8 +175,8 @@ class GatherTensors:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows of all experts together."""
-        return min(len(self.a), len(self.d)) if self.sources is None else self.sources.numel()
+        """An upper bound of the rows of all experts together; ends beyond it are cut off."""
+        return min(len(self.a) if self.sources is None else self.sources.numel(), len(self.d))
 
     def scales(self) -> KernelScales:
         """As the kernel reads them."""

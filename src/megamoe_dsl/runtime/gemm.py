@@ -21,7 +21,7 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
 from .call_plan import CallPlans
-from .custom_op import is_plain_call
+from .custom_op import asks_for_gradients, is_plain_call
 from .device_gemm import check_current, device_gemm
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
@@ -37,22 +37,14 @@ class GemmPlan:
         self._unscaled = None if problem.formats.scaled else (tensors.a_sf, tensors.b_sf)
         self._kernel = device_gemm(problem, self._device, batch_invariant).checked(tensors)
 
-    def __call__(
-        self,
-        out: torch.Tensor | None,
-        a: torch.Tensor,
-        a_sf: torch.Tensor | None,
-        b: torch.Tensor,
-        b_sf: torch.Tensor | None,
-        groups: torch.Tensor | None,
-        factors: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def __call__(self, out: torch.Tensor | None, *operands: torch.Tensor | None) -> torch.Tensor:
         """`out`, or a new D.  Raises `ProblemError` for the wrong device or alignment."""
         if self._index >= 0 and self._index != torch._C._cuda_getDevice():
             check_current(self._device)
         d = torch.empty(self._shape, dtype=self._dtype, device=self._device) if out is None else out
         if self._kernel is not None:
-            scales: Any = self._unscaled or (a_sf, b_sf)
+            a, a_sf, b, b_sf, groups, factors = cast(Any, operands)
+            scales = self._unscaled or (a_sf, b_sf)
             tensors = GemmTensors(a, scales[0], b, scales[1], d, groups, factors)
             tensors.check_addresses(self._problem)
             self._kernel(tensors)
@@ -100,7 +92,7 @@ def gemm(
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate, factors, batch_invariant)
+    return _call((a, a_sf, b, b_sf, None, factors), DENSE, out, out_dtype, accumulate, batch_invariant)
 
 
 @takes_tensors("a", "b", "groups", optional=("a_sf", "b_sf", "out", "factors"))
@@ -131,34 +123,23 @@ def grouped_gemm(
     """
     if kind not in KINDS or kind == DENSE:
         raise ProblemError("kind", kind, "one of " + ", ".join(one for one in KINDS if one != DENSE))
-    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate, factors, batch_invariant)
+    return _call((a, a_sf, b, b_sf, groups, factors), kind, out, out_dtype, accumulate, batch_invariant)
 
 
 def _call(
-    a: torch.Tensor,
-    a_sf: torch.Tensor | None,
-    b: torch.Tensor,
-    b_sf: torch.Tensor | None,
-    groups: torch.Tensor | None,
-    kind: str,
-    out: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    accumulate: bool,
-    factors: torch.Tensor | None,
-    batch_invariant: bool,
+    operands: tuple[Any, ...], kind: str, out: torch.Tensor | None, out_dtype: torch.dtype, accumulate: bool, batch_invariant: bool
 ) -> torch.Tensor:
+    a, a_sf, b, b_sf, groups, factors = operands
     if out is None and accumulate:
         raise ProblemError("accumulate", accumulate, "False without out")
     if not isinstance(batch_invariant, bool):
         raise ProblemError("batch_invariant", batch_invariant, "True or False")
-    others = (out, a_sf, b, b_sf, factors)
-    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in others)
-    if is_plain_call(a) and not differentiated:
+    if is_plain_call(a) and not asks_for_gradients((out, a_sf, b, b_sf, factors)):
         return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors, batch_invariant)
-    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
+    scaled = a, given_scales("a_sf", a, a_sf), b, given_scales("b_sf", b, b_sf), groups, kind
     if out is None:
-        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors, batch_invariant)
-    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors, batch_invariant)
+        return gemm_op(*scaled, out_dtype, factors, batch_invariant)
+    gemm_out_op(out, *scaled, accumulate, factors, batch_invariant)
     return out
 
 
@@ -218,19 +199,18 @@ def launch(
     groups: torch.Tensor | None,
     kind: str,
     out_dtype: torch.dtype,
-    accumulate: bool,
-    factors: torch.Tensor | None,
+    accumulate: bool = False,
+    factors: torch.Tensor | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
     """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
     tensors = (out, a, a_sf, b, b_sf, groups, factors)
-    missing = (out is None, a_sf is None, b_sf is None, groups is None, factors is None)
-    return _PLANS.of(tensors, (kind, out_dtype, accumulate, batch_invariant, missing))(*tensors)
+    return _PLANS.of(tensors, (kind, out_dtype, accumulate, batch_invariant))(*tensors)
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> GemmPlan:
     out, a, a_sf, b, b_sf, groups, factors = cast(Any, tensors)
-    kind, out_dtype, accumulate, batch_invariant, _ = others
+    kind, out_dtype, accumulate, batch_invariant = others
     a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     problem = problem_of(a, a_sf, b, b_sf, kind, out_dtype if out is None else out.dtype, accumulate, factors)
     d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors) if out is None else out
@@ -256,45 +236,29 @@ def new_result(
     return torch.empty(*a.shape[:-1], columns, dtype=out_dtype, device=a.device)
 
 
-@torch.library.custom_op("megamoe_dsl::gemm", mutates_args=())
-def gemm_op(
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    groups: torch.Tensor | None,
-    kind: str,
-    out_dtype: torch.dtype,
-    factors: torch.Tensor | None = None,
-    batch_invariant: bool = False,
-) -> torch.Tensor:
-    """A new D; rows of no group are not written."""
-    return launch(None, a, a_sf, b, b_sf, groups, kind, out_dtype, False, factors, batch_invariant)
+_OPERANDS = "Tensor a, Tensor a_sf, Tensor b, Tensor b_sf, Tensor? groups, str kind"
+_OTHERS = "Tensor? factors=None, bool batch_invariant=False"
 
 
+def _gemm(*given: Any) -> torch.Tensor:
+    return launch(*(None, *given[:7], False, *given[7:]))
+
+
+def _gemm_out(out: torch.Tensor, *given: Any) -> None:
+    launch(*(out, *given[:6], out.dtype, *given[6:]))
+
+
+gemm_op = torch.library.custom_op(
+    "megamoe_dsl::gemm", _gemm, mutates_args=(), schema=f"({_OPERANDS}, ScalarType out_dtype, {_OTHERS}) -> Tensor"
+)
+"""A new D; rows of no group are not written."""
 gemm_op.register_fake(new_result)
 
-
-@torch.library.custom_op("megamoe_dsl::gemm_out", mutates_args=("out",))
-def gemm_out_op(
-    out: torch.Tensor,
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    groups: torch.Tensor | None,
-    kind: str,
-    accumulate: bool,
-    factors: torch.Tensor | None = None,
-    batch_invariant: bool = False,
-) -> None:
-    """Writes D into `out`; rows of no group are left alone."""
-    launch(out, a, a_sf, b, b_sf, groups, kind, out.dtype, accumulate, factors, batch_invariant)
-
-
-@gemm_out_op.register_fake
-def _(*arguments: Any) -> None:
-    return None
+gemm_out_op = torch.library.custom_op(
+    "megamoe_dsl::gemm_out", _gemm_out, mutates_args=("out",), schema=f"(Tensor(a!) out, {_OPERANDS}, bool accumulate, {_OTHERS}) -> ()"
+)
+"""Writes D into `out`; rows of no group are left alone."""
+gemm_out_op.register_fake(lambda *given: None)
 
 
 __all__ = ["gemm", "grouped_gemm"]

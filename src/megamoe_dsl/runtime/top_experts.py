@@ -16,7 +16,7 @@ from ..problem import ProblemError, integer_between
 from ..reference.router import hashed_experts, logits_of, top_experts_gradient
 from ..reference.router import top_experts as chosen_experts
 from .buffers import check_device, check_tensor
-from .call_plan import CallPlans, missing
+from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
 from .custom_op import check_no_gradient, define, differentiate, is_plain_call
 from .device_gemm import check_current, gpu_target
@@ -176,7 +176,7 @@ def check_dims(name: str, table: torch.Tensor) -> tuple[int, int]:
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> TopExpertsPlan:
-    router, choice = cast(RouterTensors, tensors), others[0]
+    router, choice = cast(RouterTensors, tensors), cast(Choice, others)
     problem = problem_of(router, choice)
     check_current(router[0].device)
     return TopExpertsPlan(problem, router[0].device, choice[-1])
@@ -192,7 +192,7 @@ def launch(*given: Any) -> Chosen:
         return _fake(*given)
     if router[0].device.type == "cpu":
         return _on_cpu(router, choice)
-    return _PLANS.of(router, (choice, missing(router)))(router)
+    return _PLANS.of(router, choice)(router)
 
 
 def _on_cpu(router: RouterTensors, choice: Choice) -> Chosen:

@@ -52,10 +52,6 @@ class Report:
     copied: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @property
-    def rate(self) -> float:
-        return self.instructions / self.seconds if self.seconds else 0.0
-
-    @property
     def crossed(self) -> int:
         return sum(count for (cta, memory), count in self.copied.items() if cta != memory)
 

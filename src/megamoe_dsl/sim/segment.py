@@ -43,9 +43,6 @@ class LaneOperation(NamedTuple):
     name: str
     result: Any
 
-    def text(self, operands: tuple[str, ...]) -> str:
-        return self.template[0] + "".join(o + gap for o, gap in zip(operands, self.template[1:], strict=True))
-
 
 Group = list[LaneOperation]
 """Equal operations that do not depend on each other."""
