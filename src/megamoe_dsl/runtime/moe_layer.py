@@ -283,7 +283,7 @@ class MoE(torch.nn.Module):
 
 
 def ranks_of_a_domain(group: Any) -> int:
-    """Ranks of a host, taken for those of an NVLink domain.  Raises `ProblemError` where hosts differ, or their ranks are not consecutive."""
+    """Ranks of a host, which is taken for an NVLink domain.  Raises `ProblemError` where hosts differ, or ranks are not consecutive."""
     hosts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
     ranks = hosts.count(hosts[0])
