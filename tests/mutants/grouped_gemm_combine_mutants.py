@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
     of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
-    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "tensor_memory.free(ctx)", ""),
+    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "free_columns(ctx)", ""),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept
@@ -86,6 +86,7 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
         places=1,
         overlaps=False,
         groups=1,
+        slower=np.ones(2),  # weight tiles are contiguous
         spread=np.zeros(config.num_clusters),
         issue=0.02,
         window=WINDOW,

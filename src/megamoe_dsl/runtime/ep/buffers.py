@@ -200,7 +200,7 @@ class EpBuffers(EpSymmetric):
         return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/halves/arguments.py)."""
+        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
         weights = {"weights": self.weights.fc1.data_ptr(), "weights_sf": self.weight_scales["fc1_sf"].data_ptr()}
         common = self.common_arguments(peers, rank, watchdog_ns)
         return {**common, **weights, "out": out.data_ptr(), **self.trace_arguments(config)}

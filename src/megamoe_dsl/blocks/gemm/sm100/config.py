@@ -11,12 +11,11 @@ from ....config_error import ConfigError, require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
-from ...sm100.pair_config import PairConfig
-from ...sm100.pair_stage import PairStage
+from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
-from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..problem import CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
@@ -124,7 +123,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
             return (PACKED,)
-        return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
+        return (DENSE, CONTIGUOUS, MASKED, *(() if self.problem.formats.scaled else (PACKED,)))
 
     @property
     def block_ms(self) -> tuple[int, ...]:
