@@ -152,12 +152,6 @@ def luminance(color: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    """Ratio of two colors, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def linear(color: str) -> tuple[float, float, float]:
     """Channels of an sRGB color, without its gamma."""
     red, green, blue = (_decoded(int(color[i : i + 2], 16) / 255) for i in (1, 3, 5))
