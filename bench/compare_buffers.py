@@ -28,7 +28,7 @@ from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer,
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchronize, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
-from megamoe_dsl.kernels.moe.layouts.pool import pool_tokens
+from megamoe_dsl.kernels.moe.layouts.symmetric import pool_tokens
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.options.option import add_options, naming_options, option, read_options
 from megamoe_dsl.options.points import RunOptions

@@ -10,7 +10,7 @@ from pytest import approx
 
 from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, pool_capacity
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
 from megamoe_dsl.presets import PRESETS

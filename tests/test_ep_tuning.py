@@ -20,7 +20,7 @@ from megamoe_dsl.bench.tuning import enter_ep_run as entered
 from megamoe_dsl.bench.tuning import ep_entry as entry_of
 from megamoe_dsl.bench.tuning import read_ep_run as read_run
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.kernels.moe.halves import tuned_fields
+from megamoe_dsl.kernels.moe.halves import config as configs
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
@@ -73,7 +73,7 @@ def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of this point alone."""
     table = Table(DEFAULT_GPU, (entry_of(record(), "none"),), EpEntry)
-    monkeypatch.setattr(tuned_fields, "tuned_layers", lambda gpu: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
+    monkeypatch.setattr(configs, "tuned_layers", lambda gpu: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
     yield
 
 

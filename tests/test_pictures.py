@@ -11,8 +11,7 @@ from rich.console import Console
 
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.layouts.workspace import workspace
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawn_routings import MASKED, routings, worst_routing
-from megamoe_dsl.kernels.moe.layouts.pool import padded_sf_rows, pool_tokens
+from megamoe_dsl.kernels.moe.layouts.symmetric import padded_sf_rows, pool_tokens
 from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, Problem, ProblemError
 from megamoe_dsl.recipe import LAYER_RECIPES
 from megamoe_dsl.testing import problems

@@ -29,8 +29,8 @@ from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.unfused.config import stage_results
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
-from megamoe_dsl.kernels.moe.unfused.stage import stage_results
 from megamoe_dsl.options.option import add_options, options_of, read_options
 from megamoe_dsl.options.points import TuneOptions
 from megamoe_dsl.problem import Problem

@@ -15,7 +15,7 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.cases import TokenInputs, random_weights
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS
+from megamoe_dsl.kernels.moe.layouts.smem_plan import TILE_ROWS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, TransformedWeights
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers

@@ -12,8 +12,8 @@ import torch
 
 from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe.layouts.combine_plan import CombineRow
-from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks
+from megamoe_dsl.kernels.moe.layouts.smem_plan import CombineRow
+from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import blocks_of
 from megamoe_dsl.runtime.buffers import RankBuffers

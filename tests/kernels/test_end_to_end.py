@@ -12,7 +12,7 @@ import torch
 from mega_moe_runs import Layer, config, inputs, problem, prove, received, without_masks
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe.dispatch import ALONE
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import fused_moe

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -93,6 +95,19 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
     case = run.case(exact=False)
     expected = case.reference("hopper", run.config.most_k_blocks)
     assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+def test_rows_beyond_a_groups_capacity_are_cut_off() -> None:
+    """Counts of a masked problem that say more than there is room for, or less than nothing."""
+    run = BY_NAME["masked-f32"]
+    case = run.case(exact=True)
+    groups, capacity = case.tensors.groups, case.tensors.a.shape[1]
+    assert groups is not None and max(run.counts) == capacity
+    groups[:3] = torch.tensor([capacity + 9, 1 << 30, -5])
+    spans = ((0, 0, capacity), (1, capacity, capacity), *(span for span in case.spans if span[0] > 2))
+    expected = replace(case, spans=spans).reference()
+    assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert torch.equal(case.tensors.d, expected)
 
 

@@ -19,7 +19,7 @@ from mega_moe_runs import artifact, inputs
 
 from forked import forked_process
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.moe.layouts.workspace import ONE_REPORT, RankBarrier
+from megamoe_dsl.kernels.moe.layouts.symmetric import ONE_REPORT, RankBarrier
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import lost_ranks, symmetric_memory

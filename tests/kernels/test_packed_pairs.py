@@ -17,7 +17,7 @@ from mega_moe_runs import Layer, artifact, received
 from sm90_runs import hopper_case, prove
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks
+from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import Assumptions

@@ -7,7 +7,7 @@ import pytest
 from mega_moe_runs import Layer, received
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.kernels.moe.layouts.pool import pool_blocks
+from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from sweep import sample
 

@@ -12,7 +12,7 @@ from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
 from megamoe_dsl.artifact.store import describe_config, read_config
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe.dispatch import ALONE
 from megamoe_dsl.kernels.moe.unfused.config import StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.registry import kernel_of

@@ -22,7 +22,7 @@ from mega_moe_runs import problem as fp8_problem
 from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.blocks.sm100 import outputs_e2m1
+from megamoe_dsl.blocks.sm100 import activated_rows
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
@@ -163,10 +163,10 @@ def test_a_wrong_row_is_noticed(monkeypatch, name):
     """Rows of other tokens; nibbles that no lane has exchanged."""
     from megamoe_dsl.artifact.compile import compile_kernel
 
-    right = getattr(outputs_e2m1, name)
+    right = getattr(activated_rows, name)
     wrong = {"packed_token": lambda lane: right(lane ^ 8), "gather_rows": lambda first, second, lane: (first, second)}[name]
     compiled, case = subject()
-    monkeypatch.setattr(outputs_e2m1, name, wrong)
+    monkeypatch.setattr(activated_rows, name, wrong)
     layer = Layer.of(compile_kernel(compiled.config), case, watchdog_ns=WATCHDOG_NS)
     try:
         ranks, report = layer.launch(case)

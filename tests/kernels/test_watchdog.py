@@ -13,12 +13,12 @@ import pytest
 from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe.dispatch import ALONE
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import EpBarrier
 from megamoe_dsl.kernels.moe.halves.layouts.watchdog import EpWait
 from megamoe_dsl.kernels.moe.halves.layouts.watchdog import describe as describe_halves
+from megamoe_dsl.kernels.moe.layouts.symmetric import RankBarrier
 from megamoe_dsl.kernels.moe.layouts.watchdog import Wait, describe
-from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier
 from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, simulator

@@ -20,7 +20,7 @@ from megamoe_dsl.hardware.fragments import (
     utccp_atom,
 )
 from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES, SCALES_PER_WORD, SF_ATOM_ROWS
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR
+from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR
 from megamoe_dsl.layouts.algebra import ComposedLayout, Layout, composition, join, logical_product
 from megamoe_dsl.layouts.arith import Int
 
@@ -147,5 +147,5 @@ def fewest_wavefronts(addresses: Sequence[int], width: int) -> int:
 
 
 def combine_channels(chunk: int) -> Layout:
-    """(lane, (element, vector)) -> channel of the chunk; element + 8 * vector is the index of the lane's FP32 sum (combine_plan.py)."""
+    """(lane, (element, vector)) -> channel of the chunk; element + 8 * vector is the index of the lane's FP32 sum (`CombinePlan`)."""
     return Layout((LANES, (VECTOR, chunk // (VECTOR * LANES))), (VECTOR, (1, VECTOR * LANES)))

@@ -4,7 +4,7 @@ import pytest
 import test_device_expressions as checks
 from hardware_layouts import load_columns, pool_scales, stmatrix_b16
 
-from megamoe_dsl.blocks.sm100 import result_tile
+from megamoe_dsl.blocks.sm100 import epilogue_tile
 from megamoe_dsl.hardware.fragments import stmatrix_b8
 from megamoe_dsl.layouts.algebra import Layout, join
 
@@ -29,7 +29,7 @@ MUTANTS = {
     ),
     "Linear2 halves of the wrong size": (
         "write_address",
-        lambda tile, warp, lane, tokens: result_tile.write_address(tile, warp, lane, 16),
+        lambda tile, warp, lane, tokens: epilogue_tile.write_address(tile, warp, lane, 16),
         lambda: checks.test_fc2_values_reach_their_place_in_the_tile(32),
     ),
     "Linear2 read by rows of the neighbor": (

@@ -3,10 +3,9 @@
 import pytest
 from hardware_layouts import fewest_wavefronts
 
-from megamoe_dsl.blocks.sm100.epilogue_tile import fc1_store_address
-from megamoe_dsl.blocks.sm100.result_tile import read_address, read_row, write_address
+from megamoe_dsl.blocks.sm100.epilogue_tile import fc1_store_address, read_address, read_row, write_address
 from megamoe_dsl.hardware.fragments import wavefronts
-from megamoe_dsl.kernels.moe.layouts.combine_plan import vector_address
+from megamoe_dsl.kernels.moe.layouts.smem_plan import vector_address
 
 LANES = range(32)
 WARPS = range(4)

@@ -10,18 +10,20 @@ from layout_properties import check_offsets, check_pool, check_region, check_vie
 from drawn_routings import routings, worst_routing
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.hardware.operand_tile import pool_sf_row
-from megamoe_dsl.kernels.moe.layouts.pool import (
+from megamoe_dsl.kernels.moe.layouts.symmetric import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,
     SMALLEST_TIER,
+    RankBarrier,
+    map_to_rank,
     max_pool_blocks,
     padded_sf_rows,
     pool_blocks,
     pool_capacity,
     pool_tokens,
+    symmetric_buffer,
+    workspace,
 )
-from megamoe_dsl.kernels.moe.layouts.symmetric import map_to_rank, symmetric_buffer
-from megamoe_dsl.kernels.moe.layouts.workspace import RankBarrier, workspace
 from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem

@@ -13,7 +13,7 @@ from layout_properties import check_region, check_views
 
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.hardware.fragments import wavefronts
-from megamoe_dsl.kernels.moe.layouts.combine_plan import CombinePlan, CombineRow, vector_address
+from megamoe_dsl.kernels.moe.layouts.smem_plan import CombinePlan, CombineRow, vector_address
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.work import Load, count_work
 from megamoe_dsl.layouts.region import U8

@@ -21,16 +21,14 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.blocks.sm100.epilogue_tile import (
     FC1_CHANNELS,
+    HALF_BYTES,
+    channel_bytes,
     fc1_scale,
     fc1_store_address,
     fc1_tile,
     packed_store_address,
     packed_tile,
     packed_token,
-)
-from megamoe_dsl.blocks.sm100.result_tile import (
-    HALF_BYTES,
-    channel_bytes,
     read_address,
     read_row,
     result_bytes,
@@ -48,7 +46,7 @@ from megamoe_dsl.hardware.operand_tile import (
     packed_values,
     pool_sf_row,
 )
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANES, VECTOR, CombinePlan, vector_address
+from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.config import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
@@ -152,7 +150,7 @@ def test_pulled_scales(block, row, k, sf_block_m):
     assert layout(row, block, k) == k * 501 * sf_block_m + pool_sf_row(block, row, sf_block_m)
 
 
-# --- epilogue_fc1.py
+# --- kernels/moe/sm100/epilogue.py, Linear1
 def accumulator_value(warp, thread, group, value, groups):
     """(accumulator row of the CTA, token of the pass) of a value that `load_columns` returns."""
     lane, token = idx2crd(load_columns(groups)(thread, value + 8 * group), (32, 8 * groups))

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.moe.layouts.combine_plan import LANE_VECTOR, LANES, VECTOR, CombinePlan, CombineRow
-from megamoe_dsl.kernels.moe.layouts.smem_plan import RowChunks
+from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.layouts.tile import TILE_ROWS
 from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps
 from megamoe_dsl.kernels.moe.sm90.smem_plan import pull_chunk
 from megamoe_dsl.problem import CHANNEL_STEP, Problem

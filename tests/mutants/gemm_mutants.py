@@ -158,6 +158,14 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("the second row of a warpgroup's scales is its first", "wrong base", "WholeRows.scale_row", "first + index", "first"),
     mutant("a packed group begins where the one before it begins", "off by one", "fill_table", "entry - 4", "entry - 8"),
     mutant(
+        "a masked group has more rows than there is room for",
+        "missing check",
+        "fill_table",
+        "cutlass.min(load(entry), room)",
+        "load(entry)",
+        nearest=("tests/kernels/test_gemm_end_to_end.py::test_rows_beyond_a_groups_capacity_are_cut_off",),
+    ),
+    mutant(
         "a role reads the table of groups before it is written",
         "missing order",
         "fill_table",

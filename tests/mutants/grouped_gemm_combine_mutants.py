@@ -56,6 +56,14 @@ MUTANTS = (
     mutant(
         "CTAs that still read are not waited for", "missing order", "end_launch", "collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)", ""
     ),
+    mutant(
+        "tiles of the launch before the last are counted again",
+        "missing clean-up",
+        "send_results",
+        'clear_counters(ctx, group, "finished", ctx.config.num_finished)',
+        "",
+        (f"{RUNS}::test_results_that_warps_send",),
+    ),
     of_pairs(
         "a pair does not say that its tiles are done",
         "missing order",
@@ -72,7 +80,7 @@ MUTANTS = (
     ),
     of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
     of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
-    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "tensor_memory.free(ctx)", ""),
+    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "free_columns(ctx)", ""),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")

@@ -232,3 +232,15 @@ def test_modes_of_torch_change_nothing() -> None:
         assert torch.equal(moe(**call), y)
     functional = torch.func.functionalize(lambda x: moe(**{**call, "x": x}) * 1)
     assert torch.equal(functional(call["x"]), y)
+
+
+def test_biases_and_weights_of_tokens_are_float32_or_bfloat16() -> None:
+    """The same numbers in either; two biases are loaded together."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"w1_bias": (4, 512), "w2_bias": (4, 256), "topk_weights": (6, 2)}
+    given = {name: torch.randn(size, generator=generator).bfloat16() for name, size in sizes.items()}
+    wide, narrow = (moe(**arguments(**{name: one.to(dtype) for name, one in given.items()})) for dtype in (torch.float32, torch.bfloat16))
+    assert wide.any() and torch.equal(wide, narrow)
+    shifted = torch.zeros(4 * 512 + 1, dtype=torch.bfloat16)[1:].view(4, 512)
+    with pytest.raises(ProblemError, match=r"^w1_bias\.data_ptr\(\) = \d+: must be a multiple of 4$"):
+        moe(**arguments(w1_bias=shifted, w2_bias=given["w2_bias"]))

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_properties import GemmPlan
 
-from megamoe_dsl.schedule.dense import DenseBlock, DenseOrder
 from megamoe_dsl.schedule.fused_moe import HostTable
-from megamoe_dsl.schedule.grouped import GroupedBlock, GroupedOrder
+from megamoe_dsl.schedule.gemm import DenseBlock, DenseOrder, GroupedBlock, GroupedOrder
 from megamoe_dsl.schedule.scheduler import Scheduler
 
 PLANS = st.builds(GemmPlan, st.sampled_from((8, 64, 96, 128)), st.integers(1, 9), st.sampled_from((1, 2, 3, 8, 16)))

@@ -12,7 +12,7 @@ from ring_model import Launch, Overwritten, RingPlan, Stuck, sequence
 
 from drawn_routings import token_counts
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.layouts.pool import is_ring, pool_tokens, whole_pool
+from megamoe_dsl.kernels.moe.layouts.symmetric import is_ring, pool_tokens, whole_pool
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS

@@ -15,10 +15,9 @@ import torch.distributed as dist
 from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactStore
 from ..artifact.workers import compile_into
-from ..kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig, tuned_fields
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..kernels.moe.halves.tables_config import RoutingTablesConfig
-from ..kernels.moe.halves.tuned_fields import HALVES, tuned_fields
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE

@@ -13,8 +13,8 @@ from ..blocks.gemm.tile import GROUP_ROWS
 from ..config_error import ConfigError
 from ..json_file import read_json_object
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.halves.config import HALVES
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.halves.tuned_fields import HALVES
 from ..kernels.moe.sm90.config import NUM_SMS
 from ..recipe import BF16
 from ..tuned import Entry, EpEntry, GemmEntry, Share, Table

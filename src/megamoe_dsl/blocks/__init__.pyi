@@ -1,3 +1,6 @@
+from .cta import WarpRole as WarpRole
+from .cta import run_roles as run_roles
+from .cta import warp_group as warp_group
 from .sm90.load import Fetch as Fetch
 from .sm90.load import OperandMaps as OperandMaps
 from .sm90.load import TokenTile as TokenTile
@@ -6,14 +9,11 @@ from .sm90.load import load_tokens as load_tokens
 from .sm90.load import load_weights as load_weights
 from .sm90.main_loop import Share as Share
 from .sm90.math_thread import MathThread as MathThread
+from .sm90.math_thread import ScaleMatrix as ScaleMatrix
+from .sm90.math_thread import WeightScales as WeightScales
 from .sm90.tokens_as_m import CHUNK_ROWS as CHUNK_ROWS
 from .sm90.tokens_as_m import RowShare as RowShare
 from .sm90.tokens_as_n import ColumnShare as ColumnShare
-from .sm90.weight_scales import ScaleMatrix as ScaleMatrix
-from .sm90.weight_scales import WeightScales as WeightScales
 from .walk import Walk as Walk
 from .walk import advance_to_valid as advance_to_valid
 from .walk import next_block as next_block
-from .warp_roles import WarpRole as WarpRole
-from .warp_roles import run_roles as run_roles
-from .warp_roles import warp_group as warp_group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..blocks.sm100.result_tile import PASS_ROWS
+from ..blocks.sm100.epilogue_tile import PASS_ROWS
 from ..sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
 
 

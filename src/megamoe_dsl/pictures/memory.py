@@ -10,9 +10,7 @@ from ..arch import SMEM_BYTES
 from ..config_error import ConfigError
 from ..hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.pool import pool_blocks, pool_tokens
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
-from ..kernels.moe.layouts.workspace import workspace
+from ..kernels.moe.layouts.symmetric import pool_blocks, pool_tokens, symmetric_buffer, workspace
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.region import Region
 from .chart import Bar, BarChart, Lane, Picture

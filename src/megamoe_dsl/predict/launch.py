@@ -12,7 +12,7 @@ import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from ..schedule.fused_moe import Block, FusedMoeOrder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.tile import DISPATCH_WARPS
+from ..kernels.moe.layouts.smem_plan import DISPATCH_WARPS
 from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..hardware.operand_tile import BYTE_VALUES, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem

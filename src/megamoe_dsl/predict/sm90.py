@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
-from ..kernels.moe.layouts.tile import TILE_ROWS
+from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept

@@ -228,7 +228,7 @@ class RankBuffers:
 
     @cached_property
     def results(self) -> torch.Tensor:
-        """What stages of an unfused layer leave for one another (kernels/moe/unfused/stage.py); empty for the fused kernel."""
+        """What stages of an unfused layer leave for one another (kernels/moe/unfused/config.py); empty for the fused kernel."""
         region = kernel_of(self.config).buffers(self.config).get("results")
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 

@@ -9,14 +9,19 @@ that all layers on a symmetric buffer share: then a compiler neither drops nor m
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
 from ..problem import Problem, ProblemError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Launchable(Protocol):
@@ -64,6 +69,28 @@ def is_plain_call(x: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
+
+
+def takes_tensors(*names: str, optional: tuple[str, ...] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function raises `ProblemError` that names the argument if one of `names` is no tensor, or one of `optional` neither a tensor nor
+    None.  Arguments are looked at only after Python's AttributeError or an operator's RuntimeError, so that a good call takes no longer."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except (AttributeError, RuntimeError):
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+                for name in (*names, *optional):
+                    value = given.get(name)
+                    if not isinstance(value, torch.Tensor) and (name in names or value is not None):
+                        raise ProblemError(name, value, "a tensor" if name in names else "a tensor or None") from None
+                raise
+
+        return call
+
+    return decorate
 
 
 def asks_for_gradients(tensors: Sequence[torch.Tensor | None]) -> bool:

@@ -23,13 +23,12 @@ from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
-from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call
+from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_gradients import MainGrads, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
-from .tensor_arguments import takes_tensors
 from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}

@@ -21,11 +21,10 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
 from .call_plan import CallPlans
-from .custom_op import asks_for_gradients, is_plain_call
+from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
 from .device_gemm import check_current, device_gemm
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from .tensor_arguments import takes_tensors
 
 
 class GemmPlan:

@@ -6,7 +6,7 @@ The article runs Linear1 of a wave of experts, then its Linear2, then the next w
 the slowest one (on H200s 10 % of the time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is
 idle at other times (2 to 6 %, with seven eighths of the results for other GPUs).
 
-The blocks of an expert are taken in bands of `group_m` token blocks (raster.py).  With bands of one, as on SM100, the weight block
+The blocks of an expert are taken in bands of `group_m` token blocks (`place_in_bands`).  With bands of one, as on SM100, the weight block
 changes fastest, as in the article.
 
 A cluster takes one number at a time on SM100, and on SM90 one for each of its CTAs: first those of its own index, and then, whenever it is
@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
-from .raster import band_rows, there_and_back
-from .scheduler import Scheduler
+from .scheduler import Scheduler, band_rows, there_and_back
 
 
 class ExpertTable(Protocol):

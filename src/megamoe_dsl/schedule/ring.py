@@ -1,8 +1,8 @@
 """The order of the fused MoE kernels' blocks when the token pool is a ring: rows are used again when their Linear2 is done.
 
 Token blocks have places in the order of experts, 0, 1, 2 ...; place p takes the rows of place p - `ring_blocks`.  The sequence is made of
-*bands*: up to `group_m` token blocks of one expert with all their weight blocks (raster.py), as in the order without a ring.  A step has
-the next band of Linear1, the next band of Linear2, or both, in alternating runs:
+*bands*: up to `group_m` token blocks of one expert with all their weight blocks (`there_and_back`), as in the order without a ring.  A step
+has the next band of Linear1, the next band of Linear2, or both, in alternating runs:
 
 - Linear1, if with it no more than `window` places lie between the first that Linear2 has yet to come to and the last of Linear1's;
 - Linear2, if the band of Linear1 does not fit, or is `lookahead` experts ahead, or if there is none left.  In each case Linear1 is past
@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, minimum, select
 from .fused_moe import FC1, Block, FusedMoeOrder, FusedMoePlan
-from .raster import there_and_back
+from .scheduler import there_and_back
 
 
 class RingPlan(FusedMoePlan, Protocol):

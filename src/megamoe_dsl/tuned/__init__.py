@@ -4,19 +4,6 @@ from .entry import Entry, EpEntry, EpShare, GemmEntry, GemmShare, LaunchEntry, L
 from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_launches, tuned_layers, tuned_table
 
 __all__ = [
-    "DEFAULT_GPU",
-    "Entry",
-    "EpEntry",
-    "EpShare",
-    "GemmEntry",
-    "GemmShare",
-    "LaunchEntry",
-    "LaunchShare",
-    "Share",
-    "Table",
-    "TableError",
-    "tuned_gemms",
-    "tuned_launches",
-    "tuned_layers",
-    "tuned_table",
-]
+    "DEFAULT_GPU", "Entry", "EpEntry", "EpShare", "GemmEntry", "GemmShare", "LaunchEntry", "LaunchShare", "Share", "Table", "TableError",
+    "tuned_gemms", "tuned_launches", "tuned_layers", "tuned_table",
+]  # fmt: skip

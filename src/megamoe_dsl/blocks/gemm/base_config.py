@@ -41,27 +41,21 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def cluster(self) -> int: ...
-
     @property
     @abstractmethod
     def num_threads(self) -> int: ...
-
     @property
     @abstractmethod
     def blocks_per_fetch(self) -> int: ...
-
     @property
     @abstractmethod
     def rows(self) -> Any: ...
-
     @property
     @abstractmethod
     def weights(self) -> Any: ...
-
     @property
     @abstractmethod
     def epilogue(self) -> Any: ...
-
     @property
     @abstractmethod
     def map_names(self) -> tuple[str, ...]: ...

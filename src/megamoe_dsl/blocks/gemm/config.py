@@ -70,7 +70,7 @@ class GemmConfig(BaseGemmConfig):
     burst       K blocks of B that the loader asks for at once, 1, 2 or 4: faster where a tile waits for memory alone
     split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
-                its own wait is over (blocks/setup.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
+                its own wait is over (blocks/cta.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
                 neither B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/records.py), over the rows of experts; for profiles
     most_columns  columns of one wgmma at most

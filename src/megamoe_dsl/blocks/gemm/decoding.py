@@ -1,6 +1,5 @@
 """GEMMs on SM90 whose E2M1 weights stay packed up to the warps that decode them: math warps for themselves, with rows of A as the
-wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py,
-decoded_rows.py).
+wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py).
 
 | role | waits | signals |
 |---|---|---|
@@ -20,8 +19,7 @@ from ...device.ring import Stage, TileQueue
 from ...device.tma import wait_group_read
 from ...hardware.packed_tile import PackedPart
 from ..sm90.decode import decode_tile
-from ..sm90.decoded_rows import DecodedRows
-from ..sm90.decoded_share import DecodedShare
+from ..sm90.decoded_share import DecodedRows, DecodedShare
 from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedBlock, PackedShare
 from . import store

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 from ...config_error import require
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...recipe import Format
-from ..sm100.epilogue_tile import FC1_CHANNELS
-from ..sm100.operand_maps import byte_rows
-from ..sm100.result_tile import HALF_BYTES, HALF_CHANNELS
+from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
+from ..sm100.pair_stage import byte_rows
 from .tile import GROUP_ROWS, result_map
 
 GATE_UP_ROWS = 256

@@ -21,10 +21,9 @@ from ...device.tma import wait_group_read
 from ...layouts.arith import div, select
 from ...layouts.records import Activity, Role
 from ..sm90.main_loop import Share, accumulate_tile, multiply_ahead
-from ..sm90.math_thread import MathThread
+from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ..sm90.tokens_as_m import RowShare
 from ..sm90.tokens_as_n import ColumnShare
-from ..sm90.weight_scales import ScaleMatrix, WeightScales
 from . import store
 from .context import GemmContext, GemmTile, next_tile, read_end
 from .problem import SCALE_BLOCK

@@ -9,7 +9,7 @@ from typing import Any
 from ...hardware.cta_pair import CLUSTER
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...layouts.region import F32, U8, U32, U64, Field, MBarrier, Region
-from ..sm100.result_tile import PASS_ROWS, result_bytes
+from ..sm100.epilogue_tile import PASS_ROWS, result_bytes
 from .tile import EXCHANGING_THREADS, VECTOR, WARPS_PER_GROUP, WORK_TILES
 
 

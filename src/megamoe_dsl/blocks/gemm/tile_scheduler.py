@@ -36,9 +36,8 @@ from ...device.memory import (
 from ...device.ring import TileQueue, fetch_numbers, publish
 from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, sync_warp
 from ...layouts.arith import align, ceil_div, div, minimum, select
-from ...schedule.dense import DenseOrder
-from ...schedule.grouped import GroupedOrder
-from ...schedule.raster import place_in_bands
+from ...schedule.gemm import DenseOrder, GroupedOrder
+from ...schedule.scheduler import place_in_bands
 from ...schedule.tile_sums import LANES
 from ..walk import Walk, advance_to_valid, first_number
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext

@@ -12,7 +12,7 @@ from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES,
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
-from ..sm100.operand_maps import scale_words, weight_rows
+from ..sm100.pair_stage import scale_words, weight_rows
 from .problem import INTERLEAVED, GemmProblem
 from .tile import WARPS_PER_GROUP, operand_rows, part, promotion, weight_promotion
 

@@ -7,18 +7,54 @@ for tokens 2 (t % 4) and 2 (t % 4) + 1 of every group of 8.  Two warps share a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
 from ...device import cast
+from ...device.cast import E2M1_MAX, E4M3_MAX, pack_e2m1, pack_e4m3
+from ...device.e2m1 import gather_rows
+from ...device.memory import store_shared_v2, store_transposed_b8
 from ...device.ptx import emit, emit_to_many
 from ...recipe import E2M1, E4M3
 from ..swiglu import activate
-from .outputs_e2m1 import E2m1Outputs
-from .outputs_e4m3 import E4m3Outputs
+from .epilogue_tile import fc1_store_address, packed_store_address, packed_token
+
+
+@dataclass(frozen=True)
+class E2m1Outputs:
+    """The counterpart of `E4m3Outputs`; a pass has four groups."""
+
+    largest: ClassVar[float] = E2M1_MAX
+
+    def pack(self, values: Sequence[Any]) -> Any:
+        """Channels c and c + 8 of the first token, then of the second: the nibbles of two bytes."""
+        return values[0], values[2], values[1], values[3]
+
+    def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
+        """All groups of the pass into the tile at `buffer`."""
+        first, second = (pack_e2m1(*groups[g], *groups[g + 1]) for g in (0, 2))
+        store_shared_v2(packed_store_address(buffer, packed_token(lane), warp), *gather_rows(first, second, lane))
+
+
+@dataclass(frozen=True)
+class E4m3Outputs:
+    """How a warp of the Linear1 epilogue rounds and stores its 16 channels of a pass (kernels/moe/sm100/epilogue.py)."""
+
+    largest: ClassVar[float] = E4M3_MAX
+
+    def pack(self, values: Sequence[Any]) -> Any:
+        """What is kept of a thread's four scaled values of a group of 8 tokens until all groups are stored."""
+        return pack_e4m3(*values)
+
+    def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
+        """All groups of the pass into the tile at `buffer`."""
+        token = lane & (8 * len(groups) - 1)
+        store_transposed_b8(fc1_store_address(buffer, token, warp), groups)
+
 
 OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
 

@@ -1,11 +1,23 @@
-"""A stage of the ring of one CTA of a pair: sizes of its operands and scales, and the bytes that TMA counts for them."""
+"""A stage of the ring of one CTA of a pair: sizes of its operands and scales, the bytes that TMA counts for them, and the tensor maps by
+which loaders fetch them (load.py)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ...hardware.cta_pair import BLOCK_N
-from ...hardware.operand_tile import OPERAND_ALIGNMENT, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
+from ...hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, PairMma
+from ...hardware.operand_tile import (
+    ALL_BYTES,
+    BYTE_VALUES,
+    OPERAND_ALIGNMENT,
+    PLAIN_VALUES,
+    SF_ATOM_BYTES,
+    SF_ATOM_ROWS,
+    KBlock,
+    packed_values,
+)
+from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import U8, Field
 
@@ -63,3 +75,56 @@ class PairStage:
             Field("sfb", (num_stages, words * self.consumers * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
             Field("sfa", (num_stages, words * self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
         )
+
+
+class PairConfig:
+    """Before the family's base: `problem` has `formats` (recipe.py), `block_k` is the K of a stage."""
+
+    problem: Any
+    block_k: int
+
+    @property
+    def cluster(self) -> int:
+        """The CTA pair of an MMA."""
+        return CLUSTER
+
+    @property
+    def blocks_per_fetch(self) -> int:
+        """A pair works on one tile."""
+        return 1
+
+    @property
+    def k_block(self) -> KBlock:
+        formats = self.problem.formats
+        if not formats.scaled:
+            return PLAIN_VALUES
+        if formats.packs_activations:
+            return packed_values(self.block_k, formats.activations.channels)
+        return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
+
+    @property
+    def mma(self) -> PairMma:
+        """The kind of the MMAs."""
+        formats = self.problem.formats
+        return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
+
+
+def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int) -> MapFields:
+    """`height` rows of `width` bytes, in boxes of `span` bytes, which is the swizzle, by `box_height` rows."""
+    return MapFields(address, TensorMapDtype.U8, (width, height), (width,), (span, box_height), span)
+
+
+def weight_rows(address: Any, k: int, height: Any, k_block: KBlock, box_height: int = BLOCK_N) -> MapFields:
+    """`height` rows of `k` weights, as they are in memory; a CTA's of a stage, unpacked where a stage has a byte for each E2M1."""
+    row_bytes = k * k_block.weight_bits // 8
+    if not k_block.unpacks:
+        return byte_rows(address, row_bytes, height, box_height, k_block.row_bytes)
+    box = (k_block.channels, box_height)
+    return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (row_bytes,), box, k_block.row_bytes)
+
+
+def scale_words(address: Any, width: Any, height: int, box_width: int, k_block: KBlock, pitch: Any = None) -> MapFields:
+    """[words of a row, rows] words of scales in UTCCP order, `height` by `width` of them, `pitch` words from one row to the next; a stage's
+    for `box_width` rows."""
+    strides = (4 * (width if pitch is None else pitch),)
+    return MapFields(address, TensorMapDtype.U32, (width, height), strides, (box_width, k_block.words), 0)

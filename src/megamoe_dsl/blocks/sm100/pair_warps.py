@@ -1,4 +1,5 @@
-"""What CTA pairs have in common in every kernel that multiplies with tensor memory: the first warps of a CTA, and its end."""
+"""What CTA pairs have in common in every kernel that multiplies with tensor memory: the first warps of a CTA, its end, and the tensor
+memory, of which one warp of each CTA allocates all columns that the kernel plans with."""
 
 from __future__ import annotations
 
@@ -8,9 +9,29 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from ...device import tcgen05
+from ...device.memory import load_shared_u32
+from ...device.ptx import emit
 from ...device.warp import sync_cluster
-from ..warp_roles import WarpRole, one_warp
-from . import tensor_memory
+from ..cta import WarpRole, one_warp
+
+
+def allocate_columns(ctx: Any) -> None:
+    """The address goes to the plan's `tmem_address`."""
+    tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
+
+
+@cute.jit
+def check_first_column(ctx: Any):
+    """The plan counts columns from 0: nothing else allocates TMEM on this SM."""
+    if load_shared_u32(ctx.shared("tmem_address")) != 0:
+        emit("trap;")
+
+
+def free_columns(ctx: Any) -> None:
+    """When all warps of both CTAs have finished with it."""
+    tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
+
 
 LOADER_WARPS = 4
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
@@ -37,7 +58,7 @@ def run_in_even_cta(ctx: Any, multiply: cutlass.Constexpr[Run]):
 
 def run_scheduler(ctx: Any, schedule: Run) -> None:
     """Traps unless the tensor memory that this warp has allocated begins at column 0."""
-    tensor_memory.check_first_column(ctx)
+    check_first_column(ctx)
     schedule(ctx)
 
 
@@ -46,4 +67,4 @@ def end_pair(ctx: Any, warp: Any, first: cutlass.Constexpr[int] = 0):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
-        tensor_memory.free(ctx)
+        free_columns(ctx)

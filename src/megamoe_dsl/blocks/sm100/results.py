@@ -20,7 +20,7 @@ from ...device.cast import pack_bf16
 from ...device.memory import load_shared_v4, store_transposed_b16
 from ...device.tcgen05 import load_columns
 from ...device.warp import named_barrier
-from .result_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address
+from .epilogue_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address
 
 WARPGROUP = 128  # threads
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp

@@ -6,11 +6,17 @@ signals   empty, per warp and stage
 
 What is left of the scales, a power of two per weight row, is applied once at the end if it is not 1; so the last stage is given back when
 its exponents have been read.
+
+`DecodedAhead` is for CTAs of a cluster that decode a half each: it loads the tokens of the next K block while the sums of this one are
+promoted.  Where a CTA decodes all weights for itself its decode warps are what it waits for, and loading ahead gains nothing.
+
+`DecodedRows` is for tiles of 256 tokens by 128 rows of weights: what is decoded serves twice as many tokens as in a tile of 128, whose sums
+take as many registers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import cutlass
@@ -24,7 +30,7 @@ from ...device.ring import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread, PromotedSums, multiply_tile
-from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
+from .tokens_as_m import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, RowShare
 
 WARPS = 4
 ONES = 0x7F7F7F7F
@@ -146,3 +152,101 @@ def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
 def power_of_byte(word: Any, index: int) -> Any:
     """The power of two that a UE8M0 byte of a word stands for."""
     return emit_to(Float32, "mov.b32 {}, {};", (word >> (8 * index) & Uint32(255)) << 23)
+
+
+@dataclass(frozen=True)
+class DecodedAhead(DecodedShare):
+    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows.  A stage is given back when the tensor core has read
+    it, before the sums of its last product are promoted."""
+
+    @staticmethod
+    def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
+        share = DecodedShare.of(me, half=False, in_registers=True)
+        return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
+
+    @cute.jit
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
+        acc, tokens = self.zero(), self.fragment(stage)
+        for _ in cutlass.range(k_blocks - 1, unroll=1):
+            acc, tokens, stage = multiply_stage(stage, self, acc, tokens, True)
+        acc, tokens, stage = multiply_stage(stage, self, acc, tokens, False)
+        return self.scale_rows(acc.parts, stage.previous()), stage
+
+
+@cute.jit
+def multiply_stage(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: Any, more: cutlass.Constexpr[bool]):
+    """One K block, whose tokens are loaded.  Returns the sums, the next stage's tokens, and that stage; if there are no `more`, this one is
+    not given back."""
+    weights, following = stage.shared("weights"), stage.next()
+    token_scale = stage.token_scales + me.token * 4
+    ((factor,), *_) = me.block_scales(stage, None, 0)
+    sums, partial = [], acc.partial
+    for c in cutlass.range_constexpr(CHUNKS):
+        ends = c == CHUNKS - 1 and more
+        partial = wgmma.issue_registers(tokens, wgmma.descriptor((weights + c * me.chunk_bytes) >> 4), partial)
+        if cutlass.const_expr(c == 0):
+            per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+        if cutlass.const_expr(ends):
+            following.wait_full()
+        partial = wgmma.wait(partial, 0, tokens)
+        if cutlass.const_expr(ends):
+            release_stage(stage, me.lane)
+            tokens = me.fragment(following)
+        old = acc.parts[c]
+        sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+    return PromotedSums(tuple(sums), partial), tokens, following
+
+
+TOKEN_CHUNKS = 2
+
+
+@dataclass(frozen=True)
+class DecodedRows(DecodedShare):
+    """The share of a thread; parts of its sums are chunks of 64 tokens, of which `chunk` is the one that its addresses are of."""
+
+    chunk: cutlass.Constexpr[int]
+
+    @staticmethod
+    def of(me: MathThread) -> DecodedRows:  # type: ignore[override]
+        return DecodedRows(me.group, me.warp, me.lane, False, 1, CHUNK_ROWS, CHUNK_ROWS, None, 0)
+
+    @property
+    def first_token(self) -> Any:
+        """The first of the chunk's 64 tokens."""
+        return (self.group * TOKEN_CHUNKS + self.chunk) * GROUP_ROWS
+
+    def zero(self) -> PromotedSums:
+        """Sums before the first K block."""
+        return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
+
+    def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
+        """Chunk by chunk of tokens."""
+        return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        weights = wgmma.descriptor(stage.shared("weights") >> 4)
+        tokens = stage.shared("tokens") + self.first_token * ROW_BYTES
+        token_scale = stage.token_scales + self.token * 4
+        ((factor,),) = self.block_scales(stage, scales, k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for t in cutlass.range_constexpr(TOKEN_CHUNKS):
+            partial = wgmma.issue(wgmma.descriptor((tokens + t * (GROUP_ROWS * ROW_BYTES)) >> 4), weights, partial)
+            if cutlass.const_expr(t == 0):
+                per_token = [
+                    load_shared_f32(token_scale + 4 * (GROUP_ROWS * c + 8 * h)) * factor for c in range(TOKEN_CHUNKS) for h in range(2)
+                ]
+            if cutlass.const_expr(t == TOKEN_CHUNKS - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            old = acc.parts[t]
+            sums.append(tuple(old[i] + partial[i] * per_token[2 * t + i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
+
+    def exponents(self, last: Stage) -> list[Any]:
+        """Those of the weight rows, once for each chunk of tokens."""
+        return super().exponents(last) * TOKEN_CHUNKS

@@ -19,9 +19,9 @@ from cutlass import Int32
 
 from ...device import wgmma
 from ...device.ring import Stage, release_stage
+from .math_thread import WeightScales
 from .tokens_as_m import RowShare
 from .tokens_as_n import ColumnShare
-from .weight_scales import WeightScales
 
 Share = RowShare | ColumnShare
 

@@ -22,8 +22,7 @@ from ...device.memory import load_shared_f32
 from ...device.ring import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
-from .math_thread import MathThread, PromotedSums, multiply_tile
-from .weight_scales import WeightScales
+from .math_thread import MathThread, PromotedSums, WeightScales, multiply_tile
 
 CHUNKS = 2
 CHUNK_ROWS = 128

@@ -16,8 +16,7 @@ from ...device import wgmma
 from ...device.memory import load_shared_f32, load_shared_f32x2
 from ...device.ring import Stage, release_stage
 from ...hardware.operand_tile import ROW_BYTES
-from .math_thread import MathThread, PromotedSums, multiply_tile
-from .weight_scales import WeightScales
+from .math_thread import MathThread, PromotedSums, WeightScales, multiply_tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 BLOCK_ROWS = 64

@@ -14,8 +14,8 @@ from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
 from ...kernels.moe.config import MegaMoeConfig
+from ...kernels.moe.layouts.smem_plan import TILE_ROWS
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
-from ...kernels.moe.layouts.tile import TILE_ROWS
 from ...kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ...kernels.registry import find_kernel
 from ...presets.compiled import configs_up_to

@@ -20,9 +20,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
+from ...blocks.cta import begin, shared_memory
 from ...blocks.gemm.problem import SCALE_BLOCK
 from ...blocks.quantize import PER_LANE, quantize_f32, quantize_ue4m3, quantize_ue8m0
-from ...blocks.setup import begin, shared_memory
 from ...device.memory import (
     atomic_add_u32,
     load_acquire_u32,

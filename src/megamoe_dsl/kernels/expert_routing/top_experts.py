@@ -14,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
-from ...blocks.setup import begin
+from ...blocks.cta import begin
 from ...device.cast import LOG2E, f32_of_bits, fma, times_sigmoid
 from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32, store_u64
 from ...device.ptx import emit_to

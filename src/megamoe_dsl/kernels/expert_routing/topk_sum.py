@@ -9,8 +9,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.cta import begin
 from ...blocks.gemm.problem import BF16
-from ...blocks.setup import begin
 from ...device.cast import pack_bf16, unpack_bf16
 from ...device.memory import load_float, load_once_v4, load_u32, store_v4
 from ...layouts.arith import div

@@ -19,13 +19,23 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ...blocks.cta import (
+    WarpRole,
+    begin,
+    begin_after_others,
+    end_together,
+    init_barriers,
+    one_warp,
+    run_roles,
+    set_up_together,
+    shared_memory,
+    warp_group,
+)
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
-from ...blocks.setup import begin, begin_after_others, end_together, init_barriers, set_up_together, shared_memory
-from ...blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
 

@@ -7,7 +7,7 @@ from ...sass.measurer import Measure, Measurer
 
 WGMMA = r"\w*GMMA"
 STEPS = 4  # wgmmas of a part of a K block
-TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_rows.py, which needs the DSL)
+TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_share.py, which needs the DSL)
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:

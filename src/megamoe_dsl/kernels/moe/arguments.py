@@ -56,7 +56,7 @@ class BiasedArguments(Sm90Arguments):
 
 @dataclass(frozen=True)
 class StageArguments(Arguments):
-    """Those of the fused kernel, and `results`: what Linear1 and Linear2 leave for the stage after them (unfused/stage.py)."""
+    """Those of the fused kernel, and `results`: what Linear1 and Linear2 leave for the stage after them (unfused/config.py)."""
 
     results: Int64
 
@@ -73,3 +73,121 @@ class BiasedStageArguments(BiasedArguments):
     """The same of any linear stage of a layer with biases."""
 
     results: Int64
+
+
+@dataclass(frozen=True)
+class GemmCombineArguments:
+    """As `DispatchGemmArguments`, with
+
+    acts        e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
+    acts_sf     f32 [intermediate / 128, P]
+    weights     e4m3 [El, hidden, intermediate]
+    weights_sf  f32 [El, hidden / 128, intermediate / 128]
+    y           bf16 [num_tokens, hidden]
+    num_tokens  tokens of this rank
+    """
+
+    sym: Int64
+    peers: Int64
+    acts: Int64
+    acts_sf: Int64
+    weights: Int64
+    weights_sf: Int64
+    y: Int64
+    num_tokens: Int32
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
+class RoutingTablesArguments:
+    """As `DispatchGemmArguments`; num_tokens are this rank's, whose experts are in its symmetric buffer."""
+
+    sym: Int64
+    peers: Int64
+    num_tokens: Int32
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
+class DispatchGemmArguments:
+    """P = pool rows (layouts/symmetric.py), El = local experts.  Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody
+    reads scales.
+
+    sym          this rank's symmetric buffer (layouts/symmetric.py)
+    peers        u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
+    weights      e4m3 [El, 2 intermediate, hidden]
+    weights_sf   f32 [El, 2 intermediate / 128, hidden / 128]
+    out          bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
+    rank         this rank's index
+    watchdog     record for a wait that exceeds its limit (layouts/records.py)
+    watchdog_ns  the limit in nanoseconds
+    """
+
+    sym: Int64
+    peers: Int64
+    weights: Int64
+    weights_sf: Int64
+    out: Int64
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
+class TracedDispatchGemmArguments(DispatchGemmArguments):
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
+
+    trace: Int64
+
+
+@dataclass(frozen=True)
+class TracedGemmCombineArguments(GemmCombineArguments):
+    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
+
+    trace: Int64
+
+
+@dataclass(frozen=True)
+class PreDispatchArguments:
+    """Of one rank.
+
+    sym            this rank's symmetric buffer
+    x              bf16 [num_tokens, hidden], 16-byte aligned
+    topk_idx       i64 [num_tokens, topk]
+    topk_weights   f32 [num_tokens, topk]
+    num_tokens     tokens of this rank
+    padded_tokens  at least num_tokens: rows up to here are masked
+    """
+
+    sym: Int64
+    x: Int64
+    topk_idx: Int64
+    topk_weights: Int64
+    num_tokens: Int32
+    padded_tokens: Int32
+
+
+@dataclass(frozen=True)
+class QuantizedArguments(PreDispatchArguments):
+    """For tokens that are quantized already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
+    4-byte aligned."""
+
+    x_sf: Int64
+
+
+@dataclass(frozen=True)
+class SharedArguments(PreDispatchArguments):
+    """With shared experts, whose slots `topk_idx` and `topk_weights` are without: first_shared is the number of the rank's first."""
+
+    first_shared: Int32
+
+
+@dataclass(frozen=True)
+class SharedQuantisedArguments(QuantizedArguments):
+    """Arguments for a rank with shared experts whose tokens come with scales."""
+
+    first_shared: Int32

@@ -12,7 +12,7 @@ from ...device.memory import load_f32, load_f32x2
 from ...schedule.fused_moe import FC1
 from .arguments import BiasedArguments
 from .context import Context
-from .layouts.tile import TILE_ROWS
+from .layouts.smem_plan import TILE_ROWS
 
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:

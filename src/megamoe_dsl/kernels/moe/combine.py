@@ -24,8 +24,8 @@ from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, shuffle_f32, sync_warp
 from ...layouts.arith import div
 from .context import Context
-from .exchange_counts import expert_of
-from .layouts.combine_plan import VECTOR, Y_BYTES, CombinePlan, vector_address
+from .dispatch import expert_of
+from .layouts.smem_plan import VECTOR, Y_BYTES, CombinePlan, vector_address
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder
 from ...schedule.ring import RingOrder
 from ...tuned import Entry, Share, tuned_table
-from .layouts.pool import ring_blocks
-from .layouts.smem_plan import SmemPlan
-from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
+from .layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, SmemPlan
+from .layouts.symmetric import ring_blocks
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
 Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]

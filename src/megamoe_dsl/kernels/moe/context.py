@@ -16,7 +16,7 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2
-from .layouts.combine_plan import CombineRow
+from .layouts.smem_plan import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
 from .results import Bf16Results, E4m3Results

@@ -22,7 +22,7 @@ from ...device.cast import add_bf16, fma, unpack_bf16
 from ...device.memory import load_shared_u8, load_shared_v2, load_shared_v4, store_u8, store_u16, store_v2, store_v4
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_among, store_where
-from .layouts.combine_plan import CombineRow, vector_address
+from .layouts.smem_plan import CombineRow, vector_address
 
 
 @dataclass(frozen=True)

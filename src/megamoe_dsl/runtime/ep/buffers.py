@@ -202,7 +202,7 @@ class EpBuffers(EpSymmetric):
         return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/halves/arguments.py)."""
+        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
         return {
             "sym": self.sym.data_ptr(),
             "peers": peers,

@@ -11,8 +11,7 @@ from ....config_error import ConfigError, require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
-from ...sm100.pair_config import PairConfig
-from ...sm100.pair_stage import PairStage
+from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses

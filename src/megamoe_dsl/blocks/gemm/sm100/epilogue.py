@@ -38,8 +38,17 @@ from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ...sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
-from ...sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
-from ...sm100.result_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address, read_address, read_row, write_address
+from ...sm100.epilogue_tile import (
+    FC1_CHANNELS,
+    HALF_BYTES,
+    HALF_CHANNELS,
+    PASS_ROWS,
+    chunk_address,
+    fc1_scale,
+    read_address,
+    read_row,
+    write_address,
+)
 from ...sm100.results import ROWS_PER_STEP, ResultPart, stage_pass, store_results
 from ..arguments import FactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile, next_tile

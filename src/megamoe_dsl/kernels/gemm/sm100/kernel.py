@@ -14,16 +14,23 @@ from typing import Any, cast
 
 import cutlass.cute as cute
 
+from ....blocks.cta import WarpRole, begin, init_barriers, one_warp, run_roles, shared_memory, warp_group
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.context import GemmContext, prefetch_maps
 from ....blocks.gemm.sm100.config import LOADER_WARPS, Sm100GemmConfig
 from ....blocks.gemm.sm100.epilogue import epilogue
 from ....blocks.gemm.sm100.load import load_weights
 from ....blocks.gemm.sm100.mma import issue_mma
-from ....blocks.setup import begin, init_barriers, shared_memory
-from ....blocks.sm100 import tensor_memory
-from ....blocks.sm100.pair_warps import MMA_WARP, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles, run_scheduler
-from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
+from ....blocks.sm100.pair_warps import (
+    MMA_WARP,
+    SCHEDULER_WARP,
+    TOKENS_WARP,
+    WEIGHTS_WARP,
+    allocate_columns,
+    end_pair,
+    loader_roles,
+    run_scheduler,
+)
 from ....device.launch import addresses, kernel_with_maps
 from ....device.warp import sync_cluster
 
@@ -38,7 +45,7 @@ def initialize(ctx: GemmContext, warp: Any):
     begin()
     # Only now: a launch that has not ended may hold tensor memory of this SM.
     if warp == SCHEDULER_WARP:
-        tensor_memory.allocate(ctx)
+        allocate_columns(ctx)
         ctx.config.rows.fill_tables(ctx)
     sync_cluster()
 

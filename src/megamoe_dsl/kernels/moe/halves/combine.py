@@ -27,7 +27,7 @@ from ....device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
 from ....layouts.arith import ceil_div, div, minimum
 from ....layouts.records import Activity, Role
 from ..combine import store_sum
-from ..layouts.combine_plan import VECTOR
+from ..layouts.smem_plan import VECTOR
 from ..results import Bf16Results
 from .context import EpContext
 from .end import end_launch

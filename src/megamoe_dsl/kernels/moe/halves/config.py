@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ....arch import SM90, Arch
 from ....blocks.gemm.arguments import GemmArguments
@@ -14,12 +15,34 @@ from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
 from ....problem import Problem
 from ....target import Target
+from ....tuned import EpEntry, EpShare, tuned_layers
 from ..config import RegisterBudget, require_whole_tiles
-from ..layouts.combine_plan import CombinePlan
+from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
-from .tuned_fields import Half, tuned_fields
+
+Half = Literal["dispatch", "combine"]
+HALVES: tuple[Half, Half] = ("dispatch", "combine")
+
+
+def share_of(problem: Problem) -> EpShare:
+    """What a table knows of a problem, apart from its tokens."""
+    return EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
+
+
+def expected_rows(problem: Problem, num_tokens: int) -> float:
+    """Rows that an expert gets on average from `num_tokens` tokens on every rank, at least one token."""
+    return max(num_tokens, 1) * problem.topk / problem.experts_per_rank
+
+
+def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
+    """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
+    if gpu is None:
+        return {}
+    near: list[EpEntry] = tuned_layers(gpu).near(share_of(problem), expected_rows(problem, num_tokens))
+    return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
+
 
 NUM_SMS = 132  # of an H200
 ROW_ALIGNMENT = 128
@@ -103,7 +126,7 @@ class EpConfig(ABC):
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
         """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: what the architecture says, and what
-        was faster at a measured point that is near (tuned_fields.py)."""
+        was faster at a measured point that is near (`tuned_fields`)."""
         problem.check_num_tokens(num_tokens)
         arch = target.arch.name
         chosen = PARTS[arch].chosen(cls.linear(problem), fields.get("num_sms", target.num_sms))

@@ -15,7 +15,7 @@ from ....sass.measurer import Measure, Measurer
 from ....target import Target
 from ...kernel import Kernel
 from ...pair_gemm_measures import measure_pair_gemm
-from .arguments import (
+from ..arguments import (
     DispatchGemmArguments,
     GemmCombineArguments,
     RoutingTablesArguments,

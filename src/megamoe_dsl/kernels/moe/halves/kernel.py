@@ -20,14 +20,13 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
+from ....blocks.cta import WarpRole, end_together, init_barriers, one_warp, run_roles, set_up_together, shared_memory, warp_group
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import prefetch_maps, rank_in_cluster
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
 from ....blocks.gemm.store import finish_rows
 from ....blocks.rank_barrier import Group
-from ....blocks.setup import end_together, init_barriers, set_up_together, shared_memory
-from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
 from ....device.launch import addresses
 from ....device.memory import load_u32, store_shared_u32
 from . import scatter, serial

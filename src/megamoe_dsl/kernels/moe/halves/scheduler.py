@@ -1,5 +1,6 @@
 """Who does what when it is done with what it has: tiles from one counter, for the loaders and math warps of a CTA or of a pair of them, and
-tasks from another, for each communication warp.  Neither waits for the other, so that a CTA has a tile and tasks at the same time.
+tasks from another, for each communication warp.  Tasks that go over received rows have them in groups of 32, a lane each, through which a
+warp goes in ascending order.  Neither waits for the other, so that a CTA has a tile and tasks at the same time.
 
 | role             | waits           | signals        |
 |---|---|---|
@@ -8,7 +9,7 @@ tasks from another, for each communication warp.  Neither waits for the other, s
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -20,6 +21,7 @@ from ....blocks.gemm.tile_scheduler import walk_tiles
 from ....device.memory import load_u32, store_shared_v2
 from ....device.ring import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
+from ....layouts.arith import ceil_div, minimum
 from .context import EpContext, EpGemm
 from .layouts.symmetric import padded_rows
 
@@ -54,3 +56,48 @@ def fill_table(ctx: EpContext, gemm: GemmContext):
 def next_task(ctx: EpContext) -> Any:
     """A communication warp: the number of its next task, which nobody else gets.  The end of the launch sets the counter back (end.py)."""
     return fetch_numbers(ctx.at("task_counter"), 1)
+
+
+LANES = 32
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Those of an expert: it has `rows` from row `first` on, and its first group has this number."""
+
+    expert: Int32
+    first: Int32
+    rows: Int32
+    number: Int32
+
+    @property
+    def behind(self) -> Any:
+        """Number of the first group of the next expert."""
+        return self.number + ceil_div(self.rows, LANES)
+
+    def row(self, number: Any) -> Any:
+        """First row of one of them."""
+        return self.first + (number - self.number) * LANES
+
+    def count(self, number: Any) -> Any:
+        """Rows of one of them."""
+        return minimum(self.rows - (number - self.number) * LANES, LANES)
+
+
+def rows_of(ctx: EpContext, expert: Any) -> Any:
+    """Rows of a local expert."""
+    return load_u32(ctx.at("expert_rows", expert))
+
+
+def first_groups(ctx: EpContext) -> RowGroups:
+    return RowGroups(Int32(0), Int32(0), rows_of(ctx, 0), Int32(0))
+
+
+@cute.jit
+def advance_to(ctx: EpContext, groups: RowGroups, number: Int32) -> RowGroups:
+    """The expert, this one or a later one, that has the group with this number; past the last expert if there is none."""
+    local = ctx.config.problem.experts_per_rank
+    while (groups.expert < local) & (number >= groups.behind):
+        rows = rows_of(ctx, minimum(groups.expert + 1, local - 1))
+        groups = RowGroups(groups.expert + 1, groups.first + padded_rows(groups.rows), rows, groups.behind)
+    return groups

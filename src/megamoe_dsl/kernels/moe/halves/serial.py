@@ -30,8 +30,7 @@ from ....layouts.records import Activity
 from .context import EpContext, EpGemm
 from .end import clear_counters
 from .layouts.watchdog import EpWait
-from .row_groups import LANES, RowGroups, advance_to, first_groups
-from .scheduler import next_task
+from .scheduler import LANES, RowGroups, advance_to, first_groups, next_task
 
 VECTOR_BYTES = 16
 IN_FLIGHT = 4

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ....blocks.gemm.smem_plan import GemmSmemPlan, PairGemmSmemPlan
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
-from ..layouts.combine_plan import CombinePlan
+from ..layouts.smem_plan import CombinePlan
 
 COMMUNICATION_WARPS = 4
 WARP = "the communication warp"

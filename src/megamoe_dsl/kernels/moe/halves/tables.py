@@ -17,12 +17,12 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from ....blocks.block_sort import NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
+from ....blocks.cta import shared_memory
 from ....blocks.rank_barrier import Group, await_ranks, signal
-from ....blocks.setup import shared_memory
 from ....device.memory import load_shared_u32, load_u32, load_u64, store_shared_u32, store_u32
 from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
-from .arguments import RoutingTablesArguments
+from ..arguments import RoutingTablesArguments
 from .context import EpContext
 from .layouts.symmetric import EpBarrier, padded_rows
 from .tables_config import LANES, WARPS, RoutingTablesConfig

@@ -18,7 +18,7 @@ from ....device.warp import ballot, lowest_bit, shuffle, sync_warp
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
 from .layouts.watchdog import EpWait
-from .row_groups import RowGroups, advance_to, first_groups
+from .scheduler import RowGroups, advance_to, first_groups
 from .smem_plan import COMMUNICATION_WARPS
 
 

@@ -1,19 +1,162 @@
-"""The symmetric buffer of one rank: workspace, inputs, pool and combine rows at the same offsets on every rank (article 3.3.2)."""
+"""The symmetric buffer of one rank: workspace, inputs, pool and combine rows at the same offsets on every rank (article 3.3.2).
+
+The token pool is where an expert's received tokens lie, block by block (article 3.2.1.2).  A pool that has rows for any routing is *whole*.
+One with fewer is a ring: token blocks have places in the order of experts all the same, and place p has the rows of place p modulo the
+ring's blocks (schedule/ring.py).
+
+The workspace, at its start, has the control words of the rank (article 3.3.1).  Zero before the first launch; every launch
+leaves it zero again, except for what only grows: the barrier counters, the epoch, and the sums of counts with what has been seen of them.
+
+| field                 | meaning |
+|---|---|
+| launch_epoch          | launches so far; SM 0 adds one when all CTAs have read it |
+| grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
+| rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
+| tile_counter          | tile numbers that clusters have fetched, beyond the first of each (schedule) |
+| expert_send_count     | tokens of this rank for that expert; also the counter that CTAs reserve slots by |
+| expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
+| expert_recv_count_sum | over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts |
+| expert_counts_seen    | the part of expert_recv_count_sum that earlier launches of this rank have used: the rest belongs to this launch |
+| fc1_arrival_count      | tokens of a pool block whose data is in the pool |
+| fc2_arrival            | bit n: the n-th 64 (SM90: 128) channels of the block's activations are there; of more than 64 parts: how many |
+| fc2_read_count         | of a pool that is a ring: epilogue warps that have read what a Linear2 tile of the block needs of the pool |
+| src_token_topk_idx    | token * topk + slot at the source |
+| token_src_metadata    | address of the combine row that a pool token's result goes to |
+
+A token names an expert once, so a rank sends at most T tokens to it: src_token_topk_idx is [El, R, T] (the article reserves R * T).
+For token_src_metadata the article keeps rank, token and slot (12 bytes); the address is what the epilogue needs, and finding it once per
+token in dispatch spares every Linear2 tile the look-up.
+
+A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
+grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
+themselves (the article synchronizes the grid before and after an exchange between SM 0s).
+Every launch on a buffer therefore has the same number of CTAs; the tier may change.
+
+No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine.
+That is safe: those ranks have passed BEFORE_COMBINE, after which no launch reads indices and counts, and their next launch takes from the
+grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go further: nobody pulls before all ranks have reported.
+"""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import lru_cache
+from math import lcm
 
 from ....arch import Arch
-from ....hardware.operand_tile import CHANNELS_PER_WORD
+from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
 from ....layouts.arith import Int, align, ceil_div
-from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
+from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED
-from .combine_plan import CombineRow
-from .pool import padded_sf_rows, pool_tokens
-from .workspace import workspace
+from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED, Recipe
+from .smem_plan import CombineRow
+
+CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
+POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
+SMALLEST_TIER = {E4M3: 16, E2M1: 32}
+"""The smallest block_m in use on SM100, by the element of the tokens.  One CTA's half of a block has to fill the 1024 bytes that a stage's
+operands are aligned to: 8 rows of 128 bytes, or 16 of 64."""
+
+
+def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, experts_per_rank: int) -> int:
+    """Rows that hold any routing: every token of every rank, on as many local experts as top-k allows, each expert padded to a block."""
+    tokens = num_ranks * max_tokens_per_rank * min(topk, experts_per_rank)
+    return align(tokens + experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
+
+
+def whole_pool(problem: Problem) -> int:
+    """Rows of a pool that holds any routing."""
+    return pool_capacity(
+        num_ranks=problem.num_ranks,
+        max_tokens_per_rank=problem.max_tokens_per_rank,
+        topk=problem.topk,
+        experts_per_rank=problem.experts_per_rank,
+    )
+
+
+def pool_tokens(problem: Problem) -> int:
+    """Rows of a rank's token pool."""
+    whole = whole_pool(problem)
+    return whole if problem.pool_rows is None else min(problem.pool_rows, whole)
+
+
+def is_ring(problem: Problem) -> bool:
+    """Whether some routing does not fit in the pool."""
+    return pool_tokens(problem) < whole_pool(problem)
+
+
+def most_blocks(problem: Problem, block_m: int) -> int:
+    """Token blocks that any routing needs at most."""
+    tokens = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
+    return (tokens + problem.experts_per_rank * (block_m - 1)) // block_m
+
+
+def ring_blocks(problem: Problem, block_m: int) -> int:
+    """Blocks of the ring that the pool is for tiles of so many tokens; 0 if all that they can need has rows of its own."""
+    blocks = pool_tokens(problem) // block_m
+    return blocks if blocks < most_blocks(problem, block_m) else 0
+
+
+def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
+    """The smallest tile in use on an architecture for a recipe."""
+    return SMALLEST_TIER[recipe.activations.element] if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
+
+
+def max_pool_blocks(capacity: int, arch: Arch, recipe: Recipe) -> int:
+    """Blocks of the smallest tile."""
+    return capacity // smallest_block_m(arch, recipe)
+
+
+def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
+    """Scale words per K block, enough for every block_m: each block of up to 128 rows takes a whole atom, so the smallest block needs
+    most."""
+    smallest = SMALLEST_TIER[recipe.activations.element]
+    return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= smallest)
+
+
+def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:
+    """First pool block of each expert, and one entry more: the number of blocks in use."""
+    first = [0]
+    for tokens in tokens_per_expert:
+        first.append(first[-1] + -(-tokens // block_m))
+    return first
+
+
+ONE_REPORT = 1 << 32
+"""In the high word of an expert's sum of counts: one more rank has reported."""
+
+
+class RankBarrier(IntEnum):
+    """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At
+    BEFORE_PULL only SM 0 waits, for the CTAs of its rank, and when tokens are few it does not (dispatch.py); what tells the other
+    ranks to pull are the counts that SM 0 sends after it."""
+
+    BEFORE_PULL = 0
+    BEFORE_COMBINE = 1
+
+
+def workspace(problem: Problem, arch: Arch) -> Region:
+    """The workspace of one rank.  Blocks of a ring count as those of a whole pool: each place has counters of its own."""
+    local, ranks = problem.experts_per_rank, problem.num_ranks
+    blocks = max_pool_blocks(whole_pool(problem), arch, problem.formats)
+    return Region.stack(
+        "workspace",
+        Field("launch_epoch", (1,), U32),
+        Field("grid_arrivals", (len(RankBarrier),), U32),
+        Field("rank_signal", (len(RankBarrier),), U32),
+        Field("tile_counter", (1,), U32),
+        Field("expert_send_count", (problem.num_experts,), U32),
+        Field("expert_recv_count", (ranks, local), U64),
+        Field("expert_recv_count_sum", (local,), U64),
+        Field("expert_counts_seen", (local,), U64),
+        Field("fc1_arrival_count", (blocks,), U32),
+        Field("fc2_arrival", (blocks,), U64),
+        *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem) else ()),
+        Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
+        Field("token_src_metadata", (pool_tokens(problem),), U64),
+    )
+
 
 CODES = {E4M3: E4M3_CODES, E2M1: U8, UNSCALED.element: BF16}  # by element; two E2M1 share a byte
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
@@ -46,7 +189,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
     Either way there is one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
-    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (combine_plan.py).
+    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from .workspace import RankBarrier
+from .symmetric import RankBarrier
 
 
 class Wait(IntEnum):

@@ -10,9 +10,9 @@ from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
 from ...kernel import Kernel
+from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments, SharedQuantisedArguments
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments, QuantizedArguments, SharedArguments, SharedQuantisedArguments
 from .config import PreDispatchConfig
 
 

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....blocks.sm100.pair_config import PairConfig
+from ....blocks.sm100.pair_stage import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
@@ -20,8 +20,8 @@ from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align, ceil_div
 from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
-from ..layouts.pool import is_ring, smallest_block_m, whole_pool
-from ..layouts.tile import WARPS_PER_GROUP
+from ..layouts.smem_plan import WARPS_PER_GROUP
+from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
 from .smem_plan import Sm100SmemPlan
 
 NUM_SMS = 148  # of a B200

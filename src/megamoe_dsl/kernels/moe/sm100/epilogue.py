@@ -2,39 +2,161 @@
 
 waits     work_tile_full and acc_full, per tile; Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
           counts, once
-signals   work_tile_empty and acc_empty of the even CTA, per tile; see the two tile functions for the rest
+signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, fc2_arrival of the pool block: this CTA's 64 channels
+          (release, after values and scales); of Linear2, nothing per tile: the rank barrier BEFORE_COMBINE covers all remote writes
 
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
+
+Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4); which channels a thread has,
+how two warps find a scale and how outputs are rounded is a block (blocks/sm100/activated_rows.py).  Linear2: rows of results straight into
+the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a thread has two, and
+four weight rows: 8 k + lane / 4 of its warp's 32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
+from ....blocks.sm100.epilogue_tile import fc1_scale
+from ....blocks.sm100.results import ResultPart, store_results
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....blocks.trace import begin, detail_of, stamp
+from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
-from ....device.memory import fence_async_shared
+from ....device.memory import fence_async_shared, load_f32, load_f32x2, store_u8
 from ....device.ring import Ring
-from ....device.tcgen05 import fence_after_sync, fence_before_sync
+from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
+from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import named_barrier, sync_warp
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
+from ....layouts.arith import div
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..arrival import wait_tokens
+from ..arrival import part_mark, signal_part, wait_tokens
+from ..bias import add_bias, bias_address, weighs_bias, weights_of_pair
 from ..combine import combine_tokens
 from ..context import Context
-from ..layouts.tile import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.workspace import RankBarrier
+from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
+from ..layouts.symmetric import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
-from .epilogue_fc1 import finish_fc1
-from .epilogue_fc2 import finish_fc2
+from .maps import Sm100Map
+
+
+def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:
+    """Biases of the thread's weight rows among the CTA's 128; none in a layer without biases."""
+    if not ctx.config.problem.biases:
+        return ()
+    address = bias_address(ctx, phase, tile.block.expert, n_block * BLOCK_N + tile.warp * 32 + (tile.lane >> 2))
+    return tuple(load_f32(address + 32 * k) for k in range(4))
+
+
+def with_bias(ctx: Context, phase: int, sums: Sequence[Any], biases: Sequence[Any], row: Any) -> tuple[Any, ...]:
+    """The sums of 8 tokens, of which the thread's first has the pool row `row`."""
+    if not biases:
+        return tuple(sums)
+    weights = load_f32x2(ctx.at("fc1_topk_weights", row)) if weighs_bias(ctx, phase) else (None, None)
+    return tuple(add_bias(ctx, phase, sums[2 * k + q], biases[k], weights[q]) for k in range(4) for q in range(2))
+
+
+@dataclass(frozen=True)
+class PoolResults:
+    """Results of the `valid` tokens from pool row `row` on; `biases` are of the thread's weight rows, if the layer has any."""
+
+    ctx: Context
+    row: Int32
+    valid: Int32
+    biases: tuple[Float32, ...]
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        return with_bias(self.ctx, self.ctx.result_phase, sums, self.biases, self.row + first)
+
+    def begin(self, first: Any, own_row: Any) -> Any:
+        """Address of what says where they go."""
+        return self.ctx.result_place(self.row + first + own_row)
+
+    def addresses(self, begun: Any, steps: range) -> list[Any]:
+        return self.ctx.result_rows(begun, steps)
+
+    def has(self, row: Any) -> Any:
+        """Whether the tile has the token."""
+        return row < self.valid
+
+    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
+        self.ctx.outputs.send(place, first, lane, words)
+
+    @property
+    def value_bytes(self) -> int:
+        return self.ctx.outputs.row.value_bytes
+
+
+@cute.jit
+def finish_fc2(ctx: Context, tile):
+    """One tile, `store_block_m` tokens at a time."""
+    config, block = ctx.config, tile.block
+    n_block = block.n_block * CLUSTER + ctx.cta_rank
+    rows = PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, load_biases(ctx, tile, ctx.result_phase, n_block))
+    shape: Any = (block.valid_m, n_block, config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
+    store_results(ResultPart(tile.column, ctx.shared("cd", tile.group), tile.group, tile.warp, tile.lane, *shape), rows)
+
+
+@cute.jit
+def finish_fc1(ctx: Context, tile):
+    """One tile, `store_block_m` tokens at a time."""
+    config, plan, block = ctx.config, ctx.config.smem, tile.block
+    form, groups = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8
+    n_block = block.n_block * CLUSTER + ctx.cta_rank
+    row = block.pool_block * config.block_m
+    cd = ctx.shared("cd", tile.group)
+    pair = (tile.lane & 3) * 2  # first of this thread's two tokens in a group of 8
+    maxima = ctx.shared("amax", tile.group, tile.warp, pair)
+    other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
+    leader = (tile.warp == 0) & (tile.lane == 0)
+    writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
+    scale = fc1_scale(n_block, tile.warp)
+    valid = block.valid_m
+    biases = load_biases(ctx, tile, FC1, n_block)
+    for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
+        weights = ctx.at("fc1_topk_weights", row + first + pair)
+        outputs, peaks = [], []
+        for g, sums in enumerate(load_columns(tile.column + first, groups)):
+            v = with_bias(ctx, FC1, sums, biases, row + first + pair + 8 * g)
+            w = weights_of_pair(ctx, weights + g * 32)
+            values, most = activate_group(ctx, v, w)
+            outputs.append(values)
+            peaks.append(most)
+        share_maxima(maxima, tile.lane, peaks)
+        # The buffer that this pass fills was read by the store before the last one.
+        if leader:
+            wait_group_read(1)
+        tile.sync_group()
+        packed = []
+        scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
+        for g in cutlass.range_constexpr(groups):
+            exponents = joint_exponents(other_maxima, g, peaks[g], form.largest)
+            if writes_scales:
+                for q in cutlass.range_constexpr(2):
+                    store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
+            inverse = [cast.inverse_scale(e) for e in exponents]
+            packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
+        buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes
+        form.store(buffer, tile.warp, tile.lane, packed)
+        fence_async_shared()
+        tile.sync_group()
+        if leader:
+            store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * plan.fc1_row_bytes, row + first)
+            commit_group()
+    if leader:
+        wait_group(0)
+        signal_part(ctx, ctx.at("fc2_arrival", block.pool_block), part_mark(ctx, n_block))
 
 
 @dataclass(frozen=True)

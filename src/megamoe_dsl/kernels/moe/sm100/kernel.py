@@ -18,15 +18,13 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import acquire_maps, init_barriers, shared_memory
-from ....blocks.sm100 import tensor_memory
-from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
-from ....blocks.warp_roles import WarpRole, run_roles, warp_group
+from ....blocks.cta import WarpRole, acquire_maps, init_barriers, run_roles, shared_memory, warp_group
+from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
 from ....device.warp import sync_cluster
 from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
 from .epilogue import epilogue
@@ -45,7 +43,7 @@ def initialize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH
     if warp == first + TOKENS_WARP:
         acquire_maps(ctx, NUM_MAPS)
     if warp == first + SCHEDULER_WARP:
-        tensor_memory.allocate(ctx)
+        allocate_columns(ctx)
     sync_cluster()
 
 

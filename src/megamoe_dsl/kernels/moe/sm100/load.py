@@ -21,7 +21,7 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..arrival import wait_operands
 from ..context import Context
-from ..layouts.tile import TILE_ROWS
+from ..layouts.smem_plan import TILE_ROWS
 from ..tile_scheduler import next_tile, read_ends
 from .maps import Sm100Map
 

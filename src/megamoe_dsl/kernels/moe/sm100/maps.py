@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
+from ....blocks.sm100.pair_stage import byte_rows, scale_words, weight_rows
 from ....hardware.cta_pair import BLOCK_N
 from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....hardware.tensor_map import MapFields, TensorMap
+from ..layouts.smem_plan import TILE_ROWS
 from ..layouts.symmetric import symmetric_buffer
-from ..layouts.tile import TILE_ROWS
 from .config import Sm100Config
 
 

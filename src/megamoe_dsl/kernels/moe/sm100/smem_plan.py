@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from ....blocks.sm100.epilogue_tile import result_bytes
 from ....blocks.sm100.pair_stage import PairStage
-from ....blocks.sm100.result_tile import result_bytes
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import align
 from ....layouts.region import U8, U32, Field, MBarrier
-from ..layouts.smem_plan import SmemPlan
-from ..layouts.tile import WARPS_PER_GROUP
+from ..layouts.smem_plan import WARPS_PER_GROUP, SmemPlan
 
 FC1_STORE_STAGES = 2
 

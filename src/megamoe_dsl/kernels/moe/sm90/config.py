@@ -20,9 +20,8 @@ from ....problem import POOL_GRANULE, Problem
 from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
-from ..layouts.pool import most_blocks
-from ..layouts.smem_plan import RowChunks
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, RowChunks
+from ..layouts.symmetric import most_blocks
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)

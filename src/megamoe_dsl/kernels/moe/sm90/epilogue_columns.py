@@ -15,18 +15,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int64
 
-from ....blocks.sm90.tokens_as_n import ColumnShare
+from ....blocks.sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
 from ....blocks.swiglu import activate
 from ....device import cast
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32, store_transposed_b16
+from ....device.memory import fence_async_shared, load_f32, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32, store_transposed_b16
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.operand_tile import SW128
 from ..arrival import free_rows
-from ..bias import weights_of_pair
+from ..bias import add_bias, bias_address, weighs_bias, weights_of_pair
 from ..context import Context
-from ..layouts.tile import NamedBarrier
+from ..layouts.smem_plan import NamedBarrier
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
@@ -110,3 +110,24 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:
                 form.send(destinations[i] + channel_bytes, channel_bytes, me.lane, load_shared_v4(read + step * HALF))
+
+
+def columns_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> tuple[tuple[Any, ...], ...]:
+    """The sums of a share whose tokens are columns: a thread has four weight rows, and two tokens of every eight."""
+    first = tile.n_block * TILE_ROWS + me.group * (2 * BLOCK_ROWS) + me.warp * 16 + me.row
+    address = bias_address(ctx, phase, tile.expert, first)
+    biases = [[load_f32(address + (BLOCK_ROWS * b + 8 * h) * 4) for h in range(2)] for b in range(len(acc))]
+    groups = ctx.config.block_m // 8
+    weights: list[Any] = [(None, None)] * groups
+    if weighs_bias(ctx, phase):
+        tokens = ctx.at("fc1_topk_weights", ctx.config.first_row(tile.pool_block) + me.pair)
+        weights = [load_f32x2(tokens + g * 32) for g in range(groups)]
+    return tuple(
+        tuple(
+            add_bias(ctx, phase, part[4 * g + 2 * h + q], biases[b][h], weights[g][q])
+            for g in range(groups)
+            for h in range(2)
+            for q in range(2)
+        )
+        for b, part in enumerate(acc)
+    )

@@ -3,13 +3,19 @@
 The 128 outputs of a token lie in the four threads of one quad, so that warps need not exchange maxima.  In a half tile they lie in two
 warps, one of each warpgroup, and these two exchange their maxima.
 
+Results of Linear2 go through SMEM pass by pass, where a warp gives each of its 16 tokens 128 bytes: 64 channels as BF16, or 128 as E4M3.
+`words(i)` of a pass are what a thread gives the 16-byte chunks 2 i and 2 i + 1 of both of its rows; `ordered` makes of a chunk that is read
+back what is sent.
+
 Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier BEFORE_COMBINE covers all remote writes).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -18,19 +24,92 @@ from cutlass import Float32, Int64
 from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
 from ....device import cast
+from ....device.cast import joined_pairs
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_b16, store_f32, store_shared_f32, store_v4
+from ....device.memory import (
+    fence_async_shared,
+    load_f32,
+    load_f32x2,
+    load_shared_f32,
+    load_shared_v4,
+    store_b16,
+    store_f32,
+    store_shared_f32,
+    store_v4,
+)
 from ....device.ptx import emit_to
-from ....device.warp import shuffle, store_where, sync_warp
+from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
 from ..arrival import free_rows
-from ..bias import weight_of
+from ..bias import add_bias, bias_address, weighs_bias, weight_of
 from ..context import Context
-from ..results import joined, send_scales
+from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
-from .row_pass import channels_of, pass_of
 from .smem_plan import TILE_ROWS
+
+Parts = Sequence[Sequence[Any]]
+"""Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""
+
+
+@dataclass(frozen=True)
+class Bf16Pass:
+    """A pass of BF16 results, which has half of a chunk of weight rows."""
+
+    channels: ClassVar[int] = 64
+    exponents: ClassVar[Sequence[Any]] = ()
+
+    acc: Parts
+    part: int
+
+    def words(self, i: int) -> list[Any]:
+        """Pairs of channels, rounded here."""
+        at = [4 * (8 * (self.part % 2) + 2 * i + j) + 2 * h for j in range(2) for h in range(2)]
+        return [cast.pack_bf16(self.acc[self.part // 2][a], self.acc[self.part // 2][a + 1]) for a in at]
+
+    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(chunk)
+
+
+@dataclass(frozen=True)
+class E4m3Pass:
+    """A chunk: codes of both rows, 16 channels a word over the quad, and the exponent of each row's scale, which a quad shares."""
+
+    channels: ClassVar[int] = 128
+
+    codes: Parts
+    exponents: Sequence[Any]
+
+    @classmethod
+    def of(cls, acc: Parts, part: int) -> E4m3Pass:
+        """Rounded to BF16, then scaled by what the quad's 128 values need."""
+        codes, exponents = [], []
+        for h in range(2):
+            words = [cast.pack_bf16(acc[part][4 * j + 2 * h], acc[part][4 * j + 2 * h + 1]) for j in range(16)]
+            amax = reduce(cast.abs_max_bf16, words)
+            for mask in (1, 2):
+                amax = cast.abs_max_bf16(amax, shuffle_xor(amax, mask))
+            exponents.append(cast.scale_exponent(cast.larger_of_pair(amax)))
+            codes.append(encode(words, exponents[h]))
+        return cls(codes, exponents)
+
+    def words(self, i: int) -> list[Any]:
+        """Two channels of the chunk's first 8 and two of its last."""
+        return [self.codes[h][2 * i + j] for j in range(2) for h in range(2)]
+
+    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
+        """Word q of a chunk has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
+        return joined_pairs(chunk)
+
+
+def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass | E4m3Pass:
+    """A pass of results that are given in a format."""
+    return E4m3Pass.of(acc, part) if form.row.scaled else Bf16Pass(acc, part)
+
+
+def channels_of(form: Bf16Results | E4m3Results) -> int:
+    return E4m3Pass.channels if form.row.scaled else Bf16Pass.channels
+
 
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
@@ -89,7 +168,7 @@ def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 @cute.jit
 def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
-    Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
+    Each warp has its own 16 tokens, and 128 bytes of each at a time, in passes (`pass_of`)."""
     form = ctx.outputs
     valid = tile.valid_m - me.warp_token
     staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
@@ -125,3 +204,20 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
             if (read_row + step < valid) & ((me.lane & 7) == 0):
                 send = partial(send_scales, form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
                 store_where(form.row.holds(channel_bytes), send)
+
+
+def rows_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> tuple[tuple[Any, ...], ...]:
+    """The sums of a share whose tokens are rows: a thread has two tokens, and two weight rows of every eight."""
+    address = bias_address(ctx, phase, tile.expert, tile.n_block * TILE_ROWS + me.first_chunk * CHUNK_ROWS + me.pair)
+    weights: list[Any] = [None, None]
+    if weighs_bias(ctx, phase):
+        tokens = ctx.at("fc1_topk_weights", ctx.config.first_row(tile.pool_block) + me.token)
+        weights = [load_f32(tokens + 32 * h) for h in range(2)]
+    out = []
+    for c, part in enumerate(acc):
+        values = []
+        for j in range(CHUNK_ROWS // 8):
+            biases = load_f32x2(address + (CHUNK_ROWS * c + 8 * j) * 4)
+            values += [add_bias(ctx, phase, part[4 * j + 2 * h + e], biases[e], weights[h]) for h in range(2) for e in range(2)]
+        out.append(tuple(values))
+    return tuple(out)

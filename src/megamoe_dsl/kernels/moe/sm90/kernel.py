@@ -28,8 +28,17 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together, shared_memory
-from ....blocks.warp_roles import WarpRole, one_warp, run_roles, warp_group
+from ....blocks.cta import (
+    WarpRole,
+    acquire_maps,
+    end_together,
+    init_barriers,
+    one_warp,
+    run_roles,
+    set_up_together,
+    shared_memory,
+    warp_group,
+)
 from ....device.e2m1 import store_table
 from ..arguments import Arguments
 from ..context import Context

@@ -17,14 +17,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.decoded_ahead import DecodedAhead
-from ....blocks.sm90.decoded_share import DecodedShare
+from ....blocks.sm90.decoded_share import DecodedAhead, DecodedShare
 from ....blocks.sm90.main_loop import Share
-from ....blocks.sm90.math_thread import MathThread
+from ....blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
-from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from ....blocks.trace import begin, detail_of, stamp
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
@@ -35,11 +33,12 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context
-from ..layouts.tile import NamedBarrier
-from ..layouts.workspace import RankBarrier
+from ..layouts.smem_plan import NamedBarrier
+from ..layouts.symmetric import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from . import epilogue_columns, epilogue_rows
-from .bias import with_bias
+from .epilogue_columns import columns_with_bias
+from .epilogue_rows import rows_with_bias
 from .math_warps import MATH_THREADS, is_half_tile
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
@@ -138,3 +137,10 @@ def weight_scales(ctx: Context, tile: WorkTile, me: Share | PackedShare) -> Weig
     matrix = ScaleMatrix(address, k_blocks, max(config.fc1_k_blocks, config.fc2_k_blocks))
     second = first + select(is_fc1, Int32(up), Int32(0 if me.has_own_weights else 1))
     return WeightScales(tuple(matrix.load(row, me.lane) for row in (first, second)), is_fc1)
+
+
+def with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> Any:
+    """The sums as they are in a layer without biases."""
+    if not ctx.config.problem.biases:
+        return acc
+    return (columns_with_bias if ctx.config.swap_ab else rows_with_bias)(ctx, tile, me, phase, acc)

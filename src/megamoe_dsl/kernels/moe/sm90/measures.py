@@ -53,7 +53,7 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    decoded = "decoded_ahead." if find.config.decoded and find.config.halves_decoding else "decoded_share."
+    decoded = "decoded_share.multiply_stage" if find.config.decoded and find.config.halves_decoding else "decoded_share."
     share = decoded if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)

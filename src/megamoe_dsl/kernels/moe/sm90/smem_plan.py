@@ -10,8 +10,7 @@ from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
 from ....layouts.arith import Int, align
 from ....layouts.region import F32, U8, U32, Field, MBarrier
-from ..layouts.smem_plan import SmemPlan
-from ..layouts.tile import TILE_ROWS
+from ..layouts.smem_plan import TILE_ROWS, SmemPlan
 
 MATH_WARPGROUPS = 2
 MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights

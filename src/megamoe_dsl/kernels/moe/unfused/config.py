@@ -2,16 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
-from ....schedule.fused_moe import FC1
+from ....layouts.region import BF16, Field, MBarrier, Region
+from ....problem import Problem
+from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
-from ..layouts.combine_plan import LANE_VECTOR
-from ..layouts.tile import LOADER_WARPS
-from .stage import LAYER_STAGES, STAGE_NAMES, LayerStage, StagePlan
+from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan, deepest_ring, fields_of
+from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
+
+SWIGLU_WARPS = 16
+
+
+@dataclass(frozen=True)
+class LayerStage:
+    """One launch of the layer.
+
+    name      the kernel is `moe_` and this name
+    warps     warps of a CTA, given the fused kernel's configuration
+    fields    what the stage's roles share of the fused kernel's SMEM plan, besides the table of experts
+    barriers  names of the mbarriers that they use
+    phase     the linear that the stage computes; None for the others
+    """
+
+    name: str
+    warps: Callable[[MegaMoeConfig], int]
+    fields: Callable[[SmemPlan], tuple[Field, ...]]
+    barriers: tuple[str, ...]
+    phase: int | None = None
+
+    @property
+    def linear(self) -> bool:
+        """Whether the stage is a grouped GEMM over the pool."""
+        return self.phase is not None
+
+
+def linear_stage(name: str, phase: int) -> LayerStage:
+    """A grouped GEMM: loaders and epilogue, the ring and what is staged on its way out, the work tiles."""
+    barriers = ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty")
+    return LayerStage(name, lambda fused: LOADER_WARPS + fused.epilogue_warps, linear_fields, barriers, phase)
+
+
+def linear_fields(plan: SmemPlan) -> tuple[Field, ...]:
+    """The ring and staging, the table of packed weights, the work tiles, and where tensor memory begins."""
+    return (*plan.tile_fields, *plan.before_barriers, plan.work_tile_words, *plan.after_barriers)
+
+
+LAYER_STAGES = (
+    LayerStage("dispatch", lambda fused: DISPATCH_WARPS + 1, lambda plan: plan.dispatch_fields, ("counts", "pull")),
+    linear_stage("fc1", FC1),
+    LayerStage("swiglu", lambda fused: SWIGLU_WARPS, lambda plan: (), ("counts",)),
+    linear_stage("fc2", FC2),
+    LayerStage("combine", lambda fused: DISPATCH_WARPS + fused.epilogue_warps, lambda plan: (plan.combine_slots,), ("counts", "combine")),
+)
+"""In the order of their launches."""
+STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
+
+
+@lru_cache
+def stage_results(problem: Problem) -> Region:
+    """P = pool rows, H = hidden, I = intermediate.
+
+    | field   | shape         | written by | read by |
+    |---|---|---|---|
+    | fc1_out | bf16 [P, 2 I] | Linear1    | SwiGLU; columns in the order of the weights' rows |
+    | fc2_out | bf16 [P, H]   | Linear2    | combine |
+    """
+    pool = pool_tokens(problem)
+    return Region.stack(
+        "results",
+        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
+        Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
+    )
+
+
+NO_RING = 2
+"""Stages that a plan without a ring says it has: the fewest that a configuration may ask for."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The part of the fused kernel's plan that a stage uses; sizes that the stage does not change are read from `fused`."""
+
+    fused: SmemPlan
+    part: LayerStage
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "fused":  # a copy that has no fields yet
+            raise AttributeError(name)
+        return getattr(self.fused, name)
+
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """The fused kernel's mbarriers that the stage uses, in its order."""
+        return tuple(row for row in self.fused.barriers if row.name in self.part.barriers)
+
+    @cached_property
+    def region(self) -> Region:
+        return Region.stack("smem", *self.part.fields(self.fused), self.fused.expert_table, *fields_of(self.barriers))
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    def with_stages(self, num_stages: int) -> StagePlan:
+        """The plan with a ring of another depth."""
+        return replace(self, fused=self.fused.with_stages(num_stages))
+
+    def max_stages(self, capacity: int) -> int:
+        """Depth of the deepest ring within `capacity` bytes."""
+        if self.part.linear:
+            return deepest_ring(self, capacity)
+        return NO_RING if self.num_bytes <= capacity else 0
+
 
 BLOCKS_PER_PART = 4
 """Blocks of 128 intermediate channels that a warp of SwiGLU takes at a time, eight lanes each."""
@@ -23,7 +131,7 @@ class StageConfig:
     """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
     fused       the fused kernel's configuration, without what no stage has (`of_stage`): tile, pool layout and grid are its own
-    stage       name of the stage (stage.py)
+    stage       name of the stage (`LAYER_STAGES`)
     num_stages  depth of the stage's own TMA ring; 0 asks for the deepest that fits
 
     Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
@@ -91,7 +199,7 @@ class StageConfig:
         """Shared memory with a ring of another depth."""
         return StagePlan(self.fused.stage_plan(num_stages), self.part)
 
-    # --- linear stages, for the order of tiles (schedule/grouped.py)
+    # --- linear stages, for the order of tiles (`GroupedOrder`)
     @property
     def num_experts(self) -> int:
         return self.problem.experts_per_rank

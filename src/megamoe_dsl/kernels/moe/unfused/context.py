@@ -9,14 +9,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....blocks.setup import shared_memory
+from ....blocks.cta import shared_memory
 from ....recipe import BF16, COMBINE
 from ....schedule.fused_moe import FC1
 from ..context import Context
-from ..layouts.combine_plan import CombineRow
+from ..layouts.smem_plan import CombineRow
 from ..results import Bf16Results
-from .config import StageConfig
-from .stage import stage_results
+from .config import StageConfig, stage_results
 
 
 @dataclass(frozen=True)

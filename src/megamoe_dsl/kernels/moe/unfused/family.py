@@ -16,8 +16,7 @@ from ..arguments import BiasedStageArguments, ScaledStageArguments, StageArgumen
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
-from .config import StageConfig
-from .stage import LAYER_STAGES, LayerStage, stage_results
+from .config import LAYER_STAGES, LayerStage, StageConfig, stage_results
 
 FUSED = MegaMoeKernel()
 

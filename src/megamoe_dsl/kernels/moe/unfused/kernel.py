@@ -27,28 +27,25 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....arch import SM90, SM100
+from ....blocks.cta import WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up_together, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.setup import acquire_maps, end_together, init_barriers, set_up_together
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm100.pair_warps import end_pair
-from ....blocks.warp_roles import WarpRole, run_roles, warp_group
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier
 from ..arguments import Arguments, BiasedStageArguments, StageArguments
 from ..combine import combine_tokens
-from ..dispatch import clean_workspace
-from ..exchange_counts import THREADS, exchange_counts
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
-from ..layouts.workspace import RankBarrier
+from ..dispatch import THREADS, clean_workspace, exchange_counts
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
+from ..layouts.symmetric import RankBarrier
 from ..pull import pull_tokens
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
 from ..sm100 import kernel as sm100
-from ..sm100.epilogue import finish_tiles
-from ..sm100.epilogue_fc2 import finish_fc2
+from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..table import fill_table
 from .config import StageConfig
 from .context import StageContext, stage_context

@@ -18,9 +18,8 @@ from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.packed_share import PackedShare
 from ....device.ring import Ring
 from ....schedule.fused_moe import Block
-from ....schedule.grouped import GroupedOrder
-from ..sm90.bias import with_bias
-from ..sm90.math import epilogue_of
+from ....schedule.gemm import GroupedOrder
+from ..sm90.math import epilogue_of, with_bias
 from ..table import SharedTable, fill_table, start_walk
 from ..tile_scheduler import WorkTile, publish_tiles
 from .config import StageConfig

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....device.memory import load_constant_v4, load_u64
-from ..layouts.combine_plan import LANE_VECTOR
+from ..layouts.smem_plan import LANE_VECTOR
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
 

@@ -28,10 +28,9 @@ from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
 from ....recipe import E2M1
 from ..bias import weight_of
-from .config import BLOCKS_PER_PART
+from .config import BLOCKS_PER_PART, SWIGLU_WARPS
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
-from .stage import SWIGLU_WARPS
 
 RUN_BYTES = 16  # eight columns of fc1_out
 

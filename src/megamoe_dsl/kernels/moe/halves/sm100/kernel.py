@@ -20,15 +20,13 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant
 
+from .....blocks.cta import WarpRole, init_barriers, run_roles, warp_group
 from .....blocks.gemm.context import prefetch_maps
 from .....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
 from .....blocks.gemm.sm100.load import load_tokens, load_weights
 from .....blocks.gemm.sm100.mma import issue_mma
 from .....blocks.rank_barrier import arrive
-from .....blocks.setup import init_barriers
-from .....blocks.sm100 import tensor_memory
-from .....blocks.sm100.pair_warps import LOADER_WARPS, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, end_pair, loader_roles
-from .....blocks.warp_roles import WarpRole, run_roles, warp_group
+from .....blocks.sm100.pair_warps import LOADER_WARPS, SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
 from .....device.warp import sync_cluster
 from ..config import EpConfig, GemmCombineConfig
 from ..context import EpGemm
@@ -46,7 +44,7 @@ def initialize(gemm: EpGemm, warp: Any):
     if warp == TOKENS_WARP:
         prefetch_maps(gemm, gemm.config.map_names)
     if warp == SCHEDULER_WARP:
-        tensor_memory.allocate(gemm)
+        allocate_columns(gemm)
         if cute.arch.lane_idx() == 0:
             keep_epoch(gemm.ep)
     sync_cluster()

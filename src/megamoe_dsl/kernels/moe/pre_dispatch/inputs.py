@@ -1,0 +1,177 @@
+"""What a warp of the inputs stage does with a chunk of a token, and a thread with a top-k slot.
+
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4) and `quant.quantize_e4m3_f32`
+(fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
+tokens leaves them out.
+
+A warp takes 256 channels of a token at a time, or what is left of it, 8 a lane (`Chunk`); lanes that share a scale reduce its amax by
+shuffles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ....blocks.quantize import f32_scale, largest_of_lanes, scaled_by
+from ....device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ....device.memory import load_constant_u64, load_constant_v4, load_u8, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
+from ....device.warp import store_where
+from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from ....layouts.arith import ceil_div, div, minimum
+from ....recipe import UE8M0
+from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
+from ..dispatch import MASKED
+from ..layouts.symmetric import scale_row, symmetric_buffer
+from .config import CHUNK, PER_LANE, PreDispatchConfig
+
+
+def chunks_of_token(config: PreDispatchConfig) -> int:
+    """The last has fewer channels where hidden is no multiple of 256."""
+    return ceil_div(config.problem.hidden, CHUNK)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Chunk `number` of all tokens, as a lane sees it."""
+
+    config: cutlass.Constexpr[PreDispatchConfig]
+    number: Int32
+    lane: Int32
+
+    @property
+    def whole(self) -> bool:
+        return self.config.problem.hidden % CHUNK == 0
+
+    @property
+    def token(self) -> Any:
+        return div(self.number, chunks_of_token(self.config))
+
+    def index(self, mine: Any, count: int) -> Any:
+        """Index of the chunk's `mine`-th thing of some kind among the token's, where a whole chunk has `count`."""
+        return (self.number - self.token * chunks_of_token(self.config)) * count + mine
+
+    def place(self, mine: Any, count: int, row: int) -> Any:
+        """Its index among those of all tokens, where a token has `row` of them and one token follows another."""
+        return Int64(self.number) * count + mine if self.whole else Int64(self.token) * row + self.index(mine, count)
+
+    def has(self, mine: Any, count: int, row: int) -> Any:
+        """Whether the token has it; Python's True where every chunk is whole."""
+        return True if self.whole else self.index(mine, count) < row
+
+    @property
+    def there(self) -> Any:
+        """Whether the lane has channels."""
+        return self.has(self.lane * PER_LANE, CHUNK, self.config.problem.hidden)
+
+    @property
+    def channel(self) -> Any:
+        """The lane's first, over all tokens; x has the same shape on both sides.  A lane without channels is given the token's last."""
+        if self.whole:
+            return Int64(self.number) * CHUNK + self.lane * PER_LANE
+        hidden = self.config.problem.hidden
+        return Int64(self.token) * hidden + minimum(self.index(self.lane * PER_LANE, CHUNK), hidden - PER_LANE)
+
+
+ONE = 0x3F800000  # the weight of a shared expert, FP32
+
+
+@cute.jit
+def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
+    """256 channels of one token by one warp; `chunk` counts over all tokens."""
+    problem = config.problem
+    region, mine = symmetric_buffer(problem, config.arch), Chunk(config, chunk, lane)
+    channel = mine.channel
+    words = load_constant_v4(args.x + channel * 2)
+    values = [value for word in words for value in unpack_bf16(word)]
+    scale, factor = scale_of(config, largest_of_lanes(values, config.lanes_per_scale))
+    scaled = scaled_by(values, factor)
+    if cutlass.const_expr(config.packed):
+        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled)))
+    else:
+        place = region.address(args.sym, "x") + channel
+        store_where(mine.there, partial(store_v2, place, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])))
+    if lane & (config.lanes_per_scale - 1) == 0:
+        # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
+        scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
+        index, there = mine.place(*scales), mine.has(*scales)
+        if cutlass.const_expr(problem.formats.activations.scale == UE8M0):
+            store_where(there, partial(store_u8, region.address(args.sym, "x_sf") + index, scale))
+        else:
+            store_where(there, partial(store_f32, region.address(args.sym, "x_sf") + index * 4, scale))
+
+
+@cute.jit
+def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantizedArguments, chunk: Int32, lane: Int32):
+    """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
+    them ends within a word."""
+    region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
+    channel = mine.channel
+    if cutlass.const_expr(config.packed):
+        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2)))
+    else:
+        store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
+    if cutlass.const_expr(config.whole_words):
+        words = CHUNK // CHANNELS_PER_WORD
+        if lane < words:
+            places = lane, words, ceil_div(config.problem.hidden, CHANNELS_PER_WORD)
+            word = mine.place(*places) * 4
+            store_where(mine.has(*places), lambda: store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word)))
+    else:
+        copy_scale_bytes(mine, region.address(args.sym, "x_sf"), args.x_sf)
+
+
+@cute.jit
+def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
+    """Copies scales of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
+    problem, count = mine.config.problem, CHUNK // CHANNELS_PER_SCALE
+    row, given = scale_row(problem), problem.formats.activations.scales_of(problem.hidden)
+    index = mine.index(mine.lane, count)
+    if (mine.lane < count) & (index < row):
+        store_u8(to + mine.place(mine.lane, count, row), load_u8(source + Int64(mine.token) * given + minimum(index, given - 1)))
+
+
+def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
+    """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
+    if config.problem.formats.activations.scale == UE8M0:
+        exponent = scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)
+        return exponent, inverse_scale(exponent)
+    return f32_scale(amax)
+
+
+@cute.jit
+def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, slot: Int32):
+    """One top-k slot; masked where there is no token."""
+    region, topk = symmetric_buffer(config.problem, config.arch), config.problem.topk
+    idx, weight = Int64(-1), Int32(0)
+    if slot < args.num_tokens * topk:
+        idx = load_constant_u64(args.topk_idx + Int64(slot) * 8)
+        weight = load_u32(args.topk_weights + Int64(slot) * 4)
+    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, idx)
+    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
+
+
+@cute.jit
+def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArguments, slot: Int32):
+    """As `copy_routing`, with slots of the shared experts, and the others' numbers among all experts."""
+    region, shared = symmetric_buffer(config.problem, config.arch), config.shared_experts
+    slots, given = config.problem.topk, shared.routed.topk
+    token = div(slot, slots)
+    place = slot - token * slots
+    idx, weight = Int32(MASKED), Int32(0)
+    if token < args.num_tokens:
+        if place < given:
+            at = Int64(token * given + place)
+            found = load_constant_u64(args.topk_idx + at * 8)
+            if (found >= 0) & (found < shared.routed.num_experts):
+                idx = shared.number_of(Int32(found))
+            weight = load_u32(args.topk_weights + at * 4)
+        else:
+            idx, weight = args.first_shared + (place - given), Int32(ONE)
+    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, Int64(idx))
+    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
