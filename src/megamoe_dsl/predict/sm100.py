@@ -137,10 +137,11 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
 
 
 def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
-    """The GPU at a clock in GHz."""
-    pairs, weight_bytes = shape.num_sms // 2, shape.problem.formats.weights.bytes_per_value
-    kept = weights_kept(shape.problem, load, weight_bytes, calibration)
+    """The GPU at a clock in GHz.  Between two rows' bytes of a box HBM could serve `hbm_gap` bytes more."""
+    pairs, weights = shape.num_sms // 2, shape.problem.formats.weights
+    rows = np.array([weights.row_bytes(shape.k_block.channels), shape.k_block.row_bytes])
+    kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / rows
     spread = calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1)
     issue = shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock
     queue = {"stages": shape.num_stages, "handed_out": shape.handed_out, "places": 2, "overlaps": True, "groups": shape.groups}
-    return Machine.of(calibration, clock, 2, kept, load.remote, **queue, spread=spread, issue=issue, window=WINDOW)
+    return Machine.of(calibration, clock, 2, kept, load.remote, **queue, slower=slower, spread=spread, issue=issue, window=WINDOW)

@@ -78,4 +78,5 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
     kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration)
     queue = {"stages": config.num_stages, "handed_out": True, "places": 1, "overlaps": False, "groups": 1}
     times = {"spread": np.zeros(config.num_clusters), "issue": 0.02, "window": WINDOW}
-    return Machine.of(calibration, clock, config.cluster, kept, load.remote, **queue, **times)
+    slower = np.ones(2)  # weight tiles are contiguous
+    return Machine.of(calibration, clock, config.cluster, kept, load.remote, **queue, slower=slower, **times)

@@ -13,8 +13,8 @@ from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
 from ...problem import CHANNEL_STEP, MAX_CLAMP, MIN_CLAMP, ProblemError, integer_between
 from ...recipe import E2M1, E4M3, RECIPES, UNSCALED, Format, Recipe
 
-DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
-KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
+DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "aligned", "masked"
+KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
@@ -36,6 +36,7 @@ class GemmProblem:
                 dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
+                aligned     the same, but every group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90
                 masked      room for as many rows in every group; how many of them are there is known on the device
     num_groups  matrices B; 1 of a dense problem
     output      type of D: bf16 or f32
@@ -133,6 +134,11 @@ class GemmProblem:
         return 2 if self.output == BF16 else 4
 
     @property
+    def row_step(self) -> int:
+        """Rows to which each group's are filled up in A."""
+        return ROW_BLOCK if self.kind in (CONTIGUOUS, ALIGNED) else 1
+
+    @property
     def any_row(self) -> bool:
         """Whether a tile may begin at any row of A that TMA loads, not only at a multiple of four."""
         return self.kind == PACKED
@@ -148,9 +154,10 @@ class GemmProblem:
         return self.kind != DENSE
 
     @property
-    def has_partial_tiles(self) -> bool:
-        """Whether rows that follow a tile's may belong to another group, so that the store must leave them alone."""
-        return self.kind in (PACKED, MASKED)
+    def has_table(self) -> bool:
+        """Whether a CTA has a table of where each group's rows lie.  Rows that follow a tile's may then belong to another group, so that
+        the store must leave them alone."""
+        return self.kind in (PACKED, ALIGNED, MASKED)
 
     def check_rows(self, rows: object, field: str = "m") -> int:
         """M as an int.  Raises `ProblemError` for one that no launch takes."""
