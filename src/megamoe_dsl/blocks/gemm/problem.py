@@ -28,7 +28,7 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """Everything of a GEMM but M, which every launch says anew.
+    """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`.
 
     n           columns of D, rows of B; a multiple of 16
     k           a multiple of 128; of BF16 of 32, on SM100 of 64
@@ -41,11 +41,8 @@ class GemmProblem:
     num_groups  matrices B; 1 of a dense problem
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
-    recipe      number formats of A and B, by name (recipe.py): SM90 has fp8xfp8, fp8xmxfp4 and bf16xbf16, SM100 fp8xfp4, mxf4xmxf4,
-                mxfp8xmxfp8, nvfp4xnvfp4 and bf16xbf16
+    recipe      number formats of A and B, by name (recipe.py); configurations say which an architecture has
     biases      type of the biases, f32 or bf16, one for each group and column of a packed problem, added to FP32 sums (SM90); empty: none
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     n: int
@@ -177,20 +174,17 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 @dataclass(frozen=True)
 class GatherGemmProblem(GemmProblem):
-    """A `GemmProblem` of `num_groups` experts; how many rows each has, and which, every launch says anew (layouts/expert_rows.py).
+    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (layouts/expert_rows.py).  Raises `ProblemError`.
 
     source  where rows of A lie:
             gathered  at their tokens, in any order; a list says which
             packed    sorted by expert, without padding
             blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
-    gate_up  order of gate and up among the rows of B; D is then their activated product, [rows, n / 2], as Linear2 reads it (the recipe's
-            format between the linears, or BF16 as `output` says). Empty: D is A x B in BF16. Otherwise gate_first, up_first, or
-            interleaved, a row of gate and a row of up in turn
+    gate_up  order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then their activated product, [rows, n / 2],
+            as Linear2 reads it, or BF16 as `output` says. Empty: D is A x B in BF16
     activation, activation_clamp, fast_math   activation of gate and up, as in a `Problem` (activation.py)
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     kind: str = PACKED

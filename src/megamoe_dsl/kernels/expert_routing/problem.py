@@ -35,14 +35,11 @@ class TokensProblem:
 
 @dataclass(frozen=True)
 class RoutingProblem(TokensProblem):
-    """How a layer's tokens are sorted by expert and quantized.
+    """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`.
 
-    hidden       channels of a token, a multiple of 128, in bf16xbf16 of 32
-    num_experts  at most 1024
-    topk         experts of a token, at most 32
-    recipe       number formats of activations that tokens become (recipe.py)
-
-    Raises `ProblemError`, which names field, value and what is allowed.
+    hidden  channels of a token, a multiple of 128, in bf16xbf16 of 32
+    num_experts, topk  experts, at most 1024, and experts of a token, at most 32
+    recipe  number formats of activations that tokens become (recipe.py)
     """
 
     hidden: int
@@ -66,9 +63,9 @@ class RoutingProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class TopExpertsProblem(TokensProblem):
-    """Which experts have the highest scores, and what their results are weighted with.
+    """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`.
 
-    num_experts, topk  at most 1024, of which at most 32 are chosen
+    num_experts, topk  experts, at most 1024, and those that are chosen, at most 32
     scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
     logits      f32 or bf16
     biased      each expert has a bias that is added to its score when experts are chosen, not to the weights
@@ -77,8 +74,6 @@ class TopExpertsProblem(TokensProblem):
     scale       factor of all weights
     hashed      a table names the experts of each token id (DeepSeek-V4); logits give weights alone
     replicas    places of an expert at most, which a second table names; 0: experts keep their numbers
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     num_experts: int

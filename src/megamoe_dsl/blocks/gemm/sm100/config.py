@@ -42,10 +42,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     group_m              row blocks that the order of tiles takes together
     dynamic_schedule  tiles are scheduled at run time, not in turn
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
-
-    Over the rows of experts:
-    consumers            1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
-    pairs                CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
+    consumers            over the rows of experts: 1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
+    pairs                over the rows of experts, CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
     trace                warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 
