@@ -22,7 +22,7 @@ from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, oper
 
 
 class RowSource:
-    """What most sources say."""
+    """Brings rows of A to a stage, and has no tables, lists or maps of its own unless it says so."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """Fields of the tensor maps, by name; none where threads read rows."""
