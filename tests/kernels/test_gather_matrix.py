@@ -93,7 +93,7 @@ def test_each_choice_meets_each_other() -> None:
     for run in RUNS.values():
         config = run.config
         assert isinstance(config, GemmConfig | Sm100GemmConfig)
-        values = [(field, getattr(config.problem, field)) for field in fields] + [("consumers", config.consumers)]
+        values = [(field, getattr(config.problem, field)) for field in fields] + [("consumers", config.sharing[0])]
         met |= {(str(config.arch), one, len(run.counts)) for one in values}
         met |= {(str(config.arch), one, config.problem.activation) for one in values if config.problem.gate_up}
     plain, activated = 4 + 3 + 2 + 2, 3 + 3 + 2 + 2
@@ -102,6 +102,6 @@ def test_each_choice_meets_each_other() -> None:
 
 def test_consumers_of_sm90_share_rows_of_a_or_of_b() -> None:
     """Of A where a tile has 64 rows; of B where gate and up of a row lie in one thread."""
-    configs = [run.config for run in RUNS.values()]
-    of_sm90 = {(bool(one.problem.gate_up), one.shared_rows) for one in configs if isinstance(one, GemmConfig)}
-    assert of_sm90 == {(False, ""), (False, "A"), (True, ""), (True, "B")}
+    configs, two = [run.config for run in RUNS.values()], "2, which share rows of"
+    of_sm90 = {(bool(one.problem.gate_up), one.sharing) for one in configs if isinstance(one, GemmConfig)}
+    assert of_sm90 == {(False, "1"), (False, f"{two} A"), (True, "1"), (True, f"{two} B")}

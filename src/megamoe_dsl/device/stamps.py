@@ -69,20 +69,13 @@ class Traced(Protocol):
     `trace`; the shared address of the plan; the CTA's index in the grid."""
 
     @property
-    def config(self) -> Any:
-        """Configuration, known at compile time."""
-
+    def config(self) -> Any: ...
     @property
-    def args(self) -> Any:
-        """Run-time arguments of the launch."""
-
+    def args(self) -> Any: ...
     @property
-    def smem(self) -> Any:
-        """Shared address of the SMEM plan."""
-
+    def smem(self) -> Any: ...
     @property
-    def sm(self) -> Any:
-        """Index of the CTA in the grid."""
+    def sm(self) -> Any: ...
 
 
 def detail_of(tile: Any) -> Any:

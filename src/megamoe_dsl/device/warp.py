@@ -14,8 +14,6 @@ from cutlass import Float32, Int32, Uint32
 
 from .ptx import emit, emit_to
 
-FULL = 0xFFFFFFFF
-
 
 def elect() -> Any:
     """True in one lane of a converged warp."""

@@ -9,9 +9,9 @@ from ...arch import SM90, Arch
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
-from .epilogue import ActivateGateUp, Epilogue, Store
+from .epilogue import ActivateGateUp, Store
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
-from .rows import ListedRows, LoadedRows, RowSource
+from .rows import ListedRows, LoadedRows
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
 from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
@@ -24,7 +24,6 @@ BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
-
 
 Facts = list[tuple[str, object]]
 
@@ -221,7 +220,7 @@ class GemmConfig(BaseGemmConfig):
 
     # --- parts
     @property
-    def rows(self) -> RowSource:
+    def rows(self) -> LoadedRows | ListedRows:
         """Who brings rows of A."""
         problem = self.problem
         if not problem.gathers:
@@ -238,7 +237,7 @@ class GemmConfig(BaseGemmConfig):
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 
     @property
-    def epilogue(self) -> Epilogue:
+    def epilogue(self) -> Store | ActivateGateUp:
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
         return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)
@@ -281,13 +280,7 @@ class GemmConfig(BaseGemmConfig):
         return shape, [*bursts, ("register budgets", budgets)]
 
     @property
-    def consumers(self) -> int:
-        """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""
-        return self.warpgroups
-
-    @property
-    def shared_rows(self) -> str:
-        """Which rows of a stage two consumers share: of A, each with rows of B of its own, or of B; empty for one."""
-        if self.consumers == 1:
-            return ""
-        return "A" if self.tile.shares_rows(False) else "B"
+    def sharing(self) -> str:
+        """Warpgroups that multiply what a stage holds, and of which matrix they share rows."""
+        share = f", which share rows of {'A' if self.tile.shares_rows(False) else 'B'}" if self.warpgroups > 1 else ""
+        return f"{self.warpgroups}{share}"

@@ -17,17 +17,21 @@ GATE_UP_ROWS = 256
 """Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
 
 
+class Epilogue:
+    """What becomes of the sums of a tile."""
+
+    def check(self, config: Any) -> None:
+        """Accepts every configuration, because sums of any tile can be stored."""
+
+
 @dataclass(frozen=True)
-class Store:
+class Store(Epilogue):
     """Sums go to D.  buffers: staging buffers that a warp has in SMEM; 0 where FP32 goes from registers to memory."""
 
     buffers: int
 
     idles: ClassVar[bool] = False
     """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
-
-    def check(self, config: Any) -> None:
-        """Accepts every configuration, because sums of any tile can be stored."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """Fields of the tensor maps, by name."""
@@ -41,7 +45,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class ActivateGateUp:
+class ActivateGateUp(Epilogue):
     """Gate and up are activated, and quantized unless D is BF16.  idles: where warpgroups have rows of their own, which those of a last
     tile of an expert need not fill."""
 
@@ -67,11 +71,8 @@ class ActivateGateUp:
         return finish_gate_up if config.tile.scaled else finish_gate_up_bf16
 
 
-Epilogue = Store | ActivateGateUp
-
-
 @dataclass(frozen=True)
-class StorePasses:
+class StorePasses(Epilogue):
     """Sums go to D, whose rows follow those of A.  staged: BF16, by way of SMEM; FP32 goes from registers to memory."""
 
     staged: bool
@@ -83,9 +84,6 @@ class StorePasses:
     def function(self) -> str:
         """The function that reads sums, or its file, as a listing names it."""
         return "results." if self.staged else "epilogue."
-
-    def check(self, config: Any) -> None:
-        """Accepts every configuration, because sums of any tile can be stored."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """No tensor map: threads write rows."""
@@ -102,15 +100,12 @@ class StorePasses:
 
 
 @dataclass(frozen=True)
-class ScatterPasses:
+class ScatterPasses(Epilogue):
     """BF16, wherever rows of experts lie: scatter4 takes them from SMEM."""
 
     staged: ClassVar[bool] = True
     shares_maxima: ClassVar[bool] = False
     function: ClassVar[str] = "results."
-
-    def check(self, config: Any) -> None:
-        """Accepts every configuration, because sums of any tile can be stored."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """D: a row's half of the 128 channels that a CTA has."""

@@ -80,7 +80,6 @@ class GemmProblem:
         self._require("output", self.output in self.outputs, "one of " + ", ".join(self.outputs))
         self._require("accumulate", isinstance(self.accumulate, bool), "True or False")
         self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
-
         self._require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
         self._require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
 

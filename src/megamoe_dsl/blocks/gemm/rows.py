@@ -21,8 +21,28 @@ from ..sm100.pair_stage import PairStage, byte_rows, scale_words
 from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a
 
 
+class RowSource:
+    """Brings rows of A to a stage, and has no tables, lists or maps of its own unless it says so."""
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name; none where threads read rows."""
+        return {}
+
+    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
+        """Beside those of the ring."""
+        return ()
+
+    def first_stage(self, first: Any) -> Any:
+        """The ring's first stage, as its warps know it."""
+        return first
+
+    def read_stage(self, first: Any) -> Any:
+        """The same, as math warps read it."""
+        return first
+
+
 @dataclass(frozen=True)
-class LoadedRows:
+class LoadedRows(RowSource):
     """One warp loads rows with TMA.  any_row: a tile may begin at any row of A, not only at a multiple of four."""
 
     any_row: bool
@@ -58,17 +78,9 @@ class LoadedRows:
 
         load_tokens(ctx)
 
-    def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as loaders know it."""
-        return first
-
-    def read_stage(self, first: Any) -> Any:
-        """The same, as math warps read it."""
-        return first
-
 
 @dataclass(frozen=True)
-class ListedRows:
+class ListedRows(RowSource):
     """Two warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
 
     at_once: int
@@ -98,28 +110,17 @@ class ListedRows:
             return Field("sfa", (num_stages, align(4 * rows, 128) // 4), F32, 128)
         return Field("sfa", (self.scale_places(num_stages), rows * self.at_once), F32, 128)
 
-    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """No tensor map: threads read rows."""
-        return {}
-
     def load(self, ctx: Any, number: Any) -> None:
         """What warp `number` of those that gather does."""
         from .gather import gather_tokens
 
         gather_tokens(ctx, number)
 
-    def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as the weight loader knows it."""
-        return first
-
     def read_stage(self, first: Any) -> Any:
         """The same, as math warps read it."""
         from .gather import gathered_stage
 
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
-
-
-RowSource = LoadedRows | ListedRows
 
 
 def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:
@@ -135,7 +136,7 @@ def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarr
 
 
 @dataclass(frozen=True)
-class PairRows:
+class PairRows(RowSource):
     """A warp of each CTA loads rows and their scales with TMA."""
 
     warps: ClassVar[int] = 0
@@ -147,10 +148,6 @@ class PairRows:
     gathers: ClassVar[bool] = False
     """Whether a list says which rows are a tile's."""
     words: ClassVar[str] = "TMA"
-
-    def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
-        """Beside those of the ring."""
-        return ()
 
     def sums(self, groups: int) -> tuple[Field, ...]:
         """What the scheduler finds a tile's group by, beside the table of groups."""
@@ -184,17 +181,13 @@ class PairRows:
 
         load_tokens(ctx)
 
-    def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as its warps know it."""
-        return first
-
     def row_in_atom(self, row: Any) -> Any:
         """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
         return row & (SF_ATOM_ROWS - 1)
 
 
 @dataclass(frozen=True)
-class BroughtRows:
+class BroughtRows(RowSource):
     """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales.
 
     gathers  whether a list says which rows are a tile's

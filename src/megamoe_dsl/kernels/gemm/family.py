@@ -142,5 +142,4 @@ class GatherGemmKernel(GemmKernel):
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
         """As of a packed GEMM, who loads rows, and what consumers share."""
-        consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
-        return [*super().facts(config), ("rows", config.rows.words), ("consumers", consumers)]
+        return [*super().facts(config), ("rows", config.rows.words), ("consumers", config.sharing)]

@@ -202,9 +202,9 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
 
     @property
-    def shared_rows(self) -> str:
-        """Which rows of a stage two consumers share: of A; empty for one."""
-        return "A" if self.consumers > 1 else ""
+    def sharing(self) -> str:
+        """Consumers of a stage, and which rows of it they share."""
+        return "2, which share rows of A" if self.consumers > 1 else "1"
 
 
 def block_ks(problem: GemmProblem) -> tuple[int, ...]:
