@@ -16,8 +16,7 @@ from ....device.memory import fence_async_global, load_shared_u32, load_u32
 from ....device.sync import Equals32, spin
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role, tile_detail
-from .layouts.symmetric import EpLaunch, field_address
-from .layouts.watchdog import EpWait
+from .layouts.symmetric import EpLaunch, EpWait, field_address
 
 
 @dataclass(frozen=True)
