@@ -1,7 +1,8 @@
 """DeepGEMM's SM100 kernel in the model, whose times are published and which ours are compared with until ours is measured.
 
 Its order is the article's: Linear1 of a wave of experts, then its Linear2.  Tiers and waves are those of its heuristics (commit 54e2261,
-`csrc/jit_kernels/heuristics/mega_moe.hpp`), instructions those of its compiled code (docs/lab/compiled.md).
+`csrc/jit_kernels/heuristics/mega_moe.hpp`), instructions those of its compiled code (docs/lab/compiled.md).  Packed tokens:
+pull request 44 of sgl-project's fork, in tiles of 32 tokens.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from megamoe_dsl.hardware.operand_tile import packed_values
 from megamoe_dsl.layouts.arith import ceil_div
 from megamoe_dsl.predict.calibration import Calibration
 from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, TokenBlocks
@@ -41,12 +43,27 @@ HEURISTICS = (
     Heuristic(96.5, 128, 32, 2, 7, Instructions(146, 38, 100, 87, 53)),
     Heuristic(float("inf"), 192, 32, 2, 6, Instructions(146, 37, 99, 94, 53)),
 )
+PACKED = {
+    128: Heuristic(16.5, 32, 32, 2, 20, Instructions(172, 36, 97, 73, 53)),
+    256: Heuristic(16.5, 32, 32, 2, 10, Instructions(172, 36, 97, 93, 53)),
+}
+"""With packed tokens, by BLOCK_K (docs/reference/w4a4.md)."""
 
 
 def subject_of(problem: Problem, load: RankLoad, num_sms: int) -> Subject:
     """A launch of that kernel."""
     found = next(one for one in HEURISTICS if problem.expected_tokens_per_expert(load.tokens) <= one.most)
-    shape = Shape(
+    return launch_of(shape_of(problem, found, num_sms), load)
+
+
+def packed_subject(problem: Problem, load: RankLoad, num_sms: int, block_k: int) -> Subject:
+    """The same of packed tokens, with stages of `block_k` channels."""
+    return launch_of(replace(shape_of(problem, PACKED[block_k], num_sms), k_block=packed_values(block_k), packed=True), load)
+
+
+def shape_of(problem: Problem, found: Heuristic, num_sms: int) -> Shape:
+    """The kernel as a heuristic has it."""
+    return Shape(
         problem,
         num_sms,
         found.block_m,
@@ -57,8 +74,13 @@ def subject_of(problem: Problem, load: RankLoad, num_sms: int) -> Subject:
         shares_tile=True,
         handed_out=False,
     )
-    wave = experts_per_wave(problem, load.tokens, found.block_m, num_sms)
-    return Subject.of_sm100(shape, Tiles.of(in_waves(KBlocks.of(problem), load.counts, found.block_m, wave)), load)
+
+
+def launch_of(shape: Shape, load: RankLoad) -> Subject:
+    """Its tiles in waves."""
+    wave = experts_per_wave(shape.problem, load.tokens, shape.block_m, shape.num_sms)
+    k_blocks = KBlocks.of(shape.problem, shape.k_block.channels)
+    return Subject.of_sm100(shape, Tiles.of(in_waves(k_blocks, load.counts, shape.block_m, wave)), load)
 
 
 def beside_ours(calibration: Calibration, longer: float) -> Calibration:

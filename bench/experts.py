@@ -1,4 +1,6 @@
-"""Times a MoE layer on one GPU, all of whose experts are there, beside torch and other projects' layers.
+"""Times a MoE layer on one GPU, all of whose experts are there, beside torch and other projects' layers: from chosen experts, from tokens
+with the router before, and in FP8 by the fused kernel on one rank, beside the unfused pipeline (tokens copied to experts' rows, DeepGEMM's
+grouped GEMMs around an activation, rows summed).
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU

@@ -18,7 +18,7 @@ from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
 
-from deep_gemm_prediction import beside_ours, subject_of
+from deep_gemm_prediction import beside_ours, packed_subject, subject_of
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.predict.calibration import calibration_of
@@ -91,6 +91,19 @@ def published(fitted: bool, most_tokens: int = ANY, least_tokens: int = 0) -> It
                 yield Predicted(f"{group['host']}, {shape_name(group)}", text, us, subject.predict(calibration).us, us, us)
 
 
+def profiled() -> Iterator[Predicted]:
+    """DeepGEMM's kernels on one rank under a profiler, by recipe and BLOCK_K; nothing is fitted to them."""
+    found = json.loads((HERE / "published_times.json").read_text())
+    calibration, given = beside_ours(calibration_of(found["gpu"]), found["longer_us"]), found["profiled"]
+    for name, us in given["us"].items():
+        recipe, block_k = name.split()
+        problem = preset(given["preset"]).problem(given["tokens"], num_ranks=1, recipe=recipe)
+        load = RankLoad.uniform(problem, given["tokens"])
+        packed = problem.formats.packs_activations
+        subject = packed_subject(problem, load, NUM_SMS, int(block_k)) if packed else subject_of(problem, load, NUM_SMS)
+        yield Predicted(given["preset"], name, us, subject.predict(calibration).us, us, us)
+
+
 NUM_SMS = 148
 
 
@@ -149,6 +162,13 @@ def points_table(some: Iterable[Predicted]) -> str:
     return rows(cells, ("Point, tokens per rank", "measured, us", "model, us", "error"))
 
 
+def profiled_table(some: Iterable[Predicted]) -> str:
+    """A line per kernel."""
+    named = ((one.name.split(), one) for one in some)
+    cells = ([f"`{recipe}`", block_k, f"{one.us:.0f}", f"{one.model:.0f}", f"{one.error:+.1%}"] for (recipe, block_k), one in named)
+    return rows(cells, ("Recipe", "BLOCK_K", "profiled, us", "model, us", "error"))
+
+
 def pairs_table(some: Sequence[Predicted]) -> str:
     """A line per preset."""
     cells = []
@@ -191,6 +211,7 @@ def main() -> None:
     for fitted in (True, False):
         found = list(published(fitted, most))
         print(f"\n{published_table(found)}\n\n{len(found)} times, rms {rms(found):.1%}")
+    print(f"\n{profiled_table(profiled())}")
 
 
 if __name__ == "__main__":

@@ -124,10 +124,20 @@ def scales() -> str:
 
 def presets() -> str:
     rows = (
-        (f"`{one.name}`", one.model, one.hidden, one.intermediate, one.num_experts, one.topk, one.clamp or "none", f"`{one.source}`")
+        (
+            f"`{one.name}`",
+            one.model,
+            one.hidden,
+            one.intermediate,
+            one.num_experts,
+            one.topk,
+            one.clamp or "none",
+            one.weights.upper(),
+            f"`{one.source}`",
+        )
         for one in PRESETS.values()
     )
-    return table(("Preset", "Model", "Hidden", "Intermediate", "Experts", "Top-k", "Clamp", "Source"), rows)
+    return table(("Preset", "Model", "Hidden", "Intermediate", "Experts", "Top-k", "Clamp", "Weights", "Source"), rows)
 
 
 def projections() -> str:

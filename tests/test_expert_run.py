@@ -55,6 +55,7 @@ def tried(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Tried]:
     monkeypatch.setitem(sglang_triton.CONFIGS, "small", ({"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64},))
     monkeypatch.setattr(run, "DeviceExperts", Ours)
     monkeypatch.setattr(run, "top_experts", run.torch_top_experts)
+    monkeypatch.setattr(run, "fused_layer", lambda call, store: lambda: Ours()(call))
     monkeypatch.setattr(trials, "graph_of", lambda launch: launch())
     monkeypatch.setattr(torch, "_grouped_mm", None)
     weights = draw_weights(POINT.layer, "cpu")
@@ -69,13 +70,29 @@ def test_a_point_becomes_a_record_and_a_row(tried: Callable[[], Tried], monkeypa
     record = tried().time(15)
     assert record["us"]["route"]["high"] == 15
     assert record["passed"] and record["experts_met"] == len({*tried().inputs.call.topk_idx.flatten().tolist()})
-    layers = {"ours, chosen", "sorting, sglang 4 x 64", "sglang 4 x 64"}
+    layers = {"ours, chosen", "fused", "sorting, sglang 4 x 64", "sglang 4 x 64"}
     assert layers <= set(record["errors"]) and all(error < 0.06 for error in record["errors"].values())
-    assert {*layers, "sorting, 4 rows", "route", "fc1, chosen", "fc2", "sum", "top_experts"} <= set(record["us"])
+    assert {*layers, "sorting, 4 rows", "route", "fc1, chosen", "fc2", "sum", "top_experts", "router", "router, ours"} <= set(record["us"])
     assert set(record["refused"]) == {"torch bf16"} and set(record["host_us"]) == {"moe", "moe, logits", "torch add_"}
     assert record["rows"] == {"tokens": 5, "packed": 10, "blocked": record["experts_met"] * 128}
-    (heading, _, row), (others, *_) = [table.splitlines() for table in markdown([record]).split("\n\n")]
-    assert "SGLang's Triton, sorting too" in others and "torch" not in heading and row.startswith("| 5 | 12.0 |")
+    (heading, _, row), (others, *_), (routed, *_), (fused, *_) = [table.splitlines() for table in markdown([record]).split("\n\n")]
+    assert (
+        "SGLang's Triton, sorting too" in others
+        and "torch" not in heading + routed
+        and "| fused |" in fused
+        and row.startswith("| 5 | 12.0 |")
+    )
+
+
+def test_the_fused_layer_and_the_one_from_logits_compute_the_call(tried: Callable[[], Tried]) -> None:
+    """On CPU tensors: the fused kernel's configuration is of one rank with all experts."""
+    call, layer = tried().inputs.call, POINT.layer
+    problem = run.fused_problem(layer, POINT.tokens)
+    assert (problem.num_ranks, problem.experts_per_rank, problem.recipe) == (1, layer.num_experts, layer.recipe)
+    router = torch.zeros(layer.num_experts, layer.hidden).bfloat16()
+    router[:, 0] = torch.arange(layer.num_experts)
+    first, second = run.routed_layer(call, router), run.routed_layer(call, -router)
+    assert first.shape == call.x.shape and not torch.equal(first, second)
 
 
 def test_a_wrong_result_is_said_before_anything_is_timed(tried: Callable[[], Tried], monkeypatch: pytest.MonkeyPatch) -> None:

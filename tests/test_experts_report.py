@@ -36,6 +36,13 @@ def test_others_are_set_beside_ours_for_equal_work() -> None:
     assert row["DeepGEMM's layer"] == "150" and row["DeepGEMM / ours"] == "**1.50**"
 
 
+def test_routers_and_the_unfused_pipeline_are_set_beside_the_whole() -> None:
+    whole = {"router": 5.0, "torch topk, softmax": 10.0, "torch bf16": 200.0, "router, ours": 107.5, "fused": 120.0}
+    (row,) = merged({**OURS, **EQUAL, **whole})
+    assert row["torch's router, choice and layer"] == "215" and row["torch routed / ours routed"] == "**2.00**"
+    assert (row["fused"], row["unfused, DeepGEMM's GEMMs"], row["unfused / fused"]) == ("120", "150", "**1.25**")
+
+
 def test_others_that_do_less_keep_their_columns() -> None:
     (row,) = merged({**OURS, **PARTIAL, **EQUAL})
     assert row["SGLang's Triton"] == "80.0" and row["Triton / ours"] == "**0.80**"

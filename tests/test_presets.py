@@ -1,5 +1,6 @@
 """Presets: importing one compiles its kernels in parallel or loads them; every number of tokens has its kernel."""
 
+import importlib
 import json
 import logging
 import re
@@ -19,7 +20,8 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
-from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to
+from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to, layer_of
+from megamoe_dsl.presets.compiled_modules import MODULES
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
 from sweep import sample
@@ -39,9 +41,7 @@ def fake_artifact(config: object) -> Artifact:
 def fill(folder: Path, arch: str) -> None:
     """Kernels of the Flash preset that took no time to compile."""
     target = Target.typical(arch)
-    problem = PRESETS["flash"].problem(
-        compiled.MAX_TOKENS, recipe=default_recipe(find_kernel("mega_moe"), target.arch), activation_clamp=PRESETS["flash"].clamp
-    )
+    problem = layer_of(PRESETS["flash"], target, compiled.MAX_TOKENS)
     for config in configs_up_to(problem, compiled.MAX_TOKENS, target):
         ArtifactStore(folder).save(fake_artifact(config))
 
@@ -93,6 +93,37 @@ def test_a_warm_import_compiles_nothing_and_is_light(arch: str, tmp_path: Path, 
     found = json.loads(done.stdout)
     assert (found["arch"], found["heavy"]) == (arch, [])
     assert found["kernels"] >= 6
+
+
+RECIPES = {
+    "sm_90a": {"e2m1": "fp8xmxfp4", "e4m3": "fp8xfp8"},
+    "sm_100a": {"e2m1": "fp8xfp4", "e4m3": "mxfp8xmxfp8"},
+}
+
+
+@pytest.mark.parametrize("arch", RECIPES)
+@pytest.mark.parametrize("module", MODULES)
+def test_importing_a_preset_gives_its_kernels(module: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a recipe with the published weights, with the model's activation and biases."""
+    monkeypatch.setenv(ARCH_VARIABLE, arch)
+    monkeypatch.setattr(compiled, "configs_up_to", lambda problem, _, target: [choose(problem, 200, target)])
+    monkeypatch.setattr(cache, "load_or_compile_all", lambda configs: [fake_artifact(config) for config in configs])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    one, found = PRESETS[MODULES[module]], importlib.import_module(module)
+    assert found.problem.recipe == RECIPES[arch][one.weights] and found.artifact(200).config == found.config(200)
+    assert (found.problem.activation, found.problem.biases) == (("swigluoai", True) if "gpt_oss" in module else ("silu", False))
+    assert (found.problem.hidden, found.problem.num_experts) == (one.hidden, one.num_experts) and found.compiled.preset == one
+
+
+def test_a_chip_without_kernels_is_named() -> None:
+    with pytest.raises(ProblemError, match="arch = 'sm_103a'"):
+        layer_of(PRESETS["flash"], Target.typical("sm_103a"), 8)
+
+
+def test_no_other_module_is_a_preset() -> None:
+    assert "megamoe_dsl.presets.deepseek_v4_flash" in MODULES and len(MODULES) == len(PRESETS)
+    with pytest.raises(ImportError):
+        importlib.import_module("megamoe_dsl.presets.llama")
 
 
 def test_a_small_preset_compiles_in_other_processes_and_is_found_again(

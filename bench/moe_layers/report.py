@@ -11,10 +11,14 @@ SGLANG = ("SGLang's Triton", "Triton / ours", "SGLang's Triton, sorting too", "s
 DEEP_GEMM = ("DeepGEMM's layer", "DeepGEMM / ours")
 DEEP_GEMM_FC1 = ("copy, DeepGEMM Linear1", "theirs / our Linear1", "copy, DeepGEMM Linear1, activated", "activated / our Linear1")
 QUACK = ("quack's GEMMs", "quack / ours", "quack's Linear1", "its / our Linear1", "quack's Linear2", "its / our Linear2")
+ROUTED = ("router, ours", "torch's router, choice and layer", "torch routed / ours routed")
+FUSED = ("fused", "unfused, DeepGEMM's GEMMs", "unfused / fused")
 TABLES = (
     (*OURS, "torch, BF16", "torch / ours"),
     ("Tokens", "ours", *SGLANG, *DEEP_GEMM, "Linear1", *DEEP_GEMM_FC1),
     ("Tokens", "ours", "Linear1", "Linear2", *QUACK),
+    ("Tokens", "ours", *ROUTED),
+    ("Tokens", "ours", *FUSED),
 )
 """Columns of each; the first is ours, the others set libraries beside it."""
 
@@ -29,6 +33,15 @@ def fastest(us: dict[str, float], prefix: str) -> float | None:
     return min((time for name, time in us.items() if name.startswith(prefix)), default=None)
 
 
+TORCH_ROUTED = ("router", "torch topk, softmax", "torch bf16")
+"""Launches of torch from tokens on."""
+
+
+def total(us: dict[str, float], names: tuple[str, ...]) -> float | None:
+    """Of launches one after the other, if all were timed."""
+    return sum(us[name] for name in names) if all(name in us for name in names) else None
+
+
 def cells(record: dict[str, Any]) -> dict[str, str]:
     """Of a point, by column: microseconds in CUDA graphs; of the bytes that have to move, and of the time that the GPU's ceilings allow."""
     us = {name: float(one["median"]) for name, one in record["us"].items()}
@@ -36,7 +49,9 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
     moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
     rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
-    found = dict(zip(OURS, [str(record["tokens"]), number(ours), *rates, *launches], strict=True))
+    fused = us.get("fused")
+    found = {name: number(us[name]) if name in us else "" for name in ("router, ours", "fused")}
+    found |= dict(zip(OURS, [str(record["tokens"]), number(ours), *rates, *launches], strict=True))
     compared = {
         "torch, BF16": ("torch / ours", us.get("torch bf16"), ours),
         "SGLang's Triton": ("Triton / ours", fastest(us, "sglang "), ours),
@@ -46,6 +61,8 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
         "copy, DeepGEMM Linear1, activated": ("activated / our Linear1", fastest(us, "permute, deep_gemm fc1, "), fc1),
         "quack's GEMMs": ("quack / ours", fastest(us, "quack layer "), ours),
         "quack's Linear1": ("its / our Linear1", fastest(us, "quack fc1 "), fc1),
+        "torch's router, choice and layer": ("torch routed / ours routed", total(us, TORCH_ROUTED), us.get("router, ours", 0.0)),
+        "unfused, DeepGEMM's GEMMs": ("unfused / fused", fused and fastest(us, "deep_gemm layer, "), fused or 0.0),
         "quack's Linear2": ("its / our Linear2", fastest(us, "quack fc2 "), us["fc2"]),
     }
     for name, (ratio, theirs, own) in compared.items():

@@ -14,19 +14,24 @@ from call_times import time_host
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
 from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
-from megamoe_dsl.kernels.expert_layer import LayerConfigs
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
 from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.layouts.expert_rows import BlockedRows
-from megamoe_dsl.quant import dequantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights, dequantize_weight_e4m3
+from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.top_experts import top_experts
 from megamoe_dsl.target import Target
 from moe_layers.baselines import TORCH_LAYER, torch_top_experts
 from moe_layers.compile import compile_missing
 from moe_layers.inputs import TOLERANCE, DrawnCall, draw_weights
+from moe_layers.other_way import Launch, OtherWay
 from moe_layers.others import Bf16Weights, Sites, others
 from moe_layers.point import FC1_VARIANTS, ExpertPoint
 from moe_layers.trace import traced_config
@@ -48,7 +53,33 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
     wanted |= {traced_config(one, target) for one in points}
     wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
+    for point in points:
+        if find_kernel("mega_moe").takes(point.recipe):
+            wanted |= set(layer_kernels(fused_problem(point.layer, point.tokens), target, ()))
     return compile_missing(wanted, folder)
+
+
+def fused_problem(layer: ExpertLayer, tokens: int) -> Problem:
+    """A layer as the fused kernel computes it on one rank."""
+    return Problem(layer.hidden, layer.intermediate, layer.num_experts, layer.topk, 1, tokens, recipe=layer.recipe)
+
+
+def fused_layer(call: ExpertCall, store: ArtifactStore) -> Launch:
+    """The fused kernel with a call's weights, quantizing its tokens."""
+    w = call.weights
+    layer = MegaMoE(fused_problem(call.layer, call.tokens), ExpertWeights(w.w1, w.w1_sf, w.w2, w.w2_sf), store=store)
+    return partial(layer, call.x, call.topk_idx, call.topk_weights)
+
+
+def routed_layer(call: ExpertCall, router: torch.Tensor) -> torch.Tensor:
+    """The call from tokens on: logits by torch, experts chosen, and `moe`."""
+    w = call.weights
+    return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, router_logits=router_logits(call, router), topk=call.layer.topk)
+
+
+def router_logits(call: ExpertCall, router: torch.Tensor) -> torch.Tensor:
+    """float32 [tokens, num_experts], of a bfloat16 [num_experts, hidden]."""
+    return torch.nn.functional.linear(call.x, router).float()
 
 
 def bfloat16(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -139,6 +170,11 @@ def try_point(
     logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
     trials.own("top_experts", partial(top_experts, logits, call.layer.topk))
     trials.own("torch topk, softmax", partial(torch_top_experts, logits, call.layer.topk))
+    router = torch.randn(call.layer.num_experts, call.layer.hidden, device=call.x.device).bfloat16() * call.layer.hidden**-0.5
+    trials.own("router", partial(router_logits, call, router))
+    trials.own("router, ours", partial(routed_layer, call, router))
+    if find_kernel("mega_moe").takes(point.recipe):
+        trials.others("fused", lambda: {"fused": OtherWay(partial(fused_layer, call, store), whole=True)})
     for library, ways in others(point.name, call, chosen, as_bf16, sites).items():
         trials.others(library, ways)
     return Tried(point, inputs, trials)

@@ -131,6 +131,7 @@ def main() -> int:
     driver = browser()
     try:
         wrong = {page: found for page in pages if page.name != "404.html" and (found := open_page(driver, page))}
+        wrong |= {site / name: ["page is missing"] for name in SHOTS if not (site / name).is_file()}
         wrong |= {site / "search": found} if (found := search(driver, site / "index.html", "simulator", "simulator.html")) else {}
         for name in SHOTS if args.screenshots else ():
             args.screenshots.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "megamoe_dsl"
-INTERNAL = {"sim.ops"}
-"""Packages with public names that only this package uses."""
 LINK = re.compile(r"(\]\()([^)\s]+)([^)]*\))")
 FENCE = re.compile(r"(?m)^(```.*?^```[^\n]*$)", re.DOTALL)
 LANGUAGES = {".py": "python", ".json": "json", ".c": "c", ".toml": "toml"}
@@ -37,27 +36,40 @@ def sections() -> list[dict[str, Any]]:
     return nav
 
 
-def exported(init: Path) -> list[str]:
-    """Names of a package's `__all__`, without those that begin with an underscore."""
-    for node in ast.parse(init.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
-    return []
+def exported(module: Path) -> list[str]:
+    """Public names of a package, by the stub that its names load from or by its `__all__`, or what a module defines."""
+    stub, init = module / "__init__.pyi", module / "__init__.py"
+    nodes = ast.parse((stub if stub.is_file() else init if module.is_dir() else module).read_text(encoding="utf-8")).body
+    if stub.is_file():
+        names = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    elif module.is_dir():
+        lists = [node.value for node in nodes if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"]
+        names = [name for value in lists for name in ast.literal_eval(value)]
+    else:
+        names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [name for name in names if not name.startswith("_")]
 
 
+@cache
 def apis() -> dict[str, list[str]]:
-    """Dotted package to its public names, for packages that have any."""
-    found = {}
-    for init in sorted(PACKAGE.rglob("__init__.py")):
-        dotted = ".".join(init.parent.relative_to(PACKAGE.parent).parts)
-        if (names := exported(init)) and dotted.removeprefix("megamoe_dsl.") not in INTERNAL:
-            found[dotted] = [name for name in names if not (init.parent / name).is_dir()]
-    return found
+    """Dotted name of every public module to its public names: of the package, and of modules that public names are."""
+    found, pending = {}, [("megamoe_dsl", PACKAGE)]
+    while pending:
+        dotted, module = pending.pop(0)
+        homes = {name: next((one for one in (module / name, module / f"{name}.py") if one.exists()), None) for name in exported(module)}
+        pending += [(f"{dotted}.{name}", home) for name, home in homes.items() if home is not None]
+        names = [name for name, home in homes.items() if home is None]
+        if names and not (module.suffix and ".compat." in dotted):  # an adapter has a page of its own among the how-tos
+            found[dotted] = names
+    return dict(sorted(found.items()))
 
 
 def api_page(dotted: str, names: list[str]) -> str:
     constants_last = sorted(names, key=lambda name: (name.isupper(), name.lower()))
-    return f"# {dotted}\n\n" + "\n\n".join(f"::: {dotted}.{name}" for name in constants_last) + "\n"
+    home = PACKAGE.parent.joinpath(*dotted.split("."))
+    source = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+    words = (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return f"# {dotted}\n\n{words}\n\n" + "\n\n".join(f"::: {dotted}.{name}" for name in constants_last) + "\n"
 
 
 def source_page(path: Path) -> str:

@@ -207,6 +207,14 @@ def test_what_no_kernel_computes_is_refused(message: str, attributes: dict[str, 
     assert not experts._mega_moe_weights_built and experts not in sglang_layer.LAYERS
 
 
+def test_results_travel_as_a_variable_says(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = sglang_experts(PACKED, random_weights(PACKED, 0, 1))
+    parameters = {field: getattr(experts, at) for field, at in sglang.FP8_NAMES.items()}
+    assert sglang_layer.problem_of(experts, parameters).combine == "bf16"
+    monkeypatch.setenv("MEGAMOE_COMBINE", "e4m3")
+    assert sglang_layer.problem_of(experts, parameters).combine == "e4m3"
+
+
 def test_formats_of_blackwell() -> None:
     found = [sglang_layer.recipe_of(SM100, True, w4a4) for w4a4 in (False, True)]
     assert found == ["fp8xfp4", "mxf4xmxf4"]

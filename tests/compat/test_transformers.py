@@ -14,7 +14,7 @@ from tiny_models import MODELS, tiny
 from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import megamoe_dsl.compat.transformers as adapter
-from megamoe_dsl.compat.prepared_experts import lay_out, lies_by_rows, recognized
+from megamoe_dsl.compat.transformers import lay_out, lies_by_rows, recognized
 from megamoe_dsl.quant import quantize_e2m1, quantize_weight_e4m3
 
 

@@ -16,7 +16,7 @@ from record import Record
 
 import megamoe_dsl.compat.engines.vllm as vllm
 from engines import Inputs3, call_sequence
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat.engines import vllm_layer
 from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
@@ -126,6 +126,21 @@ def test_activations(name: str, engine: dict[str, type]) -> None:
 def test_what_is_refused(message: str, config: dict[str, Any], experts: dict[str, Any], kind: str, engine: dict[str, type]) -> None:
     with pytest.raises(ProblemError, match=message):
         ExpertsMethod(vllm_method(kind), routed_experts(**experts), moe_config(PROBLEM, **{"swiglu_limit": None, **config}))
+
+
+def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens in E2M1 and results in E4M3; on Hopper, which has no W4A4, the first is refused."""
+    monkeypatch.setenv("MEGAMOE_COMBINE", "e4m3")
+    monkeypatch.setenv(vllm_layer.W4A4, "1")
+    make = lambda kind: ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(PROBLEM)).problem  # noqa: E731
+    assert (make(FP8).recipe, make(FP8).combine) == ("fp8xfp8", "e4m3")
+    with pytest.raises(ProblemError, match=r"experts = 'mxf4xmxf4'.*on sm_90a"):
+        make(MXFP4)
+    monkeypatch.setattr(layers, "device_arch", lambda device: SM100)
+    assert (make(MXFP4).recipe, make(MXFP4).combine) == ("mxf4xmxf4", "e4m3")
+    monkeypatch.setenv("MEGAMOE_COMBINE", "int8")
+    with pytest.raises(ProblemError, match="combine = 'int8'"):
+        make(MXFP4)
 
 
 def test_two_batches_at_once_are_refused(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:

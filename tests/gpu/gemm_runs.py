@@ -82,6 +82,8 @@ RUNS = (
     Run("accumulate-swapped", (20,), 16, 128, {"output": "f32", "accumulate": True}, SWAPPED),
     *(Run(f"{kind}", GROUPED, 128, 128, groups(kind)) for kind in ("contiguous", "packed", "masked")),
     *(Run(f"{kind}-pairs", GROUPED, 128, 192, groups(kind), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
+    Run("aligned-pairs", GROUPED, 128, 192, groups("aligned"), EVERYTHING),
+    Run("aligned-swapped", FEW, 32, 128, groups("aligned"), SWAPPED),
     Run("packed-split-k", GROUPED, 128, 64, groups("packed", k=384, output="f32"), {**SPLIT, "dynamic_schedule": True}),
     *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
     Run("packed-weights-first", FEW, 32, 128, groups("packed"), {**SWAPPED, "dynamic_schedule": True, "prefetch_weights": True}),

@@ -35,6 +35,14 @@ def test_json(gpu):
     assert "start and end" in first["gains"] and all(0.005 <= share < 0.2 for share in first["gains"].values())
 
 
+def test_channels_of_a_stage():
+    packed = [*SMALL, "--gpu", "B200", "--recipe", "mxf4xmxf4", "--tokens", "8"]
+    found = [json.loads(predict(*packed, "--block-k", block_k, "--quick", "--json").output)["points"][0] for block_k in ("128", "256")]
+    assert [one["config"]["block_k"] for one in found] == [128, 256] and found[0]["us"] != found[1]["us"]
+    compared = predict(*packed, "--compare")
+    assert compared.exit_code == 0 and {"block_k=128", "block_k=256"} <= set(compared.output.split())
+
+
 def test_files(tmp_path):
     trace, svg = tmp_path / "trace.json", tmp_path / "launch.svg"
     result = predict(*SMALL, "--gpu", "B200", "--tokens", "8", "--quick", "--trace", str(trace), "--svg", str(svg))
@@ -66,6 +74,7 @@ def test_launches_and_compared_choices_are_drawn(tmp_path):
         (["--preset", "flash", "--tokens", "8,x"], "error: --tokens = '8,x': must be numbers separated by commas"),
         (["--preset", "flash", "--tokens", "0"], "error: --tokens = 0: must be at least 1"),
         (["--preset", "flash", "--block-m", "24"], "error: --block-m = 24: must be one of "),
+        (["--preset", "flash", "--block-k", "256"], "error: --block-k = 256: must be left out with --gpu H200"),
         (["--preset", "flash", "--tokens", "8,16", "--trace", "x.json"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--tokens", "8,16", "--compare", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--gpu", "B200", "--pool-rows", "64"], "error: --pool-rows = 64: must be None or a multiple of 128"),

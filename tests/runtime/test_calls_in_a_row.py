@@ -57,7 +57,9 @@ def _moe_changes(call: Call) -> dict[str, Call]:
     fewer = {name: call.arguments[name][:3] for name in some if name in call.arguments}
     more = {name: one.new_zeros(300, one.shape[1]) for name in some if (one := call.arguments.get(name)) is not None}
     layer = {name: one.clone() for name, one in call.arguments.items() if name.startswith("w") and one is not None}
+    packed = call.arguments["w1"].dtype == torch.uint8 and "factors" not in call.arguments
     return {
+        **({"of packed tokens": call.but(recipe="mxf4xmxf4")} if packed else {}),
         **changes_of_tensors(call),
         **changes_of_place(call),
         "another layer of the shape": call.but(**layer),

@@ -50,6 +50,8 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"w1_sf": None}, "w1_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"),
         ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16)}, "w1_sf = .*: must be None: bf16xbf16 has no scales"),
         ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16), "w1_sf": None}, "w2.dtype = torch.float8_e4m3fn: must be torch.bfloat16"),
+        ({"recipe": "mxf4xmxf4"}, "w1.dtype = torch.float8_e4m3fn: must be torch.uint8"),
+        ({"recipe": "w4a4"}, "recipe = 'w4a4': must be one of "),
         ({"gate_up": "mixed"}, "gate_up = 'mixed': must be one of gate_first"),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_has_a_gradient_is_the_operators(name: str, monkeypatch: pytest.Mon
     assert seen == ["gemm_out_op", "launch"]
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "packed", "masked"])
+@pytest.mark.parametrize("kind", ["contiguous", "packed", "aligned", "masked"])
 def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> None:
     case = small_case(kind, (40, 0, 9))
     t = case.tensors
@@ -383,7 +383,7 @@ def test_bad_groups_are_refused() -> None:
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups[:2], t.d)
     with pytest.raises(ProblemError, match=r"groups\.dtype = torch.int64: must be torch.int32"):
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups.long(), t.d)
-    with pytest.raises(ProblemError, match=r"kind = 'sorted': must be one of contiguous, packed, masked"):
+    with pytest.raises(ProblemError, match=r"kind = 'sorted': must be one of contiguous, packed, aligned, masked"):
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, t.d, kind="sorted")
     with pytest.raises(ProblemError, match=r"a\.shape\[0\] = 49: must be a multiple of 128 for a contiguous problem"):
         grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, t.d, kind="contiguous")

@@ -173,6 +173,13 @@ def test_the_number_of_tokens_chooses_kernels() -> None:
     assert few[1].block_m < many[1].block_m and few[2].block_m < many[2].block_m
 
 
+def test_a_recipe_is_chosen_by_weights_or_given() -> None:
+    given = chosen("fp8xfp4").arguments
+    with recorded_gpu("sm_100a") as gpu:
+        found = [{one.config.problem.recipe for one in gpu.call(moe, **given, recipe=recipe)} for recipe in (None, "mxf4xmxf4")]
+    assert found == [{"fp8xfp4"}, {"mxf4xmxf4"}]
+
+
 def test_rows_choose_a_gemm() -> None:
     b = torch.zeros(256, 64, dtype=torch.bfloat16)
     with recorded_gpu() as gpu:

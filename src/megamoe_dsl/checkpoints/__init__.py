@@ -6,11 +6,5 @@ from .load import ExpertTarget, load_experts
 from .published import PUBLISHED
 
 __all__ = [
-    "PUBLISHED",
-    "Checkpoint",
-    "CheckpointError",
-    "ExpertTarget",
-    "PublishedExperts",
-    "find_layers",
-    "load_experts",
-]
+    "PUBLISHED", "Checkpoint", "CheckpointError", "ExpertTarget", "PublishedExperts", "find_layers", "load_experts",
+]  # fmt: skip

@@ -40,14 +40,18 @@ class PredictOptions(ShapeOptions):
     group_limit: int | None = option(None, "Groups that a token's experts are of; all by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
     block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
         """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
-        tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
+        kernel = find_kernel(DEFAULT_KERNEL)
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
+            raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
-        config: MegaMoeConfig = find_kernel(DEFAULT_KERNEL).choose(self.problem(gpu, tokens), target, tokens, **given_only(tile))
+        config: MegaMoeConfig = kernel.choose(self.problem(gpu, tokens), target, tokens, **given_only(tile))
         return config
 
     def problem(self, gpu: Gpu, tokens: int) -> Problem:

@@ -4,7 +4,7 @@ rounding it promises."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from cutlass import Float32, Int32, Uint32
@@ -30,9 +30,8 @@ def pack_bf16(low: Any, high: Any) -> Any:
     return emit_to(Uint32, "cvt.rn.bf16x2.f32 {}, {}, {};", high, low)
 
 
-def f32_of_bits(word: Any) -> Any:
-    """The float that has these bits."""
-    return emit_to(Float32, "mov.b32 {}, {};", word)
+f32_of_bits = partial(emit_to, Float32, "mov.b32 {}, {};")
+"""The float that has these bits."""
 
 
 def unpack_bf16(pair: Any) -> tuple[Any, Any]:
@@ -85,19 +84,12 @@ def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, power + Float32(1.0))
 
 
-def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
-    return emit_to(Float32, "fma.rn.f32 {}, {}, {}, {};", a, b, c)
-
-
-def abs_max(a: Any, b: Any) -> Any:
-    """The larger magnitude of two floats."""
-    return emit_to(Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}", a, b)
-
-
-def abs_max_bf16(a: Any, b: Any) -> Any:
-    """The larger magnitudes of two bf16x2, half by half, with signs that mean nothing: one instruction, where abs takes one each."""
-    return emit_to(Uint32, "max.xorsign.abs.bf16x2 {}, {}, {};", a, b)
+fma = partial(emit_to, Float32, "fma.rn.f32 {}, {}, {}, {};")
+"""a * b + c, rounded once."""
+abs_max = partial(emit_to, Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}")
+"""The larger magnitude of two floats."""
+abs_max_bf16 = partial(emit_to, Uint32, "max.xorsign.abs.bf16x2 {}, {}, {};")
+"""The larger magnitudes of two bf16x2, half by half, with signs that mean nothing: one instruction, where abs takes one each."""
 
 
 def larger_of_pair(pair: Any) -> Any:
@@ -105,9 +97,8 @@ def larger_of_pair(pair: Any) -> Any:
     return abs_max(*unpack_bf16(pair))
 
 
-def multiply_bf16(pair: Any, factors: Any) -> Any:
-    """Two bf16x2 multiplied half by half, rounded to nearest even; exact with powers of two."""
-    return emit_to(Uint32, "mul.rn.bf16x2 {}, {}, {};", pair, factors)
+multiply_bf16 = partial(emit_to, Uint32, "mul.rn.bf16x2 {}, {}, {};")
+"""Two bf16x2 multiplied half by half, rounded to nearest even; exact with powers of two."""
 
 
 def max_over_rows(value: Any) -> Any:
@@ -197,9 +188,8 @@ def soft_limit(x: Any, limit: float) -> Any:
     return emit_to(Float32, choose, magnitude, Float32(SERIES_BELOW), near, far)
 
 
-def permute(low: Any, high: Any, selector: int) -> Any:
-    """Bytes of two words: digit i of the selector, the lowest first, says which of the eight byte i is."""
-    return emit_to(Uint32, "prmt.b32 {}, {}, {}, {};", low, high, selector)
+permute = partial(emit_to, Uint32, "prmt.b32 {}, {}, {}, {};")
+"""(low, high, selector): bytes of two words; digit i of the selector, the lowest first, says which of the eight byte i is."""
 
 
 def joined_pairs(chunk: Sequence[Any]) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ def _traces(frame: FrameType, known: dict[str, bool]) -> bool:
     """Whether the frame's file is one of device code."""
     name = frame.f_code.co_filename
     if name not in known:
-        values = list(frame.f_globals.values())
+        values = [getattr(one, "func", one) for one in frame.f_globals.values()]  # of partials, too
         origins = [getattr(one, "__module__", None) or getattr(one, "__name__", "") for one in values]
         known[name] = any(isinstance(origin, str) and origin.startswith(DEVICE_CODE) for origin in origins)
     return known[name]

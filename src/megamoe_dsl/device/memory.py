@@ -7,6 +7,7 @@ Such copies write as threads do: who reads them through TMA or the tensor core n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from cutlass import Float32, Int32, Int64, Uint32
@@ -14,62 +15,19 @@ from cutlass import Float32, Int32, Int64, Uint32
 from .cast import unpack_bf16
 from .ptx import emit, emit_to, emit_to_many
 
-
+# Instructions whose operands are the arguments in their order: loads take an address, stores an address and values; vectors are aligned.
 # --- shared
-def load_shared_u32(address: Any) -> Any:
-    """4 bytes from shared memory."""
-    return emit_to(Int32, "ld.shared.b32 {}, [{}];", address)
-
-
-def load_shared_u8(address: Any) -> Any:
-    """A byte from shared memory, unsigned."""
-    return emit_to(Int32, "ld.shared.u8 {}, [{}];", address)
-
-
-def load_shared_u16(address: Any) -> Any:
-    """2 bytes from shared memory, unsigned."""
-    template = "{{\n\t.reg .b16 h;\n\tld.shared.u16 h, [{1}];\n\tcvt.u32.u16 {0}, h;\n\t}}"
-    return emit_to(Int32, template, address)
-
-
-def load_shared_f32(address: Any) -> Any:
-    """A float from shared memory."""
-    return emit_to(Float32, "ld.shared.f32 {}, [{}];", address)
-
-
-def load_shared_f32x2(address: Any) -> tuple[Any, ...]:
-    """Two floats, 8-byte aligned, from shared memory."""
-    return emit_to_many([Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", address)
-
-
-def load_shared_v2(address: Any) -> tuple[Any, ...]:
-    """Two words, 8-byte aligned, from shared memory."""
-    return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", address)
-
-
-def load_shared_v4(address: Any) -> tuple[Any, ...]:
-    """Four words, 16-byte aligned, from shared memory."""
-    return emit_to_many([Uint32] * 4, "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
-
-
-def store_shared_u32(address: Any, value: Any) -> None:
-    """4 bytes into shared memory."""
-    emit("st.shared.b32 [{}], {};", address, value)
-
-
-def store_shared_u16(address: Any, value: Any) -> None:
-    """The low 2 bytes into shared memory."""
-    emit("{{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, {1};\n\tst.shared.b16 [{0}], h;\n\t}}", address, value)
-
-
-def store_shared_f32(address: Any, value: Any) -> None:
-    """A float into shared memory."""
-    emit("st.shared.f32 [{}], {};", address, value)
-
-
-def store_shared_v2(address: Any, a: Any, b: Any) -> None:
-    """Two words, 8-byte aligned, into shared memory."""
-    emit("st.shared.v2.b32 [{}], {{{}, {}}};", address, a, b)
+load_shared_u32 = partial(emit_to, Int32, "ld.shared.b32 {}, [{}];")
+load_shared_u8 = partial(emit_to, Int32, "ld.shared.u8 {}, [{}];")
+load_shared_u16 = partial(emit_to, Int32, "{{\n\t.reg .b16 h;\n\tld.shared.u16 h, [{1}];\n\tcvt.u32.u16 {0}, h;\n\t}}")
+load_shared_f32 = partial(emit_to, Float32, "ld.shared.f32 {}, [{}];")
+load_shared_f32x2 = partial(emit_to_many, [Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];")
+load_shared_v2 = partial(emit_to_many, [Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];")
+load_shared_v4 = partial(emit_to_many, [Uint32] * 4, "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];")
+store_shared_u32 = partial(emit, "st.shared.b32 [{}], {};")
+store_shared_u16 = partial(emit, "{{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, {1};\n\tst.shared.b16 [{0}], h;\n\t}}")
+store_shared_f32 = partial(emit, "st.shared.f32 [{}], {};")
+store_shared_v2 = partial(emit, "st.shared.v2.b32 [{}], {{{}, {}}};")
 
 
 def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
@@ -77,91 +35,31 @@ def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
     emit("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
 
 
-def atomic_add_shared(address: Any, value: Any) -> Any:
-    return emit_to(Int32, "atom.relaxed.cta.shared::cta.add.u32 {}, [{}], {};", address, value)
-
-
-def reduce_add_shared(address: Any, value: Any) -> None:
-    """`atomic_add_shared` without the previous value."""
-    emit("red.relaxed.cta.shared::cta.add.u32 [{}], {};", address, value)
+atomic_add_shared = partial(emit_to, Int32, "atom.relaxed.cta.shared::cta.add.u32 {}, [{}], {};")
+reduce_add_shared = partial(emit, "red.relaxed.cta.shared::cta.add.u32 [{}], {};")
+"""`atomic_add_shared` without the previous value."""
 
 
 # --- global, weak
-def load_u8(address: Any) -> Any:
-    """One byte of global memory, as 32 bits."""
-    return emit_to(Int32, "ld.global.u8 {}, [{}];", address)
-
-
-def load_u32(address: Any) -> Any:
-    """4 bytes from global memory."""
-    return emit_to(Int32, "ld.global.b32 {}, [{}];", address)
-
-
-def load_relaxed_u32(address: Any) -> Any:
-    """4 bytes from global memory, past what an SM keeps of an earlier launch: a strong load of GPU scope."""
-    return emit_to(Int32, "ld.relaxed.gpu.global.b32 {}, [{}];", address)
-
-
-def load_u64(address: Any) -> Any:
-    """8 bytes from global memory."""
-    return emit_to(Int64, "ld.global.b64 {}, [{}];", address)
-
-
-def load_f32(address: Any) -> Any:
-    """A float from global memory."""
-    return emit_to(Float32, "ld.global.f32 {}, [{}];", address)
-
-
-def load_f32x2(address: Any) -> tuple[Any, ...]:
-    """Two floats, 8-byte aligned, from global memory."""
-    return emit_to_many([Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];", address)
-
-
-def load_v4(address: Any) -> tuple[Any, ...]:
-    """Four words, 16-byte aligned, from global memory."""
-    return emit_to_many([Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
-
-
-def load_once_v4(address: Any) -> tuple[Any, ...]:
-    """Four words, 16-byte aligned, from global memory, that L1 is not to keep."""
-    template = "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];"
-    return emit_to_many([Uint32] * 4, template, address)
-
-
-def load_constant_u64(address: Any) -> Any:
-    """For data that nobody writes while the kernel runs."""
-    return emit_to(Int64, "ld.global.nc.b64 {}, [{}];", address)
-
-
-def load_constant_v4(address: Any) -> tuple[Any, ...]:
-    """16 aligned bytes that nobody writes while the kernel runs, and nobody reads twice."""
-    template = "ld.global.nc.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];"
-    return emit_to_many([Uint32] * 4, template, address)
-
-
-def store_u8(address: Any, value: Any) -> None:
-    """The low byte into global memory."""
-    emit("st.global.b8 [{}], {};", address, value)
-
-
-def store_u16(address: Any, value: Any) -> None:
-    """The low 2 bytes into global memory."""
-    emit("st.global.b16 [{}], {};", address, value)
-
-
-def store_u32(address: Any, value: Any) -> None:
-    """4 bytes into global memory."""
-    emit("st.global.b32 [{}], {};", address, value)
-
-
-def store_u64(address: Any, value: Any) -> None:
-    """8 bytes into global memory."""
-    emit("st.global.b64 [{}], {};", address, value)
-
-
-def store_v2(address: Any, a: Any, b: Any) -> None:
-    """Two words, 8-byte aligned, into global memory."""
-    emit("st.global.v2.b32 [{}], {{{}, {}}};", address, a, b)
+load_u8 = partial(emit_to, Int32, "ld.global.u8 {}, [{}];")
+load_u32 = partial(emit_to, Int32, "ld.global.b32 {}, [{}];")
+load_relaxed_u32 = partial(emit_to, Int32, "ld.relaxed.gpu.global.b32 {}, [{}];")
+"""4 bytes from global memory, past what an SM keeps of an earlier launch: a strong load of GPU scope."""
+load_u64 = partial(emit_to, Int64, "ld.global.b64 {}, [{}];")
+load_f32 = partial(emit_to, Float32, "ld.global.f32 {}, [{}];")
+load_f32x2 = partial(emit_to_many, [Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];")
+load_v4 = partial(emit_to_many, [Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];")
+load_once_v4 = partial(emit_to_many, [Uint32] * 4, "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];")
+"""Four words, 16-byte aligned, from global memory, that L1 is not to keep."""
+load_constant_u64 = partial(emit_to, Int64, "ld.global.nc.b64 {}, [{}];")
+"""For data that nobody writes while the kernel runs."""
+load_constant_v4 = partial(emit_to_many, [Uint32] * 4, "ld.global.nc.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];")
+"""16 aligned bytes that nobody writes while the kernel runs, and nobody reads twice."""
+store_u8 = partial(emit, "st.global.b8 [{}], {};")
+store_u16 = partial(emit, "st.global.b16 [{}], {};")
+store_u32 = partial(emit, "st.global.b32 [{}], {};")
+store_u64 = partial(emit, "st.global.b64 [{}], {};")
+store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
 
 
 def store_f32(address: Any, value: Any) -> None:
@@ -169,9 +67,7 @@ def store_f32(address: Any, value: Any) -> None:
     emit("st.global.f32 [{}], {};", address, value)
 
 
-def store_v2_f32(address: Any, a: Any, b: Any) -> None:
-    """Two floats, 8-byte aligned, into global memory."""
-    emit("st.global.v2.f32 [{}], {{{}, {}}};", address, a, b)
+store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
 
 def store_v4(address: Any, values: tuple[Any, ...]) -> None:
@@ -194,9 +90,8 @@ def store_release_u32(address: Any, value: Any, scope: str) -> None:
     emit(f"st.release.{scope}.global.b32 [{{}}], {{}};", address, value)
 
 
-def atomic_add_u32(address: Any, value: Any) -> Any:
-    """Previous value; relaxed, GPU scope."""
-    return emit_to(Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};", address, value)
+atomic_add_u32 = partial(emit_to, Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};")
+"""Previous value; relaxed, GPU scope."""
 
 
 def reduce_add_u64(address: Any, value: Any, sem: str, scope: str) -> None:
@@ -214,29 +109,23 @@ def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
     emit(f"red.{sem}.{scope}.global.or.b64 [{{}}], {{}};", address, value)
 
 
-def fence_sys() -> None:
-    """Whoever, on any GPU, sees what this thread writes after the fence, also sees what it wrote and saw before."""
-    emit("fence.acq_rel.sys;")
+fence_sys = partial(emit, "fence.acq_rel.sys;")
+"""Whoever, on any GPU, sees what this thread writes after the fence, also sees what it wrote and saw before."""
 
 
 # --- fences between the generic and the asynchronous proxy
-def fence_async_shared() -> None:
-    """This thread's accesses to shared memory come before TMA's and the tensor core's that follow."""
-    emit("fence.proxy.async.shared::cta;")
-
-
-def fence_async_global() -> None:
-    """This thread's accesses to global memory come before TMA's that follow."""
-    emit("fence.proxy.async.global;")
+fence_async_shared = partial(emit, "fence.proxy.async.shared::cta;")
+"""This thread's accesses to shared memory come before TMA's and the tensor core's that follow."""
+fence_async_global = partial(emit, "fence.proxy.async.global;")
+"""This thread's accesses to global memory come before TMA's that follow."""
 
 
 VECTOR = 16  # bytes
 WORD = 4
 
 
-def copy_vector(destination: Any, source: Any, num_bytes: Any) -> None:
-    """16 bytes, aligned, past the L1 cache; those beyond the first `num_bytes` become zero and are not read."""
-    emit("cp.async.cg.shared.global [{}], [{}], 16, {};", destination, source, num_bytes)
+copy_vector = partial(emit, "cp.async.cg.shared.global [{}], [{}], 16, {};")
+"""(destination, source, num_bytes): 16 bytes, aligned, past the L1 cache; beyond `num_bytes` they become zero and are not read."""
 
 
 def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> None:
@@ -245,15 +134,11 @@ def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> 
     emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
 
 
-def arrive_when_copied(barrier: Any) -> None:
-    """This thread arrives at an mbarrier once its copies so far are done; its arrival is one of those that the barrier counts."""
-    emit("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{}];", barrier)
-
-
-def load_four(address: Any) -> tuple[Any, ...]:
-    """Four tiles of 8 rows of 16 bytes: lane 8 k + r gives the address of row r of tile k.  Returns of each tile word `lane % 4` of row
+arrive_when_copied = partial(emit, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{}];")
+"""This thread arrives at an mbarrier once its copies so far are done; its arrival is one of those that the barrier counts."""
+load_four = partial(emit_to_many, [Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];")
+"""Four tiles of 8 rows of 16 bytes: lane 8 k + r gives the address of row r of tile k.  Returns of each tile word `lane % 4` of row
     `lane / 4`."""
-    return emit_to_many([Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];", address)
 
 
 def store_transposed_b8(address: Any, words: Sequence[Any]) -> None:

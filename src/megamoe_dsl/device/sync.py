@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -15,16 +16,11 @@ from ..layouts.records import RECORD
 from .memory import load_acquire_u32, load_acquire_u64
 from .ptx import emit
 
-
-def wait_for_launches_before() -> None:
-    """Until the launches before this one in the stream have ended and what they wrote is there: for one that may begin before (PTX ISA,
+wait_for_launches_before = partial(emit, "griddepcontrol.wait;")
+"""Until the launches before this one in the stream have ended and what they wrote is there: for one that may begin before (PTX ISA,
     griddepcontrol).  Launches before those have ended, too, as each of them waits itself."""
-    emit("griddepcontrol.wait;")
-
-
-def let_next_launch_begin() -> None:
-    """The next launch of the stream may begin where there is room; it waits for this one's end before it reads anything."""
-    emit("griddepcontrol.launch_dependents;")
+let_next_launch_begin = partial(emit, "griddepcontrol.launch_dependents;")
+"""The next launch of the stream may begin where there is room; it waits for this one's end before it reads anything."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -21,23 +22,13 @@ def elect() -> Any:
     return emit_to(Int32, "{{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 {0}, 1, 0, p;\n\t}}") != 0
 
 
-def ballot(condition: Any) -> Any:
-    """Bit l: the condition in lane l."""
-    return emit_to(Int32, "{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, {1}, 0;\n\tvote.sync.ballot.b32 {0}, p, 0xffffffff;\n\t}}", condition)
-
-
-def match_lanes(value: Any) -> Any:
-    """Mask of the lanes that have the same word."""
-    return emit_to(Int32, "match.any.sync.b32 {}, {}, 0xffffffff;", value)
-
-
-def lowest_bit(mask: Any) -> Any:
-    """Index of the lowest set bit of a non-zero mask."""
-    return emit_to(Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}", mask)
-
-
-def popc(mask: Any) -> Any:
-    return emit_to(Int32, "popc.b32 {}, {};", mask)
+ballot = partial(emit_to, Int32, "{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, {1}, 0;\n\tvote.sync.ballot.b32 {0}, p, 0xffffffff;\n\t}}")
+"""Bit l: the condition in lane l."""
+match_lanes = partial(emit_to, Int32, "match.any.sync.b32 {}, {}, 0xffffffff;")
+"""Mask of the lanes that have the same word."""
+lowest_bit = partial(emit_to, Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}")
+"""Index of the lowest set bit of a non-zero mask."""
+popc = partial(emit_to, Int32, "popc.b32 {}, {};")
 
 
 def lanes_below() -> Any:
@@ -45,19 +36,12 @@ def lanes_below() -> Any:
     return Int32(cute.arch.lanemask_lt())
 
 
-def warp_max_u32(value: Any) -> Any:
-    """The largest value of the 32 lanes, unsigned."""
-    return emit_to(Int32, "redux.sync.max.u32 {}, {}, 0xffffffff;", value)
-
-
-def warp_min_u32(value: Any) -> Any:
-    """The smallest value of the 32 lanes, unsigned."""
-    return emit_to(Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;", value)
-
-
-def shuffle(value: Any, lane: Any) -> Any:
-    """The value that `lane` holds."""
-    return emit_to(Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
+warp_max_u32 = partial(emit_to, Int32, "redux.sync.max.u32 {}, {}, 0xffffffff;")
+"""The largest value of the 32 lanes, unsigned."""
+warp_min_u32 = partial(emit_to, Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;")
+"""The smallest value of the 32 lanes, unsigned."""
+shuffle = partial(emit_to, Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;")
+"""(value, lane): the value that `lane` holds."""
 
 
 def inclusive_sum(value: Any) -> Any:
@@ -67,24 +51,13 @@ def inclusive_sum(value: Any) -> Any:
     return value
 
 
-def shuffle_f32(value: Any, lane: Any) -> Any:
-    return emit_to(Float32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
-
-
-def shuffle_up(value: Any, delta: int) -> Any:
-    """The value `delta` lanes below; 0 in the first `delta` lanes."""
-    template = "{{\n\t.reg .pred p;\n\tshfl.sync.up.b32 {0}|p, {1}, {2}, 0, 0xffffffff;\n\t@!p mov.b32 {0}, 0;\n\t}}"
-    return emit_to(Int32, template, value, delta)
-
-
-def shuffle_xor_f32(value: Any, mask: int) -> Any:
-    """The float that the lane with this number XOR `mask` holds."""
-    return emit_to(Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
-
-
-def shuffle_xor(value: Any, mask: int) -> Any:
-    """The word that the lane with this number XOR `mask` holds."""
-    return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
+shuffle_f32 = partial(emit_to, Float32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;")
+shuffle_up = partial(emit_to, Int32, "{{\n\t.reg .pred p;\n\tshfl.sync.up.b32 {0}|p, {1}, {2}, 0, 0xffffffff;\n\t@!p mov.b32 {0}, 0;\n\t}}")
+"""(value, delta): the value `delta` lanes below; 0 in the first `delta` lanes."""
+shuffle_xor_f32 = partial(emit_to, Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;")
+"""(value, mask): the float that the lane with this number XOR `mask` holds."""
+shuffle_xor = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;")
+"""(value, mask): the word that the lane with this number XOR `mask` holds."""
 
 
 def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
@@ -92,9 +65,8 @@ def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
     return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};", value, mask, members)
 
 
-def sync_warp() -> None:
-    """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
-    emit("bar.warp.sync 0xffffffff;")
+sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")
+"""Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
 
 
 def smem_base(array: Any) -> Any:
@@ -149,9 +121,8 @@ def sync_cluster() -> None:
     emit("barrier.cluster.wait.acquire.aligned;")
 
 
-def in_cta(address: Any, rank: Any) -> Any:
-    """Shared address, for instructions on `.shared::cluster`, of the same place in the cluster's CTA `rank`."""
-    return emit_to(Int32, "mapa.shared::cluster.u32 {}, {}, {};", address, rank)
+in_cta = partial(emit_to, Int32, "mapa.shared::cluster.u32 {}, {}, {};")
+"""(address, rank): shared address, for instructions on `.shared::cluster`, of the same place in the cluster's CTA `rank`."""
 
 
 def store_async_v4(address: Any, values: tuple[Any, ...], barrier: Any) -> None:

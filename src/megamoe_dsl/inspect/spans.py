@@ -35,7 +35,7 @@ class Span:
 
 
 def spans_of(stamps: torch.Tensor) -> Iterator[Span]:
-    """Spans of a trace, int64 [num_sms, warps, stamps, 2] as `layouts.stamps` has it."""
+    """Spans of a trace, int64 [num_sms, warps, stamps, 2] as `layouts.records` has it."""
     stamps = stamps.cpu()
     written = (stamps[..., 0] != 0).cumprod(-1).bool()
     if not written.any():

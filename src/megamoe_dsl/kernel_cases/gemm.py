@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..arch import SM90, Arch
-from ..blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from ..blocks.gemm.problem import ALIGNED, CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ..config_error import as_integer
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import ProblemError
@@ -172,8 +172,8 @@ def place_rows(
         return capacity * len(counts), spans, torch.tensor(counts, dtype=torch.int32)
     spans_found, index, first = [], [], 0
     for group, count in enumerate(counts):
-        taken = count if problem.kind == PACKED else -(-count // ROW_BLOCK) * ROW_BLOCK
-        spans_found.append((group, first, taken))
+        taken = -(-count // problem.row_step) * problem.row_step
+        spans_found.append((group, first, count if problem.kind == ALIGNED else taken))
         index += [group] * (taken // ROW_BLOCK)
         first += taken
     if problem.kind == CONTIGUOUS:

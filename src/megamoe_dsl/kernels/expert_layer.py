@@ -95,12 +95,10 @@ def family_of(problem: GemmProblem) -> GemmKernel:
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).
+    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
 
-    hidden        channels of a token, a multiple of 128; in bf16xbf16 on SM90 of 32
-    intermediate  channels between the two linears, likewise
-    num_experts   at most 1024, all on this GPU
-    topk          experts of a token
+    hidden, intermediate  channels of a token, and between the linears, multiples of 128; in bf16xbf16 on SM90 of 32
+    num_experts, topk  experts, at most 1024, all on this GPU, and experts of a token
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
     recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both
@@ -108,8 +106,6 @@ class ExpertLayer:
     activation_clamp  as of a `Problem`; None is the activation's own
     biases        f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
     indices, weights  what tokens' experts and their weights are: i64 or i32, f32 or bf16
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     hidden: int

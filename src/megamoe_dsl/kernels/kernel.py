@@ -74,27 +74,19 @@ def value_bytes(one: Format) -> float:
 
 
 class KernelConfig(Protocol):
-    """What every configuration has: a frozen dataclass of JSON values and its problem, which is one too."""
+    """What every configuration has: a frozen dataclass of JSON values, and its problem, of the kernel's `problem` class, which is one too;
+    the architecture it is for; CTAs of the grid and of a cluster, threads of a CTA."""
 
     @property
-    def problem(self) -> Any:
-        """What it computes; of the kernel's `problem` class."""
-
+    def problem(self) -> Any: ...
     @property
-    def arch(self) -> Arch:
-        """The architecture it is for."""
-
+    def arch(self) -> Arch: ...
     @property
-    def num_sms(self) -> int:
-        """Number of CTAs in the grid."""
-
+    def num_sms(self) -> int: ...
     @property
-    def num_threads(self) -> int:
-        """Number of threads in a CTA."""
-
+    def num_threads(self) -> int: ...
     @property
-    def cluster(self) -> int:
-        """Number of CTAs in a cluster."""
+    def cluster(self) -> int: ...
 
 
 class Kernel(ABC):
@@ -162,7 +154,7 @@ class Kernel(ABC):
 
     def map_names(self, config: Any) -> Sequence[str]:
         """Names of `maps`, in the same order."""
-        return ()
+        return getattr(config, "map_names", ())
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""
@@ -180,7 +172,7 @@ class Kernel(ABC):
 
     def tmem(self, config: Any) -> TmemPlan | None:
         """The plan of a CTA's tensor memory."""
-        return None
+        return getattr(config, "tmem", None)
 
     def registers(self, config: Any) -> Mapping[str, int]:
         """Registers per thread of each group of warps after `setmaxnreg`."""

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from ..kernels.moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
-from .fragments import draw_fragments
 from .memory import draw_pool, draw_smem, draw_symmetric, draw_tmem, draw_workspace
-from .orders import draw_scales, draw_schedule, draw_swizzle
+from .orders import draw_fragments, draw_scales, draw_schedule, draw_swizzle
 from .svg import to_svg
 from .terminal import render
 from .trace import TraceFileError, draw_trace

@@ -1,4 +1,4 @@
-"""Pictures of orders: scale factors in an atom, swizzled rows over the banks, and the tiles that each worker takes."""
+"""Pictures of orders: scale factors in an atom, swizzled rows over the banks, registers of fragments, and the tiles of each worker."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..hardware.fragments import COLUMNS, QUARTER, swizzle_atom, utccp_atom, utccp_source, wavefronts
+from ..hardware.fragments import (
+    COLUMNS,
+    QUARTER,
+    WINDOW,
+    core_matrix,
+    repeat_values,
+    swizzle_atom,
+    tmem_16x256b,
+    utccp_atom,
+    utccp_source,
+    wavefronts,
+)
 from ..hardware.operand_tile import CHUNK, CORE_ROWS
 from ..kernels.moe.config import MegaMoeConfig
-from ..layouts.algebra import idx2crd
+from ..layouts.algebra import Layout, idx2crd
 from ..schedule.fused_moe import FC1, Block
 from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .memory import require_sm100, sample_counts
 
 BANK_ROW = 128  # bytes: all 32 banks
+FRAGMENT_ROWS = 2 * CORE_ROWS  # of a warp
 
 
 def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
@@ -95,6 +107,28 @@ def some_workers(config: MegaMoeConfig, most: int) -> list[Worker]:
 def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
     """A worker's tiles, in a configuration of either architecture, if clusters take them in turn: if all tiles take equally long."""
     return list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
+
+
+def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
+    """Where the epilogues of both architectures find the sums of a tile (PTX ISA, "Register Fragments for wgmma.mma_async")."""
+    wgmma = repeat_values(core_matrix(1, FRAGMENT_ROWS), Layout(2, CORE_ROWS))
+    note = (
+        "A cell is named lane.register. Colors are the lanes of a quad, which have a row. Both fragments repeat one 8 x 8 core matrix, so "
+        "an epilogue that reduces over a row asks four lanes, and one that reduces over a column asks eight."
+    )
+    grids = (
+        _fragment_grid(wgmma, FRAGMENT_ROWS, "row", "D of wgmma.m64nN: a warp's 16 rows, 8 of N columns; the next 8 begin at register 4."),
+        _fragment_grid(tmem_16x256b(1), WINDOW, "TMEM lane", "tcgen05.ld.16x256b.x1: 16 lanes, 8 columns; xN repeats them."),
+    )
+    return Picture("Fragments of sums", note, grids)
+
+
+def _fragment_grid(fragment: Layout, column_stride: int, row_name: str, caption: str) -> CellGrid:
+    holder = {fragment(lane, register): (lane, register) for lane in range(32) for register in range(fragment[1].size)}
+    places = [[holder[row + column_stride * column] for column in range(CORE_ROWS)] for row in range(FRAGMENT_ROWS)]
+    rows = tuple(tuple(Cell(f"{lane}.{register}", str(lane % 4)) for lane, register in row) for row in places)
+    headings, labels = (tuple(f"{name}{i}" for i in range(count)) for name, count in (("c", CORE_ROWS), (f"{row_name} ", FRAGMENT_ROWS)))
+    return CellGrid(headings, labels, rows, caption=f"{caption} Layout: {fragment}.")
 
 
 LANES = 12

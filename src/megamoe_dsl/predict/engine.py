@@ -267,7 +267,9 @@ class Engine:
         in_l2 = np.maximum(in_l2, port)
         missing = read > 0
         if missing.any():
-            from_hbm = np.maximum(self.hbm.serve(times[missing], read[missing]), in_l2[missing]) + machine.hbm_latency
+            cost = read * machine.slower[role]
+            from_hbm = np.maximum(self.hbm.serve(times[missing], cost[missing]), in_l2[missing]) + machine.hbm_latency
+            self.hbm.served -= float((cost - read).sum())
             self.came[keys[missing]] = from_hbm
             self.into_l2 += float(np.where(miss, whole, stale).sum())
             self.seen[keys] = True

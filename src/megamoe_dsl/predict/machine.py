@@ -99,6 +99,7 @@ class Machine:
     overlaps        whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
     groups          of epilogue warps, which take alternate tiles
     hbm, l2, nvlink, port    bandwidths; `port` is one worker's
+    slower          HBM time of a byte of weights, and of tokens, beside one of a long run of bytes
     hbm_latency, l2_latency  of a load
     spread          further latency of each worker
     l2_kept         bytes that may come into L2 before what was touched has left it
@@ -119,6 +120,7 @@ class Machine:
     l2: float
     nvlink: float
     port: float
+    slower: Floats
     hbm_latency: float
     l2_latency: float
     spread: Floats

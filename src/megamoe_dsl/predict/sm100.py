@@ -147,14 +147,16 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
 
 
 def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
-    """The GPU at a clock in GHz."""
-    pairs, weight_bytes = shape.num_sms // 2, shape.problem.formats.weights.bytes_per_value
+    """The GPU at a clock in GHz.  Between two rows' bytes of a box HBM could serve `hbm_gap` bytes more."""
+    pairs, weights = shape.num_sms // 2, shape.problem.formats.weights
+    rows = np.array([weights.row_bytes(shape.k_block.channels), shape.k_block.row_bytes])
     return Machine.of(
         calibration,
         clock,
         2,
-        weights_kept(shape.problem, load, weight_bytes, calibration),
+        weights_kept(shape.problem, load, weights.bytes_per_value, calibration),
         load.remote,
+        slower=1 + calibration.kernel["hbm_gap"] / rows,
         stages=shape.num_stages,
         handed_out=shape.handed_out,
         places=2,

@@ -86,6 +86,7 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
         places=1,
         overlaps=False,
         groups=1,
+        slower=np.ones(2),  # weight tiles are contiguous
         spread=np.zeros(config.num_clusters),
         issue=0.02,
         window=WINDOW,

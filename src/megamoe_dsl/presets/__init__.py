@@ -1,6 +1,11 @@
-"""Problems that people run.  Importing this package compiles nothing."""
+"""Problems that people run.  Importing this package compiles nothing, importing a module of one preset all of its kernels."""
 
+import sys
+
+from .compiled_modules import CompiledModules
 from .projections import PROJECTIONS, Projection, projection
 from .shapes import MEASURED, PRESETS, Preset, preset
+
+sys.meta_path.append(CompiledModules())
 
 __all__ = ["MEASURED", "PRESETS", "PROJECTIONS", "Preset", "Projection", "preset", "projection"]

@@ -1,15 +1,16 @@
-"""All kernels of a preset, compiled or loaded from the cache: what `import megamoe_dsl.presets.deepseek_v4_flash` gives."""
+"""All kernels of a preset, compiled or loaded from the cache: what the module of a preset has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.registry import default_recipe, find_kernel
+from ..kernels.registry import config_type, find_kernel
 from ..problem import Problem
+from ..recipe import RECIPES
 from ..target import Target, target_at_hand
 from .shapes import Preset, preset
 
@@ -26,6 +27,17 @@ def choose(problem: Problem, num_tokens: int, target: Target) -> MegaMoeConfig:
     return config
 
 
+def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
+    """The model's layer, in the first number formats of the fused kernel on this target that have the published weights' element.
+
+    Raises `ProblemError`."""
+    kernel = find_kernel("mega_moe")
+    config_type(kernel, target.arch)
+    recipe = next(name for name in kernel.recipes[target.arch.name] if RECIPES[name].weights.element == one.weights)
+    own: dict[str, Any] = {"activation": one.activation, "activation_clamp": one.clamp, "biases": one.biases, "weigh_results": one.biases}
+    return one.problem(max_tokens_per_rank, recipe=recipe, **own)
+
+
 def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
     """Every configuration that 0 to `num_tokens` tokens ask for, in that order: a measured one may come back, so every number is tried
     (8192 take about 0.1 s)."""
@@ -36,7 +48,7 @@ def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[Meg
 class CompiledPreset:
     """A preset's layer with the kernels for any number of tokens on a rank.
 
-    problem    the layer; its recipe is the target's
+    problem    the layer, in a recipe of the target that has the published weights
     artifacts  configuration to kernel
     """
 
@@ -55,8 +67,7 @@ class CompiledPreset:
 
         target = target or target_at_hand()
         one = preset(name)
-        recipe = default_recipe(find_kernel("mega_moe"), target.arch)
-        problem = one.problem(max_tokens_per_rank, recipe=recipe, activation_clamp=one.clamp)
+        problem = layer_of(one, target, max_tokens_per_rank)
         configs = configs_up_to(problem, max_tokens_per_rank, target)
         artifacts = dict(zip(configs, load_or_compile_all(configs), strict=True))
         return cls(one, problem, target, MappingProxyType(artifacts))

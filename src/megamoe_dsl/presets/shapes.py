@@ -2,15 +2,19 @@
 
 Numbers are those of the models' public `config.json` files: `hidden_size`, `moe_intermediate_size` (gpt-oss: `intermediate_size`), the
 number of routed experts (`n_routed_experts`, `num_experts`, `num_local_experts`), `num_experts_per_tok`, and the limit of the clamped
-SwiGLU where a model has one.  They are shapes: what else a model does in its layer - shared experts, gpt-oss's biases and its own gating
-function - is not in them.
+SwiGLU where a model has one.  `Preset.problem` is a shape: of what else a model has in its layer only `compiled.py` makes use, and shared
+experts are in neither.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
+from ..activation import SILU
 from ..problem import Problem, ProblemError
+from ..recipe import E2M1, E4M3
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,8 @@ class Preset:
     source                  repository of the configuration that the numbers are from
     hidden, intermediate    channels of x and y, and between the two linears
     clamp                   activation clamp of the model, or None
+    weights                 element of its experts' weights as they are published; of a model in BF16 that of its release in FP8
+    activation, biases      of its layer; experts with biases have top-k weights applied to results
     """
 
     name: str
@@ -31,6 +37,14 @@ class Preset:
     topk: int
     clamp: float | None = None
     num_ranks: int = 8
+    weights: str = E4M3
+    activation: str = SILU
+    biases: bool = False
+
+    @property
+    def module(self) -> str:
+        """Name of the module whose import compiles its kernels: the repository's, as in deepseek_v4_flash."""
+        return re.sub(r"\W", "_", self.source.split("/")[1].lower())
 
     @property
     def experts_per_rank(self) -> int:
@@ -42,19 +56,20 @@ class Preset:
         return Problem(**{**fields, "max_tokens_per_rank": max_tokens_per_rank, **changes})
 
 
+GPT_OSS: dict[str, Any] = {"clamp": 7.0, "weights": E2M1, "activation": "swigluoai", "biases": True}
 PRESETS = {
     one.name: one
     for one in (
-        Preset("flash", "DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Flash", 4096, 2048, 256, 6, clamp=10.0),
-        Preset("pro", "DeepSeek-V4-Pro", "deepseek-ai/DeepSeek-V4-Pro", 7168, 3072, 384, 6, clamp=10.0),
+        Preset("flash", "DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Flash", 4096, 2048, 256, 6, clamp=10.0, weights=E2M1),
+        Preset("pro", "DeepSeek-V4-Pro", "deepseek-ai/DeepSeek-V4-Pro", 7168, 3072, 384, 6, clamp=10.0, weights=E2M1),
         Preset("deepseek-v3", "DeepSeek-V3 and R1", "deepseek-ai/DeepSeek-V3", 7168, 2048, 256, 8),
         Preset("kimi-k2", "Kimi-K2", "moonshotai/Kimi-K2-Instruct", 7168, 2048, 384, 8),
         Preset("qwen3-235b-a22b", "Qwen3-235B-A22B", "Qwen/Qwen3-235B-A22B", 4096, 1536, 128, 8),
         Preset("qwen3-30b-a3b", "Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B", 2048, 768, 128, 8),
         Preset("glm-4.5", "GLM-4.5", "zai-org/GLM-4.5", 5120, 1536, 160, 8),
         Preset("glm-4.5-air", "GLM-4.5-Air", "zai-org/GLM-4.5-Air", 4096, 1408, 128, 8),
-        Preset("gpt-oss-120b", "gpt-oss-120b", "openai/gpt-oss-120b", 2880, 2880, 128, 4, clamp=7.0),
-        Preset("gpt-oss-20b", "gpt-oss-20b", "openai/gpt-oss-20b", 2880, 2880, 32, 4, clamp=7.0),
+        Preset("gpt-oss-120b", "gpt-oss-120b", "openai/gpt-oss-120b", 2880, 2880, 128, 4, **GPT_OSS),
+        Preset("gpt-oss-20b", "gpt-oss-20b", "openai/gpt-oss-20b", 2880, 2880, 32, 4, **GPT_OSS),
     )
 }
 MEASURED = ("flash", "pro")

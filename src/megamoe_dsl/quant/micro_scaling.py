@@ -11,18 +11,20 @@ from megamoe_dsl.quant.formats import (
     decode_e4m3,
     dequantize_e2m1,
     dequantize_e4m3,
+    dequantize_nvfp4,
     e2m1_scale_byte,
     e2m1_values,
     e4m3_scale_byte,
     encode_e2m1,
     encode_e4m3,
     no_scales,
+    nvfp4_factor,
     pack_e2m1,
     quantize_e2m1,
     quantize_e4m3,
+    quantize_nvfp4,
     unpack_e2m1,
 )
-from megamoe_dsl.quant.nvfp4 import dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
 from megamoe_dsl.recipe import E2M1, E4M3, F32, Format
 
 Scaled = tuple[torch.Tensor, torch.Tensor]

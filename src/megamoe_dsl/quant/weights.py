@@ -341,3 +341,33 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
 def unscaled_weights(fc1: torch.Tensor, fc2: torch.Tensor) -> ExpertWeights:
     """Weights of one rank's El experts for bf16xbf16, as checkpoints have them: bf16 [El, 2I, H], rows [gate | up], and [El, H, I]."""
     return ExpertWeights(fc1, no_scales(fc1), fc2, no_scales(fc2))
+
+
+def single_expert(problem: "Problem") -> "Problem":
+    """A layer of one expert with the shape and formats of `problem`."""
+    return replace(problem, num_experts=1, topk=1, num_ranks=1)
+
+
+def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) -> TransformedWeights:
+    """One expert, El = 1, in kernel order.  Raises ValueError that names the field when it does not fit `problem`."""
+    return transform_weights(single_expert(problem), arch, *(getattr(expert, name) for name in weight_names(problem)))
+
+
+def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:
+    """Memory for a rank's weights in kernel order, zero, on a device."""
+    zeros = {n: torch.zeros(shape, dtype=dtype, device="cpu") for n, (dtype, shape) in checkpoint_layout(single_expert(problem)).items()}
+    one, count = transform_expert(problem, arch, ExpertWeights(**zeros)), problem.experts_per_rank
+    tensors = {name: getattr(one, name) for name in weight_names(problem)}
+    return TransformedWeights(
+        **{n: torch.zeros((count * t.shape[0], *t.shape[1:]), dtype=t.dtype, device=device) for n, t in tensors.items()}
+    )
+
+
+def place_expert(weights: TransformedWeights, index: int, count: int, expert: TransformedWeights) -> None:
+    """Copies one expert in kernel order over the one at `index` of `count`."""
+    for name, source in vars(expert).items():
+        if source is None:
+            continue
+        target = getattr(weights, name)
+        rows = target.shape[0] // count
+        target[index * rows : (index + 1) * rows].copy_(source)

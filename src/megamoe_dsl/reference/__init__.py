@@ -7,28 +7,11 @@ ranks, `bounds` says how far a kernel may be from the oracle on data whose FP32 
 from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.bounds import error_bound
 from megamoe_dsl.reference.moe import LayerInputs, MoeResult, mega_moe_stages
-from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
+from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
 from megamoe_dsl.reference.routing import Routing, dispatch_order, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, travel
-from megamoe_dsl.reference.tensor_core import hopper_dot
 
 __all__ = [
-    "Accumulate",
-    "LayerInputs",
-    "MoeResult",
-    "Routing",
-    "activate",
-    "combine",
-    "dispatch_order",
-    "error_bound",
-    "expert_rows",
-    "hopper_dot",
-    "linear1",
-    "linear2",
-    "mega_moe_stages",
-    "promoted_matmul",
-    "requantize",
-    "route",
-    "scaled_matmul",
-    "travel",
-]
+    "Accumulate", "LayerInputs", "MoeResult", "Routing", "activate", "combine", "dispatch_order", "error_bound", "expert_rows",
+    "hopper_dot", "linear1", "linear2", "mega_moe_stages", "promoted_matmul", "requantize", "route", "scaled_matmul", "travel",
+]  # fmt: skip

@@ -51,9 +51,8 @@ from megamoe_dsl.quant import (
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import LayerInputs, travel_dtype
-from megamoe_dsl.reference.promoted import Accumulate
+from megamoe_dsl.reference.promoted import E4M3_SUMS, Accumulate
 from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel, with_bias
-from megamoe_dsl.reference.tensor_core import E4M3_SUMS
 
 _UNIT = 2.0**-24  # half an ulp of FP32
 _GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid changes where, a limit makes it less

@@ -17,8 +17,8 @@ import torch
 
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference.activation import activation_gradient
+from megamoe_dsl.reference.promoted import BF16_SUMS, hopper_dot
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
-from megamoe_dsl.reference.tensor_core import BF16_SUMS, hopper_dot
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
 """Columns in another order."""

@@ -28,8 +28,7 @@ from megamoe_dsl.quant import (
     quantize_nvfp4,
 )
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
-from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
-from megamoe_dsl.reference.tensor_core import hopper_dot
+from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
 
 
 def scaled_matmul(

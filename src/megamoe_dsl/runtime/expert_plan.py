@@ -183,7 +183,7 @@ class ExpertPlan:
                 topk_idx, topk_weights = (cast(torch.Tensor, one).data_ptr() for one in routing)
             else:
                 topk_idx, topk_weights = start, start + self._weights_at
-                self._router.launch(*routing, topk_idx, topk_weights)  # type: ignore[misc, arg-type, call-arg]
+                self._router.launch(*routing, topk_idx, topk_weights)
             counter = self._counters.of(stream, capturing)
             self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y

@@ -23,21 +23,20 @@ from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
-from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call
+from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_gradients import MainGrads, check_main_grads, define_training, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
-from .tensor_arguments import takes_tensors
 from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
-Layouts = tuple[str, str, float | None]
-"""gate_up, activation and activation_clamp."""
+Layouts = tuple[str, str, float | None, str | None]
+"""gate_up, activation, activation_clamp and recipe."""
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
@@ -76,6 +75,7 @@ def moe(
     w1_bias: torch.Tensor | None = None,
     w2_bias: torch.Tensor | None = None,
     activation_clamp: float | None = None,
+    recipe: str | None = None,
     main_grads: MainGrads | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
@@ -98,6 +98,7 @@ def moe(
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
+    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; by default what weights say
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
@@ -110,7 +111,7 @@ def moe(
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
-    layouts = gate_up, activation, activation_clamp
+    layouts = gate_up, activation, activation_clamp, recipe
     variables, constants = (
         (x, w1, w2, topk_weights, router_logits, router),
         (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias),
@@ -141,13 +142,15 @@ def moe(
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     if trains:
-        for name, given_value in zip((*CONSTANTS, "activation_clamp"), (*constants, activation_clamp), strict=True):
+        fields = {"activation_clamp": activation_clamp, "recipe": recipe}
+        for name, given_value in {**dict(zip(CONSTANTS, constants, strict=True)), **fields}.items():
             if name != "score_bias" and given_value is not None:
-                value = given_value if name == "activation_clamp" else "a tensor"
+                value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
         return train((x, topk_idx, own, w1, w2), main_grads, gate_up, activation)
-    given, more = (x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf), (gate_up, activation, factors, w1_bias, w2_bias, activation_clamp)
+    given = x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf
+    more = gate_up, activation, factors, w1_bias, w2_bias, activation_clamp, recipe
     if is_plain_call(x):
         return launch(*given, preactivations, *more)
     y: torch.Tensor = moe_op(*given, *more) if preactivations is None else moe_storing_op(*given, preactivations, *more)
@@ -170,14 +173,15 @@ def layer_of(
     activation: str,
     preactivations: bool = False,
     factors: bool = False,
+    recipe: str | None = None,
     **fields: Any,
 ) -> ExpertLayer:
     """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not; `fields` are others of the layer.
-    Raises `ProblemError`."""
+    Weights say the recipe unless it is given.  Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    recipe = NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8")
+    recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8"))
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
 
@@ -197,9 +201,10 @@ def launch(
     w1_bias: torch.Tensor | None = None,
     w2_bias: torch.Tensor | None = None,
     activation_clamp: float | None = None,
+    recipe: str | None = None,
 ) -> torch.Tensor:
     """`moe` of chosen experts, as an operator or without one."""
-    weights, layouts = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias), (gate_up, activation, activation_clamp)
+    weights, layouts = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias), (gate_up, activation, activation_clamp, recipe)
     tensors = (x, topk_idx, topk_weights, *weights, preactivations, factors)
     if not x.numel():
         return call_of(tensors, *layouts).y
@@ -224,14 +229,16 @@ def launch_routed(
     return plan(x, routing, weights, preactivations, factors)
 
 
-def call_of(tensors: Sequence[Any], gate_up: str, activation: str, activation_clamp: float | None = None) -> ExpertCall:
+def call_of(
+    tensors: Sequence[Any], gate_up: str, activation: str, activation_clamp: float | None = None, recipe: str | None = None
+) -> ExpertCall:
     """The call of x, topk_idx, topk_weights, weights and biases, where gate and up are stored or None, and factors or None, checked.
     Raises `ProblemError`."""
     x, idx, topk_weights, *weights, stored, factors = tensors
     fields = {"activation_clamp": activation_clamp, "biases": name_of(weights[4]), "weights": name_of(topk_weights, F32)}
     if idx.dtype == torch.int32:
         fields["indices"] = I32
-    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, **fields)
+    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, recipe, **fields)
     call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored, factors=factors)
     call.check()
     return call
@@ -268,7 +275,8 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 
 _PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
 _TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w1_sf, Tensor w2, Tensor? w2_sf"
-_OTHERS = "str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=None, Tensor? w2_bias=None, float? activation_clamp=None"
+_FIELDS = "float? activation_clamp=None, str? recipe=None"
+_OTHERS = f"str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=None, Tensor? w2_bias=None, {_FIELDS}"
 
 
 def _training(

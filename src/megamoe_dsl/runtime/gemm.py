@@ -21,11 +21,10 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
 from .call_plan import CallPlans
-from .custom_op import asks_for_gradients, is_plain_call
+from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
 from .device_gemm import check_current, device_gemm
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from .tensor_arguments import takes_tensors
 
 
 class GemmPlan:
@@ -115,6 +114,7 @@ def grouped_gemm(
 
     kind    groups, int32
     packed      [G]: where each group's rows end; rows past the last end are left alone
+    aligned     [G]: the same, but each group's rows begin at the next multiple of 128 (DeepGEMM's psum layout); Hopper
     contiguous  [M / 128]: the group of each block of 128 rows, or -1: such a block is left alone
     masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...], other rows are left alone
 

@@ -63,9 +63,8 @@ class MoeLaunches(torch.nn.Module):
 
 def takes_moe(problem: Problem, arch: Arch) -> bool:
     """Whether `moe` computes such a layer, all of whose experts are on one GPU, on an architecture."""
-    unscaled_odd = not problem.formats.scaled and arch == SM90
-    step = CHANNEL_STEP if unscaled_odd else SCALE_BLOCK
-    shaped = problem.hidden % step == 0 and problem.intermediate % step == 0 and not (problem.biases and arch != SM90)
+    step = CHANNEL_STEP if arch == SM90 and not problem.formats.scaled else SCALE_BLOCK
+    shaped = not problem.hidden % step and not problem.intermediate % step and (arch == SM90 or not problem.biases)
     return problem.num_ranks == 1 and problem.recipe in ROUTED[arch.name] and shaped
 
 
@@ -122,32 +121,21 @@ def domain_layer(
                 "launch", launch, f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
             )
         return DomainLayer(MoeLaunches(problem, weights))
-    return DomainLayer(EpMoE(problem, weights, group=group, activation=activation or GatedRows(problem)), problem.formats.scaled)
-
-
-class GatedRows(torch.nn.Module):
-    """A problem's activation of rows of Linear1, bf16 [rows, 2 intermediate]."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__()
-        self.problem = problem
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Activated rows, bf16 [rows, intermediate]."""
-        return activate(self.problem, rows.float(), None).bfloat16()
+    own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
+    return DomainLayer(EpMoE(problem, weights, group=group, activation=own), problem.formats.scaled)
 
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> DomainLayer:
     """One rank's layer of all experts of a domain."""
     alone = replace(problem, num_ranks=1)
-    if weights is None and problem.num_ranks > 1:
-        raise ProblemError("weights", None, "given for several ranks on the CPU")
     if weights is not None:
         check_weights(problem, weights)
-    every = weights if weights is None or problem.num_ranks == 1 else gathered(weights, group, problem.num_ranks)
-    if every is not None and (launch == MOE or not problem.formats.scaled):
-        return DomainLayer(MoeLaunches(alone, every))
-    layer = MegaMoE(alone, every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
+        every = gathered(weights, group, problem.num_ranks)
+        if launch == MOE or not problem.formats.scaled:
+            return DomainLayer(MoeLaunches(alone, every))
+    elif problem.num_ranks > 1:
+        raise ProblemError("weights", None, "given for several ranks on the CPU")
+    layer = MegaMoE(alone, None if weights is None else every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
     return DomainLayer(layer, True, True)
 
 
@@ -161,7 +149,7 @@ def gathered(weights: ExpertWeights, group: Any, ranks: int) -> ExpertWeights:
             dist.all_gather(parts, own, group=group)
         return torch.cat(parts).view(tensor.dtype)
 
-    return weights.map(gather)
+    return weights if ranks == 1 else weights.map(gather)
 
 
 @dataclass(frozen=True)
@@ -221,13 +209,11 @@ class MoE(torch.nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.problem, self.router, self.rank = problem, router, 0
-        self.traffic: Traffic | None = None
+        self.problem, self.router, self.rank, ranks = problem, router, 0, 1
         self.experts: Any
+        self.traffic: Traffic | None = None
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
-        self.device = place
-        ranks = 1
+        self.device = place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         if problem.num_ranks > 1:
             if group is None and not (dist.is_available() and dist.is_initialized()):
                 raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks")
@@ -257,9 +243,13 @@ class MoE(torch.nn.Module):
         fields: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Self:
-        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are others of its `Problem`."""
-        ranks = 1 if group is None else group.size()
-        shape = {**shape_of(weights), "num_experts": len(weights.fc1) * ranks, "num_ranks": ranks}
+        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are of its `Problem`, in their place too."""
+        ranks, packed = 1 if group is None else group.size(), weights.fc1.dtype == torch.uint8
+        hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
+        by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}
+        experts, rows, width = weights.fc1.shape
+        shape = {"hidden": width * 2 if packed else width, "intermediate": rows // 2, "num_experts": experts * ranks, "num_ranks": ranks}
+        shape |= {"recipe": by_dtype.get(weights.fc1.dtype, "fp8xfp8"), "biases": weights.fc1_bias is not None}
         problem = Problem(**{**shape, "topk": topk, "max_tokens_per_rank": max_tokens, **(fields or {})})
         return cls(problem, weights, group=group, **others)
 
@@ -303,20 +293,6 @@ def ranks_of_a_domain(group: Any) -> int:
     if len(hosts) % ranks or any(len(one) > 1 for one in blocks) or len(set.union(*blocks)) != len(blocks):
         raise ProblemError("domain", hosts, "given where hosts have different numbers of ranks, or their ranks are not consecutive")
     return ranks
-
-
-def shape_of(weights: ExpertWeights) -> dict[str, Any]:
-    """Fields of a `Problem` that a rank's weights say: sizes, biases, and by their dtypes a recipe; of E2M1 that of the GPU, fp8xmxfp4 on
-    SM90."""
-    packed = weights.fc1.dtype == torch.uint8
-    hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
-    by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}
-    return {
-        "hidden": weights.fc1.shape[2] * (2 if packed else 1),
-        "intermediate": weights.fc1.shape[1] // 2,
-        "recipe": by_dtype.get(weights.fc1.dtype, "fp8xfp8"),
-        "biases": weights.fc1_bias is not None,
-    }
 
 
 __all__ = ["MoE", "Router"]

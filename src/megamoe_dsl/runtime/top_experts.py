@@ -18,10 +18,9 @@ from ..reference.router import top_experts as chosen_experts
 from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
-from .custom_op import check_no_gradient, define, differentiate, is_plain_call
+from .custom_op import check_no_gradient, define, differentiate, is_plain_call, takes_tensors
 from .device_gemm import check_current, gpu_target
 from .gemm import gemm
-from .tensor_arguments import takes_tensors
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 ROW_STEP, K_STEP = 16, 64
@@ -92,30 +91,19 @@ class TopExpertsPlan:
         self.launch(*router, idx.data_ptr(), weights.data_ptr())
         return idx, weights
 
-    def launch(
-        self,
-        logits: torch.Tensor,
-        bias: torch.Tensor | None,
-        token_ids: torch.Tensor | None,
-        hash_table: torch.Tensor | None,
-        replicas: torch.Tensor | None,
-        topk_idx: int,
-        topk_weights: int,
-    ) -> None:
-        """The same, with what is chosen to these addresses."""
+    def launch(self, *given: Any) -> None:
+        """The same, with what is chosen to the addresses that follow a router's tensors."""
+        logits, bias, token_ids, hash_table, replicas, topk_idx, topk_weights = given
         values = self._kernel.arguments.values
         with LAUNCHES:
             values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
             values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, logits.shape[0]
             if self._problem.hashed or self._problem.replicas:
-                values.token_ids, values.hash_table, values.replicas = map(address_of, (token_ids, hash_table, replicas))
+                values.token_ids, values.hash_table, values.replicas = (
+                    0 if one is None else one.data_ptr() for one in (token_ids, hash_table, replicas)
+                )
                 values.hash_rows, values.replica_shift = 0 if hash_table is None else len(hash_table), self._shift
             self._kernel.launch()
-
-
-def address_of(tensor: torch.Tensor | None) -> int:
-    """Where a tensor lies; 0 without one."""
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 @lru_cache
@@ -149,16 +137,12 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     check_tensor("router_logits", logits, tuple(DTYPES), (tokens, experts))
     if (token_ids is None) != (hash_table is None):
         raise ProblemError("token_ids, hash_table", (token_ids, hash_table), "both given, or neither")
-    most = 0 if replicas is None else check_dims("replicas", replicas)[1]
+    most = 0 if replicas is None else replicas.shape[-1]
     fields = experts, topk, scores, DTYPES[logits.dtype], bias is not None, groups, topk_groups, scale, hash_table is not None, most
     problem = TopExpertsProblem(*fields)
     problem.check_tokens(tokens, "router_logits.shape[0]")
     integer_between("replica_shift", shift, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
-    rows = (
-        0
-        if hash_table is None
-        else integer_between("hash_table.shape[0]", check_dims("hash_table", hash_table)[0], 1, 1 << 30, "1 or more")
-    )
+    rows = 0 if hash_table is None else integer_between("hash_table.shape[0]", hash_table.shape[0], 1, 1 << 30, "1 or more")
     kinds = torch.float32, torch.int64, torch.int32, torch.int32
     shapes = (experts,), (tokens,), (rows, problem.topk), (experts, most)
     for name, tensor, kind, shape in zip(("bias", "token_ids", "hash_table", "replicas"), router[1:], kinds, shapes, strict=True):
@@ -166,13 +150,6 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
             check_tensor(name, tensor, kind, shape)
             check_device(name, tensor, logits.device)
     return problem
-
-
-def check_dims(name: str, table: torch.Tensor) -> tuple[int, int]:
-    """Shape of a table of two dimensions.  Raises `ProblemError`."""
-    if table.dim() != 2:
-        raise ProblemError(f"{name}.shape", tuple(table.shape), "of two dimensions")
-    return table.shape[0], table.shape[1]
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> TopExpertsPlan:

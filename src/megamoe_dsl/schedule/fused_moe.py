@@ -81,7 +81,8 @@ class HostTable:
         return sum(ceil_div(tokens, self.block_m) for tokens in self.counts[:expert])
 
 
-FC1, FC2 = 0, 1
+FC1 = 0  # phases of a block
+FC2 = 1
 INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no difference (docs/lab/studies.md)
 MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
 

@@ -1,22 +1,24 @@
 """Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of what is configured."""
 
-from .entry import Entry, EpEntry, EpShare, GemmEntry, GemmShare, LaunchEntry, LaunchShare, Share
-from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_launches, tuned_layers, tuned_table
+from .table import (
+    DEFAULT_GPU,
+    Entry,
+    EpEntry,
+    EpShare,
+    GemmEntry,
+    GemmShare,
+    LaunchEntry,
+    LaunchShare,
+    Share,
+    Table,
+    TableError,
+    tuned_gemms,
+    tuned_launches,
+    tuned_layers,
+    tuned_table,
+)
 
 __all__ = [
-    "DEFAULT_GPU",
-    "Entry",
-    "EpEntry",
-    "EpShare",
-    "GemmEntry",
-    "GemmShare",
-    "LaunchEntry",
-    "LaunchShare",
-    "Share",
-    "Table",
-    "TableError",
-    "tuned_gemms",
-    "tuned_launches",
-    "tuned_layers",
-    "tuned_table",
-]
+    "DEFAULT_GPU", "Entry", "EpEntry", "EpShare", "GemmEntry", "GemmShare", "LaunchEntry", "LaunchShare", "Share", "Table", "TableError",
+    "tuned_gemms", "tuned_launches", "tuned_layers", "tuned_table",
+]  # fmt: skip

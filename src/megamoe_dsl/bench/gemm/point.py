@@ -8,7 +8,7 @@ from typing import Any
 
 from ...blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
 from ...kernels.gemm.family import GemmLoad, count_work
 from ...problem import ProblemError
@@ -46,8 +46,8 @@ class GemmPoint:
 
     @property
     def placed_rows(self) -> int:
-        """Rows of A: those of a contiguous problem fill whole blocks, group by group."""
-        block = ROW_BLOCK if self.problem.kind == CONTIGUOUS else 1
+        """Rows of A: those of some problems fill whole blocks, group by group."""
+        block = self.problem.row_step
         return sum(-(-count // block) * block for count in self.counts)
 
     @property

@@ -12,7 +12,7 @@ from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
 from ...target import Target
-from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
 class BaseGemmConfig(ABC):
@@ -41,27 +41,21 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def cluster(self) -> int: ...
-
     @property
     @abstractmethod
     def num_threads(self) -> int: ...
-
     @property
     @abstractmethod
     def blocks_per_fetch(self) -> int: ...
-
     @property
     @abstractmethod
     def rows(self) -> Any: ...
-
     @property
     @abstractmethod
     def weights(self) -> Any: ...
-
     @property
     @abstractmethod
     def epilogue(self) -> Any: ...
-
     @property
     @abstractmethod
     def map_names(self) -> tuple[str, ...]: ...
@@ -140,7 +134,7 @@ class BaseGemmConfig(ABC):
     @property
     def table_entries(self) -> int:
         """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
-        return self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
+        return self.num_experts + 1 if self.problem.has_table else 0
 
     # --- checks
     def require(self, field: str, holds: bool, allowed: str) -> None:

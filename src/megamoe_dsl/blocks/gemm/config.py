@@ -54,8 +54,7 @@ class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
     block_m     rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and many rows 128 or 256
-    block_n     rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256; beside
-                256 rows of A 128
+    block_n     rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256
     warpgroups  math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1 or 2, which share the rows of B; 0 asks for the usual
     cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2
     group_m     row blocks that the order of tiles takes together
@@ -65,13 +64,11 @@ class GemmConfig(BaseGemmConfig):
     dynamic_schedule  tiles are scheduled at run time, not in turn
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    epilogue_buffers  buffers of D for each warp in SMEM: 2, so that a warp fills one while TMA reads the other, or 1, which may leave room
-                for a stage
+    epilogue_buffers  D buffers of a warp in SMEM: 2, one filled while TMA reads the other, or 1, which may leave room for a stage
     burst       K blocks of B that the loader asks for at once, 1, 2 or 4: faster where a tile waits for memory alone
     split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
-    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel lets this one begin when
-                its own wait is over (blocks/cta.py, `begin_after_others`: Linear1 over the rows of experts, or one like it), writes
-                neither B nor `groups`, and has another `counter`
+    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL), which lets this one begin after its
+                own wait (blocks/cta.py, `begin_after_others`), writes neither B nor `groups`, and has another `counter`
     trace       warps leave stamps of what they were doing (layouts/records.py), over the rows of experts; for profiles
     most_columns  columns of one wgmma at most
     """

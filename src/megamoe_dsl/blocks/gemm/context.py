@@ -12,12 +12,12 @@ from cutlass import Boolean, Int32
 
 from ...device.memory import load_shared_u32
 from ...device.ring import Stage, TileQueue, read_tile
+from ...device.stamps import begin, stamp
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import ClusterPlace, elect
 from ...hardware.cta_pair import CLUSTER
 from ...layouts.arith import div, select
 from ...layouts.records import Activity, Role, tile_detail
-from ..trace import begin, stamp
 from .tile import SCALE_STEP, WORK_TILES
 
 APART, SAME_TOKENS, SAME_WEIGHTS, ALONE = range(4)

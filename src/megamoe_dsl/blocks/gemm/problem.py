@@ -13,8 +13,8 @@ from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
 from ...problem import CHANNEL_STEP, MAX_CLAMP, MIN_CLAMP, ProblemError, integer_between
 from ...recipe import E2M1, E4M3, RECIPES, UNSCALED, Format, Recipe
 
-DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
-KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
+DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "aligned", "masked"
+KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
@@ -28,7 +28,7 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """Everything of a GEMM but M, which every launch says anew.
+    """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`.
 
     n           columns of D, rows of B; a multiple of 16
     k           a multiple of 128; of BF16 of 32, on SM100 of 64
@@ -36,15 +36,13 @@ class GemmProblem:
                 dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
+                aligned     the same, but every group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90
                 masked      room for as many rows in every group; how many of them are there is known on the device
     num_groups  matrices B; 1 of a dense problem
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
-    recipe      number formats of A and B, by name (recipe.py): SM90 has fp8xfp8, fp8xmxfp4 and bf16xbf16, SM100 fp8xfp4, mxf4xmxf4,
-                mxfp8xmxfp8, nvfp4xnvfp4 and bf16xbf16
+    recipe      number formats of A and B, by name (recipe.py); configurations say which an architecture has
     biases      type of the biases, f32 or bf16, one for each group and column of a packed problem, added to FP32 sums (SM90); empty: none
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     n: int
@@ -133,6 +131,11 @@ class GemmProblem:
         return 2 if self.output == BF16 else 4
 
     @property
+    def row_step(self) -> int:
+        """Rows to which each group's are filled up in A."""
+        return ROW_BLOCK if self.kind in (CONTIGUOUS, ALIGNED) else 1
+
+    @property
     def any_row(self) -> bool:
         """Whether a tile may begin at any row of A that TMA loads, not only at a multiple of four."""
         return self.kind == PACKED
@@ -148,9 +151,10 @@ class GemmProblem:
         return self.kind != DENSE
 
     @property
-    def has_partial_tiles(self) -> bool:
-        """Whether rows that follow a tile's may belong to another group, so that the store must leave them alone."""
-        return self.kind in (PACKED, MASKED)
+    def has_table(self) -> bool:
+        """Whether a CTA has a table of where each group's rows lie.  Rows that follow a tile's may then belong to another group, so that
+        the store must leave them alone."""
+        return self.kind in (PACKED, ALIGNED, MASKED)
 
     def check_rows(self, rows: object, field: str = "m") -> int:
         """M as an int.  Raises `ProblemError` for one that no launch takes."""
@@ -171,20 +175,17 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 @dataclass(frozen=True)
 class GatherGemmProblem(GemmProblem):
-    """A `GemmProblem` of `num_groups` experts; how many rows each has, and which, every launch says anew (layouts/expert_rows.py).
+    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (layouts/expert_rows.py).  Raises `ProblemError`.
 
     source  where rows of A lie:
             gathered  at their tokens, in any order; a list says which
             packed    sorted by expert, without padding
             blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
-    gate_up  order of gate and up among the rows of B; D is then their activated product, [rows, n / 2], as Linear2 reads it (the recipe's
-            format between the linears, or BF16 as `output` says). Empty: D is A x B in BF16. Otherwise gate_first, up_first, or
-            interleaved, a row of gate and a row of up in turn
+    gate_up  order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then their activated product, [rows, n / 2],
+            as Linear2 reads it, or BF16 as `output` says. Empty: D is A x B in BF16
     activation, activation_clamp, fast_math   activation of gate and up, as in a `Problem` (activation.py)
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
-
-    Raises `ProblemError`, which names field, value and what is allowed.
     """
 
     kind: str = PACKED

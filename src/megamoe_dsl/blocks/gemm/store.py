@@ -75,7 +75,7 @@ def is_whole(config: Any, tile: GemmTile, row: Any) -> Any:
     """Whether TMA stores a warp's boxes of a tile, whose rows begin at `row`: all rows are to be written, or none belong to others."""
     if not config.problem.has_groups:
         return True
-    return tile.valid_m - row >= (config.tile.store_rows if config.problem.has_partial_tiles else 1)
+    return tile.valid_m - row >= (config.tile.store_rows if config.problem.has_table else 1)
 
 
 def pending_of_last_tile(config: Any) -> int:
@@ -92,7 +92,7 @@ def store_box(ctx: GemmContext, tile: GemmTile, me: MathThread, staging: Int32, 
     x, y = tile.n_block * config.block_n + column, tile.row + row
     if is_whole(config, tile, row):
         store_whole_box(ctx, staging, x, y)
-    elif config.problem.has_partial_tiles:
+    elif config.problem.has_table:
         sync_warp()
         store_box_rows(ctx, staging, x, y, tile.valid_m - row, me.lane)
 

@@ -41,7 +41,7 @@ from ...schedule.scheduler import place_in_bands
 from ...schedule.tile_sums import LANES
 from ..walk import Walk, advance_to_valid, first_number
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
-from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, SORTED_BLOCKED
+from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def fill_table(ctx: GemmContext):
                 else:
                     if group > 0:
                         first = cutlass.max(cutlass.min(load(entry - 4), ctx.args.m), Int32(0))
+                    if cutlass.const_expr(config.problem.kind == ALIGNED):
+                        first = div(first + (ROW_BLOCK - 1), ROW_BLOCK) * ROW_BLOCK
                     rows = cutlass.min(load(entry), ctx.args.m) - first
             store_shared_v2(ctx.shared("group_table", group), cutlass.max(rows, Int32(0)), first)
     sync_warp()
@@ -136,7 +138,7 @@ class TracedGrouped(GroupedOrder):
 
 def order_of(ctx: GemmContext) -> Any:
     """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
-    if ctx.config.problem.kind in (PACKED, MASKED):
+    if ctx.config.problem.has_table:
         return TracedGrouped(ctx.config, GroupTable(ctx.shared("group_table")))
     return TracedDense(ctx.config, ctx.args.m)
 
@@ -146,7 +148,7 @@ def schedule_tiles(ctx: GemmContext):
     """The scheduler warp.  The first tile of a CTA, or of a pair that has one together, has its number."""
     config = ctx.config
     if ctx.cta_rank == 0:
-        if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
+        if cutlass.const_expr(config.problem.has_table):
             fill_table(ctx)
         walk_tiles(ctx)
 
@@ -217,7 +219,7 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
     config, block = ctx.config, blocks.block()
     n_block = select(blocks.valid(), block.n_block, Int32(LAST))
     row, group, valid_m = block.m_block * config.block_m, Int32(0), block.valid_m
-    if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
+    if cutlass.const_expr(config.problem.has_table):
         group = minimum(block.expert, Int32(config.num_experts - 1))
         row = row + GroupTable(ctx.shared("group_table")).first_row(block.expert)
     if cutlass.const_expr(config.problem.kind == CONTIGUOUS):

@@ -7,22 +7,10 @@ from . import utils
 from .buffer import SM90SymmBuffer, SymmBuffer, get_num_sms, get_symm_buffer_for_mega_moe, get_symm_buffer_for_sm90_mega_moe, set_num_sms
 from .calls import fp8_fp4_mega_moe, fp8_mega_moe
 from .pre_dispatch import mega_moe_pre_dispatch, mega_moe_pre_dispatch_sm90
-from .scale_layout import transform_sf_into_required_layout
-from .weights import transform_weights_for_mega_moe, transform_weights_for_mega_moe_sm90
+from .weights import transform_sf_into_required_layout, transform_weights_for_mega_moe, transform_weights_for_mega_moe_sm90
 
 __all__ = [
-    "SM90SymmBuffer",
-    "SymmBuffer",
-    "fp8_fp4_mega_moe",
-    "fp8_mega_moe",
-    "get_num_sms",
-    "get_symm_buffer_for_mega_moe",
-    "get_symm_buffer_for_sm90_mega_moe",
-    "mega_moe_pre_dispatch",
-    "mega_moe_pre_dispatch_sm90",
-    "set_num_sms",
-    "transform_sf_into_required_layout",
-    "transform_weights_for_mega_moe",
-    "transform_weights_for_mega_moe_sm90",
-    "utils",
-]
+    "SM90SymmBuffer", "SymmBuffer", "fp8_fp4_mega_moe", "fp8_mega_moe", "get_num_sms", "get_symm_buffer_for_mega_moe",
+    "get_symm_buffer_for_sm90_mega_moe", "mega_moe_pre_dispatch", "mega_moe_pre_dispatch_sm90", "set_num_sms",
+    "transform_sf_into_required_layout", "transform_weights_for_mega_moe", "transform_weights_for_mega_moe_sm90", "utils",
+]  # fmt: skip

@@ -15,7 +15,7 @@ from ...recipe import E2M1
 from ...runtime.buffers import check_device, check_output, check_tensor
 from .buffer import CallOptions, SymmBuffer
 from .names import MmaType, refuse
-from .scale_layout import scale_words
+from .weights import scale_words
 
 Weights = tuple[torch.Tensor, ...]
 """Codes and scales of one linear, and with biases its bias."""

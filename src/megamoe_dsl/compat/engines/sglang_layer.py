@@ -13,7 +13,7 @@ from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
 from ...target import Target
 from .adopted_weights import Parameters, adopt
-from .shared_parts import prepared_bounds, recipe_of, symmetric_of
+from .shared_parts import combine_element, prepared_bounds, recipe_of, symmetric_of
 
 VARIABLE = "MEGAMOE_SGLANG"
 ACTIVATION_NAMES = {"swiglu": "silu", "swigluoai": "swigluoai", "situ": "situ"}
@@ -104,6 +104,7 @@ def problem_of(experts: Experts, parameters: Parameters) -> Problem:
         experts.moe_ep_size,
         environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK.get(),
         recipe=recipe_of(arch, packed, experts._mega_moe_w4a4),
+        combine=combine_element(),
         activation=ACTIVATION_NAMES[activation],
         activation_clamp=None if activation == "situ" else config.swiglu_limit or config.gemm1_clamp_limit,
     )

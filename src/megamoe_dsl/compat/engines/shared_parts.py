@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from ...arch import Arch
 from ...artifact.cache import cache_folder, require_writable
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
+from ...recipe import BF16
 from ...runtime.layer import MegaMoE
 from ...runtime.selection import Selection
 from ...runtime.symmetric_memory import SymmetricBuffer
@@ -24,6 +26,11 @@ def recipe_of(arch: Arch, packed: bool, w4a4: bool) -> str:
     if recipe not in known:
         raise ProblemError("experts", recipe, f"one of {', '.join(known)} on {arch.name}")
     return recipe
+
+
+def combine_element() -> str:
+    """How results travel back: what `MEGAMOE_COMBINE` says, by default BF16.  A `Problem` checks it."""
+    return os.environ.get("MEGAMOE_COMBINE", BF16)
 
 
 @lru_cache

@@ -14,9 +14,9 @@ from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
 from ...target import Target
 from .adopted_weights import adopt
-from .shared_parts import prepared_bounds, recipe_of, symmetric_of
+from .shared_parts import combine_element, prepared_bounds, recipe_of, symmetric_of
 
-VARIABLE, RESERVED = "MEGAMOE_VLLM", "MEGAMOE_RESERVED_SMS"
+VARIABLE, RESERVED, W4A4 = "MEGAMOE_VLLM", "MEGAMOE_RESERVED_SMS", "MEGAMOE_W4A4"
 FP8 = "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"
 MXFP4 = "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod"
 SCALE_BLOCK = (128, 128)
@@ -221,7 +221,8 @@ def problem_of(moe: Config, experts: RoutedExperts, packed: bool) -> Problem:
         moe.experts_per_token,
         parallel.ep_size if parallel.use_ep else 1,
         moe.max_num_tokens,
-        recipe=recipe_of(layers.device_arch(torch.device(moe.device)), packed, w4a4=False),
+        recipe=recipe_of(layers.device_arch(torch.device(moe.device)), packed, os.environ.get(W4A4) == "1"),
+        combine=combine_element(),
         activation=activation,
         activation_clamp=moe.swiglu_limit,
     )

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 class TopExpertsArguments:
     """What a router says, and which experts that makes.
 
-    logits        f32 or bf16 [num_tokens, num_experts]
-    bias          f32 [num_experts], or 0
-    topk_idx      i64 [num_tokens, topk], the highest first
-    topk_weights  f32 [num_tokens, topk]
+    logits, bias  f32 or bf16 [num_tokens, num_experts]; f32 [num_experts], or 0
+    topk_idx, topk_weights  i64 and f32 [num_tokens, topk], the highest first
     """
 
     logits: Int64
@@ -28,13 +26,8 @@ class TopExpertsArguments:
 
 @dataclass(frozen=True)
 class PlacedExpertsArguments(TopExpertsArguments):
-    """Where a table names a token's experts, or the places of each expert.
-
-    token_ids     i64 [num_tokens], or 0
-    hash_table    i32 [hash_rows, topk]: the experts of each id, or 0
-    replicas      i32 [num_experts, replicas]: the places of each expert, then -1, or 0
-    replica_shift added to a token's number, which chooses among places in turn
-    """
+    """With a table of each id's experts, i32 hash_table [hash_rows, topk] for i64 token_ids [num_tokens], or one of the places of each
+    expert, i32 replicas [num_experts, most], then -1; 0 for none.  A token's number and `replica_shift` choose among places in turn."""
 
     token_ids: Int64
     hash_table: Int64
@@ -52,10 +45,8 @@ class RouteArguments:
     x_q, x_sf   e4m3 [num_tokens, hidden] and f32 [num_tokens, hidden / 128], 8- and 4-byte aligned; on SM100 e4m3 or e2m1 and ue8m0
                 [num_tokens, hidden / 32]
     ends        i32 [num_experts], where each expert's rows end
-    sources     i32 [rows], the token of each row
-    positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
-    table       i32 [sorters, num_experts], for counts of the CTAs that sort
-    counter     u32, at which these meet: 0 before the launch and after
+    sources, positions  i32 [rows], the token of each row; i32 [num_tokens, topk], the row of each slot, -1 where it is masked
+    table, counter  i32 [sorters, num_experts], for counts of the CTAs that sort; u32, at which these meet: 0 before the launch and after
     """
 
     x: Int64
@@ -73,9 +64,7 @@ class RouteArguments:
 @dataclass(frozen=True)
 class FactoredRouteArguments(RouteArguments):
     """Of tokens in a number format with a factor of the whole matrix; x_q, x_sf are then e2m1 and ue4m3 [num_tokens, hidden / 16].
-
-    factor      f32, one
-    """
+    The factor is one f32."""
 
     factor: Int64
 

@@ -21,7 +21,6 @@ MOST_SORTERS = 32
 SLOTS_PER_SORTER = 4096
 """Counted and placed in about the time that meeting takes."""
 
-
 ROUTED: dict[str, tuple[str, ...]] = {
     SM90.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma),
     SM100.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].promoted),
@@ -33,8 +32,7 @@ ROUTED: dict[str, tuple[str, ...]] = {
 class TokensConfig:
     """What the kernels have in common; raises `ConfigError` where a field is out of range.
 
-    num_sms    CTAs of the grid
-    arch_name  name of the architecture
+    num_sms, arch_name  CTAs of the grid; name of the architecture
     """
 
     cluster: ClassVar[int] = 1
@@ -56,8 +54,7 @@ class TokensConfig:
     def check_recipe(self) -> None:
         """Raises `ConfigError` for tokens in number formats that the architecture does not have."""
         recipes = ROUTED[self.arch_name]
-        fits = self.problem.recipe in recipes
-        require(fits, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
+        require(self.problem.recipe in recipes, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
 
     @property
     def arch(self) -> Arch:
@@ -105,8 +102,8 @@ class RouteConfig(TokensConfig):
     @cached_property
     def region(self) -> Region:
         """Shared memory: of each warp and expert, how many slots, then the row of the next; slots of 32 experts."""
-        experts = self.problem.num_experts
-        return Region.stack("smem", Field("counts", (WARPS, experts), U32, 16), Field("totals", (WARPS,), U32, 16))
+        counts = Field("counts", (WARPS, self.problem.num_experts), U32, 16)
+        return Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16))
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ class RoutingKernel(Kernel):
         return replace(kind.choose(problem, target), **fields)
 
     def label(self, config: TokensConfig) -> str:
-        p = config.problem
-        return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
+        return f"{config.problem.hidden}-e{config.problem.num_experts}-k{config.problem.topk}-{self.name}"
 
 
 class TopExpertsKernel(RoutingKernel):
@@ -44,8 +43,7 @@ class TopExpertsKernel(RoutingKernel):
         return top_experts_kernel
 
     def label(self, config: TokensConfig) -> str:
-        p = config.problem
-        return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
+        return f"e{config.problem.num_experts}-k{config.problem.topk}-{config.problem.scores}-{self.name}"
 
     def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
         """With tables where one names experts or their places."""

@@ -20,7 +20,6 @@ from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
-from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.records import trace_buffer
 from ...layouts.region import Region
@@ -85,9 +84,6 @@ class GemmKernel(Kernel):
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         return config.maps(args)  # type: ignore[no-any-return]
 
-    def map_names(self, config: Any) -> Sequence[str]:
-        return config.map_names  # type: ignore[no-any-return]
-
     def label(self, config: Any) -> str:
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
@@ -118,9 +114,6 @@ class GemmKernel(Kernel):
     def registers(self, config: Any) -> Mapping[str, int]:
         """Per thread of the loaders' warpgroup, of those that multiply and of one that decodes; on SM100 they keep what they begin with."""
         return {group: count for group, count in config.registers._asdict().items() if count} if config.registers else {}
-
-    def tmem(self, config: Any) -> TmemPlan | None:
-        return config.tmem  # type: ignore[no-any-return]
 
 
 class GatherGemmKernel(GemmKernel):

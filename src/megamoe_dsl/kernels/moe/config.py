@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from math import ceil
 from typing import Any, ClassVar, Self
 
@@ -118,7 +118,8 @@ class MegaMoeConfig(ABC):
             for entry in tuned_table(gpu).near(share, expected):
                 if heuristics(problem, entry.expected, None, num_sms) == chosen:
                     return cls.measured(problem, entry).replace(**overrides)
-        return cls(problem, num_sms=num_sms, **{**chosen, **overrides})
+        make = cls if overrides else partial(made, cls)
+        return make(problem, num_sms=num_sms, **{**chosen, **overrides})
 
     @classmethod
     def require_recipe(cls, problem: Problem) -> None:
@@ -130,7 +131,7 @@ class MegaMoeConfig(ABC):
         """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
         take more SMEM, the deepest ring that fits."""
         fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
-        deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
+        deepest, stages = made(cls, problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
         return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 
     @classmethod
@@ -302,6 +303,12 @@ def require_whole_tiles(problem: Problem, what: str) -> None:
     for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
         value = getattr(problem, name)
         require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
+
+
+@lru_cache(maxsize=1024)
+def made(kind: type[Any], problem: Problem, **fields: int) -> Any:
+    """A configuration of this class.  Many numbers of tokens choose the same one, and how deep its ring is takes milliseconds to find."""
+    return kind(problem, **fields)
 
 
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:

@@ -19,7 +19,6 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint64
 
 from ...blocks.rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
-from ...blocks.trace import begin, stamp
 from ...device.mbarrier import wait
 from ...device.memory import (
     atomic_add_shared,
@@ -37,6 +36,7 @@ from ...device.memory import (
     store_u32,
     store_u64,
 )
+from ...device.stamps import begin, stamp
 from ...device.warp import named_barrier
 from ...layouts.arith import ceil_div, div, minimum, select
 from ...layouts.records import Activity, Role

@@ -24,26 +24,7 @@ from .int_tuple import (
 from .layout import ComposedLayout, Layout, coalesce, join, row_major, same_function, swizzled
 
 __all__ = [
-    "AlgebraError",
-    "ComposedLayout",
-    "IntTuple",
-    "Layout",
-    "coalesce",
-    "compact_strides",
-    "complement",
-    "composition",
-    "congruent",
-    "coordinates",
-    "crd2idx",
-    "flatten",
-    "identity",
-    "idx2crd",
-    "join",
-    "logical_divide",
-    "logical_product",
-    "right_inverse",
-    "row_major",
-    "same_function",
-    "swizzled",
-    "unflatten",
-]
+    "AlgebraError", "ComposedLayout", "IntTuple", "Layout", "coalesce", "compact_strides", "complement", "composition", "congruent",
+    "coordinates", "crd2idx", "flatten", "identity", "idx2crd", "join", "logical_divide", "logical_product", "right_inverse", "row_major",
+    "same_function", "swizzled", "unflatten",
+]  # fmt: skip

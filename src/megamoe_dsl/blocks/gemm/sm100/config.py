@@ -15,7 +15,7 @@ from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
-from ..problem import CONTIGUOUS, DENSE, F32, KINDS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..problem import CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
@@ -42,10 +42,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     group_m              row blocks that the order of tiles takes together
     dynamic_schedule  tiles are scheduled at run time, not in turn
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
-
-    Over the rows of experts:
-    consumers            1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
-    pairs                CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
+    consumers            over the rows of experts: 1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
+    pairs                over the rows of experts, CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
     trace                warps leave stamps of what they were doing (layouts/records.py); for profiles
     """
 
@@ -123,7 +121,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
             return (PACKED,)
-        return (DENSE, CONTIGUOUS, MASKED) if self.problem.formats.scaled else KINDS
+        return (DENSE, CONTIGUOUS, MASKED, *(() if self.problem.formats.scaled else (PACKED,)))
 
     @property
     def block_ms(self) -> tuple[int, ...]:

@@ -18,10 +18,10 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
-from ....blocks.trace import begin, stamp
 from ....device.mbarrier import arrive_expect, wait
 from ....device.memory import fence_async_global, load_f32, load_u32, load_u64
 from ....device.ring import Ring
+from ....device.stamps import begin, stamp
 from ....device.tma import load_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
 from ....layouts.arith import ceil_div, div, minimum

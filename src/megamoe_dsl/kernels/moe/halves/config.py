@@ -212,8 +212,7 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
-    tail_sms       SMs at the end of the grid that copy a received token to its further rows, instead of fetching; 0: a token goes to all of
-                   its rows when it is fetched
+    tail_sms       SMs at the end of the grid that fetch nothing and copy received tokens to their further rows
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """

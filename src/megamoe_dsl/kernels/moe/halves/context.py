@@ -11,8 +11,8 @@ from cutlass import Int32
 
 from ....blocks.gemm.context import GemmContext, GemmTile
 from ....blocks.rank_barrier import RankContext
-from ....blocks.trace import begin, stamp
 from ....device.memory import fence_async_global, load_shared_u32, load_u32
+from ....device.stamps import begin, stamp
 from ....device.sync import Equals32, spin
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role, tile_detail

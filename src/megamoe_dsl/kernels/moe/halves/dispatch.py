@@ -17,8 +17,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, await_ranks, signal
-from ....blocks.trace import begin, stamp
 from ....device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
+from ....device.stamps import begin, stamp
 from ....device.tma import store_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ....hardware.operand_tile import CHANNELS_PER_WORD

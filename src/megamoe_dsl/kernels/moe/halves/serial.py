@@ -20,8 +20,8 @@ from ....blocks.gemm import store
 from ....blocks.gemm.context import GemmTile
 from ....blocks.rank_barrier import Group
 from ....blocks.sm90.tokens_as_m import RowShare
-from ....blocks.trace import stamp
 from ....device.memory import load_u64, load_v4, reduce_add_u32, store_v4
+from ....device.stamps import stamp
 from ....device.sync import Equals32, spin
 from ....device.tma import wait_group
 from ....device.warp import sync_warp

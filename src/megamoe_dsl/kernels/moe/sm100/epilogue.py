@@ -28,11 +28,11 @@ from ....blocks.sm100.activated_rows import OUTPUTS, activate_group, joint_expon
 from ....blocks.sm100.epilogue_tile import fc1_scale
 from ....blocks.sm100.results import ResultPart, store_results
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
-from ....blocks.trace import begin, detail_of, stamp
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared, load_f32, load_f32x2, store_u8
 from ....device.ring import Ring
+from ....device.stamps import begin, detail_of, stamp
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import named_barrier, sync_warp

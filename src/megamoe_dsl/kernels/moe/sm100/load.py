@@ -14,7 +14,7 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
-from ....blocks.trace import begin, detail_of, stamp
+from ....device.stamps import begin, detail_of, stamp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role

@@ -10,10 +10,10 @@ import cutlass.cute as cute
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
-from ....blocks.trace import begin, detail_of, stamp
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
+from ....device.stamps import begin, detail_of, stamp
 from ....device.warp import elect
 from ....layouts.records import Activity, Role
 from ..context import Context

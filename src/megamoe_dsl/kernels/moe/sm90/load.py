@@ -20,7 +20,7 @@ from cutlass import Int32
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage
 from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
-from ....blocks.trace import begin, detail_of, stamp
+from ....device.stamps import begin, detail_of, stamp
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1

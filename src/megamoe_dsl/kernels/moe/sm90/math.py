@@ -23,10 +23,10 @@ from ....blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
-from ....blocks.trace import begin, detail_of, stamp
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring, Stage
+from ....device.stamps import begin, detail_of, stamp
 from ....device.warp import named_barrier
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
