@@ -38,8 +38,16 @@ OUTPUT_ALIGNMENT = 16
 """Bytes."""
 
 
-def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
-    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous."""
+def check_tensor(
+    name: str,
+    tensor: torch.Tensor,
+    dtypes: torch.dtype | Sequence[torch.dtype],
+    shape: tuple[int, ...],
+    device: torch.device | None = None,
+    alignment: int = 1,
+) -> None:
+    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous, on `device`, where one is given,
+    and begins at a multiple of so many bytes."""
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
     if tensor.dtype not in allowed:
         raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
@@ -47,6 +55,10 @@ def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
     if not tensor.is_contiguous():
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
+    if device is not None:
+        check_device(name, tensor, device)
+    if alignment > 1:  # a tensor that a tracer stands in for has no address
+        check_aligned(name, tensor, alignment)
 
 
 def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:

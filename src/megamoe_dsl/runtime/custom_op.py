@@ -106,17 +106,9 @@ def check_no_gradient(names: Sequence[str], tensors: Sequence[torch.Tensor | Non
                 raise ProblemError(f"{name}.requires_grad", True, "False, or the call under torch.no_grad(): it has no backward pass")
 
 
-def _mega_moe(
-    x: torch.Tensor,
-    x_sf: torch.Tensor | None,
-    topk_idx: torch.Tensor,
-    topk_weights: torch.Tensor,
-    order: torch.Tensor,
-    layer: int,
-    num_tokens_bound: int,
-    padded_tokens: int,
-) -> torch.Tensor:
-    return layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens))
+def _mega_moe(*given: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    x, x_sf, topk_idx, topk_weights, _, layer, *numbers = given
+    return layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (numbers[0], numbers[1]), out)
 
 
 def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -124,22 +116,8 @@ def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return new_output(x, padded_tokens, layer_of(layer).problem.hidden)
 
 
-def _mega_moe_out(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    x_sf: torch.Tensor | None,
-    topk_idx: torch.Tensor,
-    topk_weights: torch.Tensor,
-    order: torch.Tensor,
-    layer: int,
-    num_tokens_bound: int,
-    padded_tokens: int,
-) -> None:
-    layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens), y)
-
-
-def _mega_moe_out_fake(*arguments: Any) -> None:
-    return None
+def _mega_moe_out(y: torch.Tensor, *given: Any) -> None:
+    _mega_moe(*given, out=y)
 
 
 # Defined in a library of its own rather than by `torch.library.custom_op`, whose wrappers in Python cost more than the launch.
@@ -168,5 +146,5 @@ def differentiate(operator: Callable[..., Any], backward: Callable[..., Any], ke
 mega_moe = define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
 """y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantized first.  A negative number stands for None."""
 
-mega_moe_out = define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, _mega_moe_out_fake)
+mega_moe_out = define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, lambda *given: None)
 """As `mega_moe`, into y."""

@@ -104,9 +104,8 @@ class ExpertCall:
         if (self.preactivations is not None) != self.layer.preactivations:
             raise ProblemError("preactivations", self.preactivations, "a tensor where the layer stores gate and up, else None")
         if self.preactivations is not None:
-            check_tensor("preactivations", self.preactivations, torch.bfloat16, (self.rows, 2 * self.layer.intermediate))
-            check_aligned("preactivations", self.preactivations, TMA_ALIGNMENT)
-            check_device("preactivations", self.preactivations, self.x.device)
+            shape = (self.rows, 2 * self.layer.intermediate)
+            check_tensor("preactivations", self.preactivations, torch.bfloat16, shape, self.x.device, TMA_ALIGNMENT)
 
     def _check_factors(self) -> None:
         layer, w1_sf = self.layer, self.weights.w1_sf
@@ -115,8 +114,7 @@ class ExpertCall:
         none = f"None with {layer.recipe}"
         factors = given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none)
         if factors is not None:
-            check_tensor("factors", factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts))
-            check_device("factors", factors, self.x.device)
+            check_tensor("factors", factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts), self.x.device)
 
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
@@ -135,8 +133,7 @@ class ExpertCall:
         kind = OUTPUT_DTYPES.get(self.layer.biases)
         bias = given_where(kind is not None, name, getattr(self.weights, name), f"{kind}, as the other", "None without w1_bias")
         if bias is not None and kind is not None:
-            check_tensor(name, bias, kind, (self.layer.num_experts, rows))
-            check_aligned(name, bias, 2 * bias.element_size())
+            check_tensor(name, bias, kind, (self.layer.num_experts, rows), alignment=2 * bias.element_size())
 
     @property
     def tokens(self) -> int:

@@ -19,7 +19,7 @@ from ..reference import expert_gradients as reference
 from ..reference.expert_gradients import RowGradients
 from ..reference.router import router_metadata
 from . import grouped_mm_gradients as by_torch
-from .buffers import check_device, check_tensor
+from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
 from .custom_op import define, differentiate
 
@@ -38,8 +38,7 @@ def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
 def check_main_grads(main_grads: MainGrads, w1: torch.Tensor, w2: torch.Tensor) -> None:
     """Raises `ProblemError` for buffers that are not as the weights."""
     for name, total, weight in zip(("main_grads[0]", "main_grads[1]"), main_grads, (w1, w2), strict=True):
-        check_tensor(name, total, torch.float32, tuple(weight.shape))
-        check_device(name, total, weight.device)
+        check_tensor(name, total, torch.float32, tuple(weight.shape), weight.device)
 
 
 def problem_of(activation: str) -> Problem:

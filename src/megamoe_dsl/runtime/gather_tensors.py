@@ -26,6 +26,9 @@ from .gemm_scales import (
 )
 from .gemm_tensors import UNPACKED_ALIGNMENT, check_bias, given_where
 
+OPTIONAL = ("sources", "factors", "up_factors", "hidden_factors", "bias")
+"""What some launches read."""
+
 
 @dataclass(frozen=True)
 class GatherTensors:
@@ -133,8 +136,7 @@ class GatherTensors:
         if hidden.scale in (UE8M0, UE4M3):
             if self.d_sf is None:
                 raise ProblemError("out_sf", None, f"a {TORCH_DTYPES[hidden.scale]} tensor of gate and up")
-            check_tensor("out_sf", self.d_sf, TORCH_DTYPES[hidden.scale], shape)
-            check_device("out_sf", self.d_sf, self.a.device)
+            check_tensor("out_sf", self.d_sf, TORCH_DTYPES[hidden.scale], shape, self.a.device)
             return
         if self.d_sf is None or self.d_sf.dtype != torch.float32 or tuple(self.d_sf.shape) != shape:
             raise ProblemError("out_sf", None if self.d_sf is None else (self.d_sf.dtype, tuple(self.d_sf.shape)), f"float32 {shape}")
@@ -146,9 +148,7 @@ class GatherTensors:
         name, wanted = "preactivations", problem.preactivations
         stored = given_where(wanted, name, self.preactivations, "a bfloat16 tensor", "None where gate and up are not stored")
         if stored is not None:
-            check_tensor(name, stored, torch.bfloat16, (len(self.d), problem.n))
-            check_device(name, stored, self.a.device)
-            check_aligned(name, stored, TMA_ALIGNMENT)
+            check_tensor(name, stored, torch.bfloat16, (len(self.d), problem.n), self.a.device, TMA_ALIGNMENT)
 
     def _check_factors(self, problem: GatherGemmProblem) -> None:
         allowed = {"factors": problem.has_factors, "up_factors": problem.hidden.factor, "hidden_factors": problem.hidden.factor}
@@ -156,16 +156,14 @@ class GatherTensors:
             none = f"None with {problem.recipe}" + (f" and output = {problem.output}" if problem.has_factors else "")
             factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
             if factors is not None:
-                check_tensor(name, factors, torch.float32, (problem.num_groups,))
-                check_device(name, factors, self.a.device)
+                check_tensor(name, factors, torch.float32, (problem.num_groups,), self.a.device)
 
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         gathered, none = "an int32 tensor where rows are gathered", f"None where rows are {problem.source}"
         sources = given_where(problem.gathers, "sources", self.sources, gathered, none)
         if sources is None:
             return
-        check_tensor("sources", sources, torch.int32, (sources.numel(),))
-        check_device("sources", sources, self.a.device)
+        check_tensor("sources", sources, torch.int32, (sources.numel(),), self.a.device)
         problem.check_rows(sources.numel(), "sources.shape[0]")
         if sources.numel() and not len(self.a):
             raise ProblemError("a.shape[0]", 0, "1 or more where rows are gathered from it")
@@ -186,13 +184,9 @@ class GatherTensors:
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         """What a launch reads, by name."""
-        sources = {} if self.sources is None else {"sources": self.sources}
         a_sf = scales.a_storage if self.sources is None else scales.a
-        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **self._optional()}
-
-    def _optional(self) -> dict[str, torch.Tensor]:
-        given = {name: getattr(self, name) for name in ("factors", "up_factors", "hidden_factors", "bias")}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
+        some = {name: found for name in OPTIONAL if (found := getattr(self, name)) is not None}
+        return {"a": self.a, "b": self.b, "groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
@@ -202,25 +196,13 @@ class GatherTensors:
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        return {
-            "a": self.a.data_ptr(),
-            "a_sf": scales.a.data_ptr(),
-            "b": self.b.data_ptr(),
-            "b_sf": scales.b.data_ptr(),
-            "d": self.d.data_ptr(),
-            "groups": self.ends.data_ptr(),
-            "counter": counter,
-            "m": self.rows,
+        tensors = {**self.operands(scales), **self.results(), "a_sf": scales.a}
+        numbers = {"counter": counter, "m": self.rows, "a_rows": len(self.a), "d_rows": len(self.d)}
+        strides = {
             "a_sf_ld": scales.a_ld if self.sources is None else scales.a.shape[1],
-            "d_sf": 0 if self.d_sf is None else self.d_sf.data_ptr(),
             "d_sf_ld": 0 if self.d_sf is None else self.d_sf.stride(1),
-            "sources": 0 if self.sources is None else self.sources.data_ptr(),
-            "a_rows": len(self.a),
-            "d_rows": len(self.d),
-            **{name: tensor.data_ptr() for name, tensor in self._optional().items()},
-            **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
-            **({} if self.trace is None else {"trace": self.trace.data_ptr()}),
         }
+        return {"d_sf": 0, "sources": 0, **{name: tensor.data_ptr() for name, tensor in tensors.items()}, **numbers, **strides}
 
     def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
         """The same with memory for the stamps of a traced kernel, `inspect.spans.spans_of` reads them.  Raises `ProblemError` for a

@@ -30,9 +30,7 @@ def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.de
     """Raises `ProblemError` unless there are biases where the problem has them, [num_groups, n], two of them aligned together."""
     if given_where(bool(problem.biases), "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases") is not None:
         assert bias is not None
-        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n))
-        check_device("bias", bias, device)
-        check_aligned("bias", bias, 2 * bias.element_size())
+        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
 
 
 @dataclass(frozen=True)
@@ -132,16 +130,6 @@ class GemmTensors:
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        return {
-            "a": self.a.data_ptr(),
-            "a_sf": scales.a.data_ptr(),
-            "b": self.b.data_ptr(),
-            "b_sf": scales.b.data_ptr(),
-            "d": self.d.data_ptr(),
-            "groups": 0 if self.groups is None else self.groups.data_ptr(),
-            "counter": counter,
-            "m": self.rows,
-            "a_sf_ld": scales.a_ld,
-            **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
-            **({} if self.bias is None else {"bias": self.bias.data_ptr()}),
-        }
+        read = {**self.operands(scales), **self.results(), "a_sf": scales.a}
+        numbers = {"counter": counter, "m": self.rows, "a_sf_ld": scales.a_ld}
+        return {"groups": 0, **{name: tensor.data_ptr() for name, tensor in read.items()}, **numbers}

@@ -145,15 +145,13 @@ class EpSymmetric:
         rows = self.view("expert_rows").tolist()
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
+    def common_arguments(self, peers: int, rank: int, watchdog_ns: int) -> dict[str, int]:
+        """What every launch takes."""
+        watched = {"watchdog": self.watchdog.data_ptr(), "watchdog_ns": watchdog_ns}
+        return {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched}
+
     def tables_arguments(self, peers: int, num_tokens: int, rank: int, watchdog_ns: int) -> dict[str, int]:
-        return {
-            "sym": self.sym.data_ptr(),
-            "peers": peers,
-            "num_tokens": num_tokens,
-            "rank": rank,
-            "watchdog": self.watchdog.data_ptr(),
-            "watchdog_ns": watchdog_ns,
-        }
+        return {**self.common_arguments(peers, rank, watchdog_ns), "num_tokens": num_tokens}
 
     def watchdog_message(self) -> str | None:
         """What the record says, None when it is empty."""
@@ -203,33 +201,15 @@ class EpBuffers(EpSymmetric):
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
         """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
-        return {
-            "sym": self.sym.data_ptr(),
-            "peers": peers,
-            "weights": self.weights.fc1.data_ptr(),
-            "weights_sf": self.weight_scales["fc1_sf"].data_ptr(),
-            "out": out.data_ptr(),
-            "rank": rank,
-            "watchdog": self.watchdog.data_ptr(),
-            "watchdog_ns": watchdog_ns,
-            **self.trace_arguments(config),
-        }
+        weights = {"weights": self.weights.fc1.data_ptr(), "weights_sf": self.weight_scales["fc1_sf"].data_ptr()}
+        common = self.common_arguments(peers, rank, watchdog_ns)
+        return {**common, **weights, "out": out.data_ptr(), **self.trace_arguments(config)}
 
     def combine_arguments(
         self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
     ) -> dict[str, int]:
         """Arguments of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
-        return {
-            "sym": self.sym.data_ptr(),
-            "peers": peers,
-            "acts": acts.values.data_ptr(),
-            "acts_sf": acts.scales.data_ptr(),
-            "weights": self.weights.fc2.data_ptr(),
-            "weights_sf": self.weight_scales["fc2_sf"].data_ptr(),
-            "y": y.data_ptr(),
-            "num_tokens": len(y),
-            "rank": rank,
-            "watchdog": self.watchdog.data_ptr(),
-            "watchdog_ns": watchdog_ns,
-            **self.trace_arguments(config),
-        }
+        weights = {"weights": self.weights.fc2.data_ptr(), "weights_sf": self.weight_scales["fc2_sf"].data_ptr()}
+        tensors = {"acts": acts.values.data_ptr(), "acts_sf": acts.scales.data_ptr(), **weights, "y": y.data_ptr()}
+        common = self.common_arguments(peers, rank, watchdog_ns)
+        return {**common, **tensors, "num_tokens": len(y), **self.trace_arguments(config)}

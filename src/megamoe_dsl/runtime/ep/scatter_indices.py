@@ -12,7 +12,7 @@ import torch
 
 from ...problem import Problem, ProblemError
 from ...quant import INDEX_DTYPES
-from ..buffers import check_device, check_tensor
+from ..buffers import check_tensor
 from .routing import experts_of
 
 NAME = "scatter_indices"
@@ -41,8 +41,7 @@ def scatter_indices(problem: Problem, topk_idx: torch.Tensor, keys: torch.Tensor
 def check_scatter_indices(problem: Problem, topk_idx: torch.Tensor, given: torch.Tensor, *, values: bool = True) -> None:
     """Raises `ProblemError` for a dtype, shape, stride or device, and, with `values`, for which it waits for the device, for a place that
     the pair's expert does not have or that two pairs have."""
-    check_tensor(NAME, given, INDEX_DTYPES, tuple(topk_idx.shape))
-    check_device(NAME, given, topk_idx.device)
+    check_tensor(NAME, given, INDEX_DTYPES, tuple(topk_idx.shape), topk_idx.device)
     if not values:
         return
     expert, wanted = experts_of(problem, topk_idx), scatter_indices(problem, topk_idx)
