@@ -132,13 +132,9 @@ MOST = 8
 REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 
 VARIANTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"cluster": 2},
-    {"cluster": 2, "dynamic_schedule": True},
-    {"cluster": 2, "split_k": True},
-    {"group_m": 4},
+    {}, {"cluster": 2}, {"cluster": 2, "dynamic_schedule": True}, {"cluster": 2, "split_k": True}, {"group_m": 4},
     {"cluster": 2, "group_m": 16},
-)
+)  # fmt: skip
 """What is tried with every tile."""
 
 
