@@ -16,7 +16,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.chart import PAPER, STYLES, contrast, style, terminal_color
+from megamoe_dsl.pictures.chart import PAPER, STYLES, luminance, style, terminal_color
 from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
 from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
@@ -170,6 +170,12 @@ def test_colors_alone_say_nothing(name, config):
     for one, other in together:
         assert style(one).hatch != style(other).hatch and style(one).fill != style(other).fill, (one, other)
     assert all(kind in svg_texts(picture) and f"\u00a0{kind}" in printed(picture) for kind in chart.kinds)
+
+
+def contrast(one: str, other: str) -> float:
+    """Ratio of two colors, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("kind", [*STYLES, *map(str, range(8))])

@@ -54,7 +54,7 @@ class Problem:
                           the activation's own clamp where it has one
     fast_math             approximate exponential and reciprocal in the activation
     pool_rows             None: the token pool has rows for any routing.  Else a multiple of 128: so many rows, or as many as any routing
-                          takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
+                          takes if that is less, used again when the Linear2 of their tokens is done (schedule/fused_moe.py)
     combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
     activation            what becomes of gate and up, by name (activation.py)
     biases                every expert has a bias for each row of both linears: fc1_bias and fc2_bias among the weights

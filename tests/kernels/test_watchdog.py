@@ -14,11 +14,10 @@ from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.dispatch import ALONE
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import EpBarrier
-from megamoe_dsl.kernels.moe.halves.layouts.watchdog import EpWait
-from megamoe_dsl.kernels.moe.halves.layouts.watchdog import describe as describe_halves
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import WAITS as EP_WAITS
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import EpBarrier, EpWait
 from megamoe_dsl.kernels.moe.layouts.symmetric import RankBarrier
-from megamoe_dsl.kernels.moe.layouts.watchdog import Wait, describe
+from megamoe_dsl.kernels.moe.layouts.watchdog import WAITS, Wait
 from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, simulator
@@ -131,18 +130,18 @@ def test_without_a_limit_the_simulator_reports_a_deadlock():
 
 def test_describe_names_every_wait():
     for wait in Wait:
-        text = describe([int(wait), 3, 17, 1, 9, 1, 8, 2])
+        text = WAITS.describe([int(wait), 3, 17, 1, 9, 1, 8, 2])
         assert text is not None and MESSAGE.match(text)
         assert f": wait {wait.name} (" in text and text.startswith("rank 3, SM 17, ") and "expected 0x100000009, saw 0x2" in text
-    counts, barrier = (describe([int(wait), 3, 17, 1, 4, 0, 8, 2]) for wait in (Wait.COUNTS, Wait.RANK))
+    counts, barrier = (WAITS.describe([int(wait), 3, 17, 1, 4, 0, 8, 2]) for wait in (Wait.COUNTS, Wait.RANK))
     assert counts == "rank 3, SM 17, dispatch: wait COUNTS (local expert 1) exceeded its limit: expected 0x4, saw 0x2 ranks"
     assert barrier is not None and barrier.startswith("rank 3, SM 17, combine: wait RANK (rank barrier BEFORE_COMBINE)")
-    assert describe([0] * (RECORD.size // 4)) is None
+    assert WAITS.describe([0] * (RECORD.size // 4)) is None
 
 
 def test_a_record_of_two_waits_is_described_all_the_same():
     """Waits that give up at once write one record: a barrier's may have another's detail."""
-    text = describe([int(Wait.GRID), 3, 17, 47, 9, 1, 8, 2])
+    text = WAITS.describe([int(Wait.GRID), 3, 17, 47, 9, 1, 8, 2])
     assert text is not None and text.startswith("rank 3, SM 17, dispatch or combine: wait GRID (rank barrier 47) exceeded its limit")
 
 
@@ -159,6 +158,6 @@ def test_a_record_of_two_waits_is_described_all_the_same():
     ],
 )
 def test_halves_name_the_phase(wait: EpWait, detail: int, said: str) -> None:
-    assert describe_halves([0] * 8) is None
-    text = describe_halves([wait, 3, 17, detail, 4, 0, 2, 0])
+    assert EP_WAITS.describe([0] * 8) is None
+    text = EP_WAITS.describe([wait, 3, 17, detail, 4, 0, 2, 0])
     assert text == f"rank 3, SM 17, {said} exceeded its limit: expected 0x4, saw 0x2"

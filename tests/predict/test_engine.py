@@ -34,6 +34,7 @@ def machine(workers: int = 1, **changes: object) -> Machine:
         fill=0.0,
         kept=0.0,
         pulled_from=0.0,
+        slower=np.ones(2),
         issue=0.0,
         release=0.0,
         flag=0.0,

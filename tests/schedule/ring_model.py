@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 from megamoe_dsl.schedule import fused_moe
-from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block, FusedMoeOrder, HostTable
-from megamoe_dsl.schedule.ring import RingOrder
+from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block, FusedMoeOrder, HostTable, RingOrder
 from megamoe_dsl.schedule.scheduler import Scheduler
 
 

@@ -17,8 +17,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, with_pool_rows
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.schedule.fused_moe import FC1, FC2, FusedMoeOrder, HostTable
-from megamoe_dsl.schedule.ring import RingOrder
+from megamoe_dsl.schedule.fused_moe import FC1, FC2, FusedMoeOrder, HostTable, RingOrder
 from megamoe_dsl.schedule.scheduler import Scheduler
 
 

@@ -61,17 +61,10 @@ def versions(*sites: Path | str | None) -> dict[str, Any]:
         driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         driver = "unknown"
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "gpus": torch.cuda.device_count(),
-        "driver": driver,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "sources": source_digest(find_kernel("mega_moe")),
-        "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
-        "baseline": packages(*sites),
-    }
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    software = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
+    sources = {"sources": source_digest(find_kernel("mega_moe")), "ceilings": measured_gpu(gpu or DEFAULT_GPU)}
+    return {"gpu": gpu or "none", "gpus": torch.cuda.device_count(), "driver": driver, **software, **sources, "baseline": packages(*sites)}
 
 
 def packages(*folders: Path | str | None) -> dict[str, str]:

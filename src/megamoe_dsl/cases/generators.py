@@ -24,27 +24,9 @@ from dataclasses import dataclass
 
 import torch
 
+from megamoe_dsl import quant
 from megamoe_dsl.cases.common import UNSCALED_BLOCK, assert_sums_exact, block_factors, draw_integers, normal, thin
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import (
-    FP32_SCALE_BLOCK,
-    MICRO_SCALING,
-    SCALE_BLOCK,
-    ExpertWeights,
-    blocks_of,
-    decode_ue8m0,
-    dequantize_e2m1,
-    dequantize_e4m3_f32,
-    dequantize_weight_e4m3,
-    encode_e4m3,
-    micro_scaling_of,
-    no_scales,
-    pack_e2m1,
-    quantize_e2m1,
-    quantize_weight_e4m3,
-    unscaled_weights,
-    weight_scale_rows,
-)  # fmt: skip
 from megamoe_dsl.reference.moe import ExpertInputs
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
@@ -62,8 +44,8 @@ class Generators:
     """
 
     exact_x: Callable[[Problem, int, torch.Generator], Scaled]
-    normal_weights: Callable[[Problem, torch.Generator], ExpertWeights]
-    exact_weights: Callable[[Problem, torch.Generator], ExpertWeights]
+    normal_weights: Callable[[Problem, torch.Generator], quant.ExpertWeights]
+    exact_weights: Callable[[Problem, torch.Generator], quant.ExpertWeights]
     check_linear1: Callable[[ExpertInputs], None]
     thin_linear2: Callable[[ExpertInputs, torch.Tensor, torch.Tensor], None]
 
@@ -95,11 +77,11 @@ _EIGHTHS = 8  # E4M3 has three bits after the leading one
 
 
 def _token_scales(problem: Problem, count: int, generator: torch.Generator) -> torch.Tensor:
-    return _bytes((count, problem.hidden // SCALE_BLOCK), 127 - _STEPS, 127, generator)
+    return _bytes((count, problem.hidden // quant.SCALE_BLOCK), 127 - _STEPS, 127, generator)
 
 
 def _x_e4m3(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
-    codes = encode_e4m3(_small_integers((count, problem.hidden), _TOKEN_INTEGER, generator))
+    codes = quant.encode_e4m3(_small_integers((count, problem.hidden), _TOKEN_INTEGER, generator))
     return codes, _token_scales(problem, count, generator)
 
 
@@ -108,27 +90,27 @@ def _x_e2m1(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     return codes, _token_scales(problem, count, generator)
 
 
-def _normal_micro_scaled(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _normal_micro_scaled(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    quantize = MICRO_SCALING[problem.formats.weights.element].quantize
-    fc1, fc1_sf = quantize(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
-    fc2, fc2_sf = quantize(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
-    return ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
+    quantize = quant.MICRO_SCALING[problem.formats.weights.element].quantize
+    fc1, fc1_sf = quantize(normal((el, 2 * i, h), quant.SCALE_BLOCK, generator) * h**-0.5)
+    fc2, fc2_sf = quantize(normal((el, h, i), quant.SCALE_BLOCK, generator) * i**-0.5)
+    return quant.ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
 
 
 def _fc1_scales(problem: Problem, generator: torch.Generator, product: float) -> torch.Tensor:
     base = 127 + _exponent(problem.hidden, product * _WEIGHT_SCALE)
-    return _bytes((problem.experts_per_rank, 2 * problem.intermediate, problem.hidden // SCALE_BLOCK), base, base + _STEPS, generator)
+    return _bytes((problem.experts_per_rank, 2 * problem.intermediate, problem.hidden // quant.SCALE_BLOCK), base, base + _STEPS, generator)
 
 
-def _exact_e2m1(problem: Problem, generator: torch.Generator, token: float = _E4M3_RMS) -> ExpertWeights:
+def _exact_e2m1(problem: Problem, generator: torch.Generator, token: float = _E4M3_RMS) -> quant.ExpertWeights:
     """`token` is the root mean square of the tokens' elements."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    return ExpertWeights(
+    return quant.ExpertWeights(
         fc1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
         fc1_sf=_fc1_scales(problem, generator, token * _E2M1_RMS),
         fc2=_sparse_e2m1((el, h, _FC2_ENTRIES), i, generator),
-        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
+        fc2_sf=_bytes((el, h, i // quant.SCALE_BLOCK), 120, 123, generator),
     )
 
 
@@ -139,42 +121,42 @@ def _sparse_e2m1(shape: tuple[int, int, int], columns: int, generator: torch.Gen
     magnitude = _bytes((*shape, 1), 1, 8, generator)
     sign = _bytes((*shape, 1), 0, 2, generator) * 8
     code = torch.zeros(*shape, part, dtype=torch.uint8, device=generator.device).scatter_(3, place, magnitude + sign)
-    return pack_e2m1(code.flatten(2))
+    return quant.pack_e2m1(code.flatten(2))
 
 
-def _exact_e4m3(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _exact_e4m3(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     drawn = _exact_e2m1(problem, generator)
     fc1 = _small_integers((*drawn.fc1.shape[:-1], problem.hidden), _WEIGHT_INTEGER, generator)
-    fc2 = micro_scaling_of(drawn.fc2).decode(drawn.fc2).float()
+    fc2 = quant.micro_scaling_of(drawn.fc2).decode(drawn.fc2).float()
     fc2 *= 1 + draw_integers(fc2.shape, 0, _EIGHTHS, generator) / _EIGHTHS
     fc1_sf = _fc1_scales(problem, generator, _E4M3_RMS * _E4M3_WEIGHT_RMS)
-    return ExpertWeights(encode_e4m3(fc1), fc1_sf, encode_e4m3(fc2), drawn.fc2_sf)
+    return quant.ExpertWeights(quant.encode_e4m3(fc1), fc1_sf, quant.encode_e4m3(fc2), drawn.fc2_sf)
 
 
 def _check_micro_scaled(step: float) -> Callable[[ExpertInputs], None]:
     """For elements whose products are multiples of `step`."""
 
     def check(job: ExpertInputs) -> None:
-        unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * step
-        x, w = (micro_scaling_of(codes).dequantize(codes, sf) for codes, sf in ((job.x, job.x_sf), (job.fc1, job.fc1_sf)))
+        unit = float(quant.decode_ue8m0(job.x_sf).min() * quant.decode_ue8m0(job.fc1_sf).min()) * step
+        x, w = (quant.micro_scaling_of(codes).dequantize(codes, sf) for codes, sf in ((job.x, job.x_sf), (job.fc1, job.fc1_sf)))
         assert_sums_exact(job, x, w, unit)
 
     return check
 
 
 def _thin_micro_scaled(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    element = micro_scaling_of(job.fc2)
+    element = quant.micro_scaling_of(job.fc2)
     weights = element.decode(job.fc2)
     order = (weights != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_FC2_ENTRIES]
-    picked, scales = weights.gather(1, order), decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK)
-    live = thin(order, picked * scales, micro_scaling_of(acts).dequantize(acts, acts_sf))
+    picked, scales = weights.gather(1, order), quant.decode_ue8m0(job.fc2_sf).gather(1, order // quant.SCALE_BLOCK)
+    live = thin(order, picked * scales, quant.micro_scaling_of(acts).dequantize(acts, acts_sf))
     weights.scatter_(1, order, torch.where(live, picked, 0.0))
     job.fc2.copy_(element.encode(weights.float()))
 
 
 # ---- recipes with FP32 scales, and BF16
 
-_BLOCK = FP32_SCALE_BLOCK
+_BLOCK = quant.FP32_SCALE_BLOCK
 _FP8_INTEGER, _BF16_INTEGER = 4, 31
 _FP8_PRODUCT, _FP4_PRODUCT = 6.7 * 4.6, 2.6 * 2.9 * 6.5  # of elements, and of weight scales in the smallest
 _BF16_DEVIATION = _BF16_INTEGER / 3**0.5  # of integers up to that
@@ -199,12 +181,12 @@ def _powers(shape: tuple[int, ...], low: int, generator: torch.Generator) -> tor
 
 def _x_fp8(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     sf = _powers((count, _blocks(problem.hidden)), -_STEPS, generator)
-    return encode_e4m3(_small_integers((count, problem.hidden), _FP8_INTEGER, generator)), sf
+    return quant.encode_e4m3(_small_integers((count, problem.hidden), _FP8_INTEGER, generator)), sf
 
 
 def _x_bf16(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     x = _small_integers((count, problem.hidden), _BF16_INTEGER, generator).bfloat16()
-    return x, no_scales(x)
+    return x, quant.no_scales(x)
 
 
 def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator, parts: int = 1) -> Scaled:
@@ -216,55 +198,55 @@ def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Gener
         factor = block_factors((parts * down, across), generator) * columns**-0.5
         w = torch.randn(parts * down, _BLOCK, across, _BLOCK, generator=generator, device=device)
         w = w.mul_(factor[:, None, :, None]).view(parts, down * _BLOCK, across * _BLOCK)
-        codes[expert], sf[expert] = quantize_weight_e4m3(w[:, :rows, :columns])
+        codes[expert], sf[expert] = quant.quantize_weight_e4m3(w[:, :rows, :columns])
     return codes.flatten(1, 2), sf.flatten(1, 2)
 
 
-def _normal_fp8(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _normal_fp8(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    return ExpertWeights(*_normal_matrices(el, i, h, generator, parts=2), *_normal_matrices(el, h, i, generator))
+    return quant.ExpertWeights(*_normal_matrices(el, i, h, generator, parts=2), *_normal_matrices(el, h, i, generator))
 
 
-def _normal_fp4(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _normal_fp4(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     """The magnitude of each 32 of K its own; the smallest are made larger, so that E4M3 with a scale per 128 x 128 holds them too."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     drawn = []
     for rows, k in ((2 * i, h), (h, i)):
-        experts = [quantize_e2m1(normal((rows, k), SCALE_BLOCK, generator) * k**-0.5) for _ in range(el)]
+        experts = [quant.quantize_e2m1(normal((rows, k), quant.SCALE_BLOCK, generator) * k**-0.5) for _ in range(el)]
         codes, scales = (torch.stack(one) for one in zip(*experts, strict=True))
         drawn += [codes, scales.clamp(min=max(int(scales.max()) - _WIDEST, 0))]
-    return ExpertWeights(*drawn)
+    return quant.ExpertWeights(*drawn)
 
 
-def _normal_bf16(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _normal_bf16(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     h, i = problem.hidden, problem.intermediate
     drawn = [
         _experts(problem, lambda rows=rows, k=k: (normal((rows, k), UNSCALED_BLOCK, generator) * k**-0.5).bfloat16())  # type: ignore[misc]
         for rows, k in ((2 * i, h), (h, i))
     ]
-    return unscaled_weights(*drawn)
+    return quant.unscaled_weights(*drawn)
 
 
-def _exact_fp8(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _exact_fp8(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    return ExpertWeights(
-        fc1=_experts(problem, lambda: encode_e4m3(_small_integers((2 * i, h), _FP8_INTEGER, generator))),
+    return quant.ExpertWeights(
+        fc1=_experts(problem, lambda: quant.encode_e4m3(_small_integers((2 * i, h), _FP8_INTEGER, generator))),
         fc1_sf=_powers((el, 2 * _blocks(i), _blocks(h)), _exponent(h, _FP8_PRODUCT), generator),
-        fc2=_experts(problem, lambda: encode_e4m3(_sparse_values(h, i, generator))),
+        fc2=_experts(problem, lambda: quant.encode_e4m3(_sparse_values(h, i, generator))),
         fc2_sf=_powers((el, _blocks(h), _blocks(i)), -11, generator),
     )
 
 
-def _exact_fp4(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _exact_fp4(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     base = 127 + _exponent(h, _FP4_PRODUCT)
     fc1 = _experts(problem, lambda: _bytes((2 * i, h // 2), 0, 256, generator))
-    wide = _bytes((el, 2 * i, _blocks(h)), base, base + _STEPS, generator).repeat_interleave(_BLOCK // SCALE_BLOCK, dim=2)
-    return ExpertWeights(
+    wide = _bytes((el, 2 * i, _blocks(h)), base, base + _STEPS, generator).repeat_interleave(_BLOCK // quant.SCALE_BLOCK, dim=2)
+    return quant.ExpertWeights(
         fc1=fc1,
-        fc1_sf=wide[..., : h // SCALE_BLOCK] + _bytes((el, 2 * i, h // SCALE_BLOCK), 0, 2, generator),
+        fc1_sf=wide[..., : h // quant.SCALE_BLOCK] + _bytes((el, 2 * i, h // quant.SCALE_BLOCK), 0, 2, generator),
         fc2=_experts(problem, lambda: _sparse_codes(h, i, generator)),
-        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 124, generator),
+        fc2_sf=_bytes((el, h, i // quant.SCALE_BLOCK), 120, 124, generator),
     )
 
 
@@ -272,10 +254,10 @@ def _bf16_unit(hidden: int) -> float:
     return 2.0 ** round(math.log2(_SIZE / (hidden**0.5 * _BF16_DEVIATION**2)))
 
 
-def _exact_bf16(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+def _exact_bf16(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     h, i = problem.hidden, problem.intermediate
     fc1 = _experts(problem, lambda: _small_integers((2 * i, h), _BF16_INTEGER, generator).bfloat16() * _bf16_unit(h))
-    return unscaled_weights(fc1, _experts(problem, lambda: (_sparse_values(h, i, generator) * _FC2_UNIT).bfloat16()))
+    return quant.unscaled_weights(fc1, _experts(problem, lambda: (_sparse_values(h, i, generator) * _FC2_UNIT).bfloat16()))
 
 
 def _places(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
@@ -302,17 +284,17 @@ def _sparse_codes(rows: int, columns: int, generator: torch.Generator) -> torch.
     """The same as packed E2M1 [rows, columns / 2]."""
     place = _places(rows, columns, generator)
     codes = _bytes(place.shape, 1, 8, generator) + 8 * _bytes(place.shape, 0, 2, generator)
-    return pack_e2m1(_filled(place, codes, columns))
+    return quant.pack_e2m1(_filled(place, codes, columns))
 
 
 def _check_fp8(job: ExpertInputs) -> None:
     unit = float(job.x_sf.min()) * float(job.fc1_sf.min())
-    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2), unit)
+    assert_sums_exact(job, quant.dequantize_e4m3_f32(job.x, job.x_sf), quant.dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2), unit)
 
 
 def _check_fp4(job: ExpertInputs) -> None:
-    unit = float(job.x_sf.min()) * float(decode_ue8m0(job.fc1_sf).min()) * 0.5
-    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_e2m1(job.fc1, job.fc1_sf), unit)
+    unit = float(job.x_sf.min()) * float(quant.decode_ue8m0(job.fc1_sf).min()) * 0.5
+    assert_sums_exact(job, quant.dequantize_e4m3_f32(job.x, job.x_sf), quant.dequantize_e2m1(job.fc1, job.fc1_sf), unit)
 
 
 def _check_bf16(job: ExpertInputs) -> None:
@@ -321,21 +303,21 @@ def _check_bf16(job: ExpertInputs) -> None:
 
 def _thin_rows(values: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Weights, float64 [H, I] with one nonzero per 128 columns, without entries that make sums inexact; scales [H, I / 128]."""
-    place = blocks_of(weights, _BLOCK).abs().argmax(dim=2) + torch.arange(0, weights.shape[1], _BLOCK, device=weights.device)
+    place = quant.blocks_of(weights, _BLOCK).abs().argmax(dim=2) + torch.arange(0, weights.shape[1], _BLOCK, device=weights.device)
     picked = weights.gather(1, place)
     live = thin(place, picked * scales, values)
     return torch.zeros_like(weights).scatter_(1, place, torch.where(live, picked, 0.0))
 
 
 def _thin_fp8(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    scales = weight_scale_rows(job.fc2_sf, len(job.fc2)).double()
-    job.fc2.copy_(_thin_rows(dequantize_e4m3_f32(acts, acts_sf), job.fc2.double(), scales).to(job.fc2.dtype))
+    scales = quant.weight_scale_rows(job.fc2_sf, len(job.fc2)).double()
+    job.fc2.copy_(_thin_rows(quant.dequantize_e4m3_f32(acts, acts_sf), job.fc2.double(), scales).to(job.fc2.dtype))
 
 
 def _thin_fp4(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    element = micro_scaling_of(job.fc2)
-    weights = element.decode(job.fc2) * decode_ue8m0(job.fc2_sf).repeat_interleave(SCALE_BLOCK, dim=1)
-    kept = _thin_rows(dequantize_e4m3_f32(acts, acts_sf), weights, torch.ones_like(weights[:1, :1]))
+    element = quant.micro_scaling_of(job.fc2)
+    weights = element.decode(job.fc2) * quant.decode_ue8m0(job.fc2_sf).repeat_interleave(quant.SCALE_BLOCK, dim=1)
+    kept = _thin_rows(quant.dequantize_e4m3_f32(acts, acts_sf), weights, torch.ones_like(weights[:1, :1]))
     job.fc2.copy_(element.encode(torch.where(kept != 0, element.decode(job.fc2), 0.0).float()))
 
 

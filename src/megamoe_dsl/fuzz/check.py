@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -26,16 +25,6 @@ from .trial import Trial, case_of
 WATCHDOG_NS = 5 * 10**9
 
 
-class TrialMachine(Protocol):
-    """Runs layers, and says how far y may be from the reference with the tensor core's sums."""
-
-    def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
-        """y of every rank on the CPU, of calls that follow one another on the same buffers.  Raises what goes wrong."""
-
-    def hopper_bound(self, case: Case) -> list[torch.Tensor]:
-        """What approximate functions may change: float64 of every rank, where partial sums are Hopper's to the bit."""
-
-
 class FindingError(Exception):
     """The race detector has found something."""
 
@@ -44,7 +33,7 @@ class SimulatedMachine:
     """Both architectures, any number of ranks, with the race detector."""
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
-        """As of any machine; raises `FindingError` for a race."""
+        """y of every rank on the CPU, of calls that follow one another on the same buffers.  Raises `FindingError` for a race."""
         weights, found = cases[0].weights, []
         if fused:
             moe: SimulatedMoE = SimulatedMoE(compile_kernel(config, line_info=True), weights, seed=schedule)
@@ -61,7 +50,7 @@ class SimulatedMachine:
         return found
 
     def hopper_bound(self, case: Case) -> list[torch.Tensor]:
-        """Nothing: the simulator's exponential and reciprocal are the reference's."""
+        """What approximate functions may change: nothing, the simulator's exponential and reciprocal are the reference's."""
         return [torch.zeros(len(x), case.problem.hidden, dtype=torch.float64) for x in case.x]
 
 
@@ -72,7 +61,7 @@ class GpuMachine:
         self.folder, self.jobs, self.device = folder, jobs, device
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
-        """As of any machine; compiles first, and launches on NaN in y."""
+        """As of the simulated one; compiles first, and launches on NaN in y."""
         compile_all(self.folder, [config] if fused else list(stage_configs(config)), self.jobs)
         symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device)
         moved, found = [case.to(self.device) for case in cases], []
@@ -92,6 +81,8 @@ class GpuMachine:
             return SimulatedMachine().hopper_bound(case)
         return error_bound(case, sums_exact=True, accumulate="hopper")
 
+
+TrialMachine = SimulatedMachine | GpuMachine
 
 Results = Sequence[Sequence[torch.Tensor]]
 """y of every call, of every rank."""

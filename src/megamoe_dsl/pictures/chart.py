@@ -84,13 +84,9 @@ class Paper:
 
 
 PAPER = {
-    "page": Paper("#ffffff", "#0d1117"),
-    "ink": Paper("#111111", "#f0f0f0"),
-    "soft": Paper("#555555", "#b0b0b0"),
-    "rule": Paper("#dddddd", "#3a3f46"),
-    "line": Paper("#999999", "#8b949e"),
-    "quiet": Paper("#f1f3f5", "#262c35"),
-}
+    "page": Paper("#ffffff", "#0d1117"), "ink": Paper("#111111", "#f0f0f0"), "soft": Paper("#555555", "#b0b0b0"),
+    "rule": Paper("#dddddd", "#3a3f46"), "line": Paper("#999999", "#8b949e"), "quiet": Paper("#f1f3f5", "#262c35"),
+}  # fmt: skip
 INK_ON_KIND = "#111111"
 
 
@@ -109,28 +105,14 @@ class Style:
 
 QUIET = PAPER["quiet"].light
 STYLES = {
-    "this project": Style("#80cbc4"),
-    "another project": Style("#c5cae9", "upright", "▙"),
-    "dispatch": Style("#ce93d8", fill="▞"),
-    "pull": Style("#c5e1a5", "falling", "▚"),
-    "Linear1": Style("#80cbc4"),
-    "Linear2": Style("#ffcc80", "rising", "▒"),
-    "combine": Style("#9fa8da", "upright", "▓"),
-    "wait": Style(QUIET, "dots", "·", quiet=True),
-    "other": Style("#c5cae9", "upright", "▙"),
-    "launch": Style("#90caf9"),
-    "inputs": Style("#b3e5fc"),
-    "token pool": Style("#c8e6c9"),
-    "weights": Style("#90caf9"),
-    "tokens": Style("#a5d6a7"),
-    "scales": Style("#fff59d"),
-    "accumulators": Style("#ffab91"),
-    "results": Style("#ffccbc", "upright"),
-    "barriers": Style("#b0bec5"),
-    "control": Style("#c5cae9"),
-    "padding": Style(QUIET, "rising", "░", quiet=True),
+    "this project": Style("#80cbc4"), "another project": Style("#c5cae9", "upright", "▙"), "dispatch": Style("#ce93d8", fill="▞"),
+    "pull": Style("#c5e1a5", "falling", "▚"), "Linear1": Style("#80cbc4"), "Linear2": Style("#ffcc80", "rising", "▒"),
+    "combine": Style("#9fa8da", "upright", "▓"), "wait": Style(QUIET, "dots", "·", quiet=True), "other": Style("#c5cae9", "upright", "▙"),
+    "launch": Style("#90caf9"), "inputs": Style("#b3e5fc"), "token pool": Style("#c8e6c9"), "weights": Style("#90caf9"),
+    "tokens": Style("#a5d6a7"), "scales": Style("#fff59d"), "accumulators": Style("#ffab91"), "results": Style("#ffccbc", "upright"),
+    "barriers": Style("#b0bec5"), "control": Style("#c5cae9"), "padding": Style(QUIET, "rising", "░", quiet=True),
     "free": Style(QUIET, "dots", "·", quiet=True),
-}
+}  # fmt: skip
 CYCLE = tuple(Style(c) for c in ("#90caf9", "#a5d6a7", "#fff59d", "#ffab91", "#ce93d8", "#80deea", "#bcaaa4", "#ffcc80"))
 
 
@@ -150,12 +132,6 @@ def luminance(color: str) -> float:
     """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
     red, green, blue = linear(color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    """Ratio of two colors, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 def linear(color: str) -> tuple[float, float, float]:

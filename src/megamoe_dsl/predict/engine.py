@@ -116,19 +116,9 @@ class Engine:
             self._load(np.flatnonzero(weights <= horizon), weights, np.flatnonzero(tokens <= horizon), tokens)
             self._multiply()
         assert self.stamps[:, -1].all(), "not all tiles ran"
-        return Run(
-            max(self.end, self.nvlink.free),
-            len(self.every),
-            self.tiles.is_fc2,
-            self.worker,
-            self.stamps,
-            self.hbm.served - self.written,
-            self.l2.served,
-            self.nvlink.served,
-            self.written,
-            self.multiplying,
-            self.energy,
-        )
+        moved = self.hbm.served - self.written, self.l2.served, self.nvlink.served, self.written
+        tiles = self.tiles.is_fc2, self.worker, self.stamps
+        return Run(max(self.end, self.nvlink.free), len(self.every), *tiles, *moved, self.multiplying, self.energy)
 
     def _stale_bytes(self) -> Floats:
         """Of a Linear1 K block of each pool block: rows that are fetched although no token of this launch fills them."""

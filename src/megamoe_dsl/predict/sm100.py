@@ -98,19 +98,9 @@ PACKED_MMA = {128: 38.0, 256: 62.0}
 def shape_of(config: Sm100Config) -> Shape:
     """The shape of our kernel with this configuration."""
     packed = config.problem.formats.packs_activations
-    return Shape(
-        config.problem,
-        config.num_sms,
-        config.block_m,
-        config.store_block_m,
-        config.epilogue_warpgroups,
-        config.num_stages,
-        replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k]) if packed else OURS[config.block_m],
-        shares_tile=False,
-        handed_out=True,
-        k_block=config.k_block,
-        packed=packed,
-    )
+    instructions = replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k]) if packed else OURS[config.block_m]
+    tile = (config.problem, config.num_sms, config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages)
+    return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block, packed=packed)
 
 
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
@@ -150,19 +140,8 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
     """The GPU at a clock in GHz.  Between two rows' bytes of a box HBM could serve `hbm_gap` bytes more."""
     pairs, weights = shape.num_sms // 2, shape.problem.formats.weights
     rows = np.array([weights.row_bytes(shape.k_block.channels), shape.k_block.row_bytes])
-    return Machine.of(
-        calibration,
-        clock,
-        2,
-        weights_kept(shape.problem, load, weights.bytes_per_value, calibration),
-        load.remote,
-        slower=1 + calibration.kernel["hbm_gap"] / rows,
-        stages=shape.num_stages,
-        handed_out=shape.handed_out,
-        places=2,
-        overlaps=True,
-        groups=shape.groups,
-        spread=calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1),
-        issue=shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock,
-        window=WINDOW,
-    )
+    kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / rows
+    spread = calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1)
+    issue = shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock
+    queue = {"stages": shape.num_stages, "handed_out": shape.handed_out, "places": 2, "overlaps": True, "groups": shape.groups}
+    return Machine.of(calibration, clock, 2, kept, load.remote, **queue, slower=slower, spread=spread, issue=issue, window=WINDOW)

@@ -75,19 +75,8 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    return Machine.of(
-        calibration,
-        clock,
-        config.cluster,
-        weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration),
-        load.remote,
-        stages=config.num_stages,
-        handed_out=True,
-        places=1,
-        overlaps=False,
-        groups=1,
-        slower=np.ones(2),  # weight tiles are contiguous
-        spread=np.zeros(config.num_clusters),
-        issue=0.02,
-        window=WINDOW,
-    )
+    kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration)
+    queue = {"stages": config.num_stages, "handed_out": True, "places": 1, "overlaps": False, "groups": 1}
+    times = {"spread": np.zeros(config.num_clusters), "issue": 0.02, "window": WINDOW}
+    slower = np.ones(2)  # weight tiles are contiguous
+    return Machine.of(calibration, clock, config.cluster, kept, load.remote, **queue, slower=slower, **times)

@@ -17,8 +17,6 @@ from .shapes import PRESETS
 
 MODULES = {f"{__package__}.{one.module}": one.name for one in PRESETS.values()}
 """Names of presets by those of their modules."""
-FROM_COMPILED = ("problem", "artifacts", "config", "artifact")
-"""What a module has of its `compiled`."""
 
 
 class CompiledModules(MetaPathFinder, Loader):
@@ -31,4 +29,5 @@ class CompiledModules(MetaPathFinder, Loader):
         from .compiled import CompiledPreset
 
         compiled = CompiledPreset.load(MODULES[module.__name__])
-        vars(module).update({"compiled": compiled, **{name: getattr(compiled, name) for name in FROM_COMPILED}})
+        vars(module).update(compiled=compiled, problem=compiled.problem, artifacts=compiled.artifacts)
+        vars(module).update(config=compiled.config, artifact=compiled.artifact)

@@ -11,7 +11,7 @@ import torch
 
 from ..hardware.tensor_map import TensorMap
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
-from ..kernels.moe.layouts.watchdog import describe
+from ..kernels.moe.layouts.watchdog import WAITS
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer
@@ -307,7 +307,7 @@ class RankBuffers:
 
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""
-        return describe(self.watchdog.tolist())
+        return WAITS.describe(self.watchdog.tolist())
 
 
 @dataclass(frozen=True)

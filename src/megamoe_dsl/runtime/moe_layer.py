@@ -94,9 +94,8 @@ def domain_layer(
     tokens: int = 0,
     **options: Any,
 ) -> DomainLayer:
-    """A layer of `problem.num_ranks` ranks of a group, as one of `LAUNCHES` computes it; `options` are those of its class.
-
-    activation  the caller's own, of `EpMoE`.  Without one `EpMoE` computes the problem's
+    """A layer of `problem.num_ranks` ranks of a group, as one of `LAUNCHES` computes it; `options` are those of its class.  An `activation`
+    is the caller's own, of `EpMoE`, which computes the problem's without one.
 
     CPU tensors: every rank gathers the weights of all ranks and computes its own tokens, so that no rank waits for another in a call.
     Raises `ProblemError` for a launch that does not take the layer, and as its class does.
@@ -284,8 +283,7 @@ class MoE(torch.nn.Module):
 
 
 def ranks_of_a_domain(group: Any) -> int:
-    """Ranks of a host, which are taken for those of an NVLink domain.  Raises `ProblemError` where hosts have different numbers, or their
-    ranks do not follow one another."""
+    """Ranks of a host, which is taken for an NVLink domain.  Raises `ProblemError` where hosts differ, or ranks are not consecutive."""
     hosts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
     ranks = hosts.count(hosts[0])

@@ -25,27 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import (
-    AGENT_MASK,
-    ALIKE,
-    ASYNC_GLOBAL,
-    ASYNC_SHARED,
-    CLOCK_SHIFT,
-    CODE_MASK,
-    CODE_SHIFT,
-    EVERY,
-    FULL,
-    HAPPENED,
-    LAST,
-    LINE_MASK,
-    LINE_SHIFT,
-    READS,
-    ROWS,
-    SEVERAL,
-    alike,
-    bits_of,
-    codes_of,
-)
+from . import access_record as rec
+from .access_record import ALIKE, CLOCK_SHIFT, CODE_SHIFT, FULL, HAPPENED, LINE_MASK, LINE_SHIFT, READS, alike, bits_of, codes_of
 from .clock import Clock, LaneAgents, Said, Strand
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS, LoadsInFlight
@@ -171,7 +152,7 @@ class LaneOrder:
 
     def own(self, last: NDArray[np.int64], warps: Row) -> bool:
         """Whether any of the `last` accesses is of this warp, or of an engine that it has waited for."""
-        agents = set((last & AGENT_MASK).tolist())
+        agents = set((last & rec.AGENT_MASK).tolist())
         return bool(self.done) or any(warps.item(agent) == self.agents.agent for agent in agents)
 
     def in_order(
@@ -179,18 +160,18 @@ class LaneOrder:
     ) -> NDArray[np.bool_]:
         """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""
         change = last ^ records
-        same: NDArray[np.bool_] = change & CODE_MASK == 0
-        code, when, mine = last >> CODE_SHIFT & LAST, last >> CLOCK_SHIFT, warps[last & AGENT_MASK]
+        same: NDArray[np.bool_] = change & rec.CODE_MASK == 0
+        code, when, mine = last >> CODE_SHIFT & rec.LAST, last >> CLOCK_SHIFT, warps[last & rec.AGENT_MASK]
         if level != READS:  # lanes that wrote the same word here
-            same = same & (code != SEVERAL) | (code == ALIKE) | (code > SEVERAL)
+            same = same & (code != rec.SEVERAL) | (code == ALIKE) | (code > rec.SEVERAL)
         elif reading:
-            same = same & ((code < ALIKE) | (change & AGENT_MASK == 0))
+            same = same & ((code < ALIKE) | (change & rec.AGENT_MASK == 0))
         else:
             same = same & (code < ALIKE)
         own = mine == self.agents.agent
         same |= when <= self.synced
         for agents, until in self.done.items():
-            own |= (last & AGENT_MASK == agents.agent) & (when <= until)
+            own |= (last & rec.AGENT_MASK == agents.agent) & (when <= until)
         return same & own
 
     # ---- what lanes tell
@@ -277,7 +258,7 @@ class LaneOrder:
         entries = agents.of(bits)
         for strand in self._focus(bits):
             strand.clock.fit(self._width())
-            strand.clock.raise_to(EVERY, [(entries, until)])
+            strand.clock.raise_to(rec.EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
         for strand in self._focus(self.lanes()):
@@ -287,7 +268,7 @@ class LaneOrder:
     def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
         """`fence.proxy.async` by the executing lanes, for either or both spaces."""
         bits = self.lanes()
-        shown_to = tuple(row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered)
+        shown_to = tuple(row for row, covered in ((rec.ASYNC_GLOBAL, in_global), (rec.ASYNC_SHARED, in_shared)) if covered)
         for strand in self._focus(bits):
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
             strand.clock.fit(self._width())
@@ -361,7 +342,7 @@ class LaneOrder:
         """A light fence: a later relaxed arrive of the executing lanes publishes what an agent has done `until` now, and no more."""
         bits = self.lanes()
         entries, name = (agents.of(bits), agents.agent) if isinstance(agents, LaneAgents) else (np.array([agents]), agents)
-        clock = Clock(np.zeros((ROWS, self._width()), np.int32))
+        clock = Clock(np.zeros((rec.ROWS, self._width()), np.int32))
         clock.rows[HAPPENED, entries] = clock.rows[READS, entries] = until
         self.light[name] = bits, clock
 

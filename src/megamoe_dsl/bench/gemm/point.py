@@ -11,6 +11,7 @@ from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
 from ...kernels.gemm.family import GemmLoad, count_work
+from ...layouts.arith import align
 from ...problem import ProblemError
 from ...target import Target
 
@@ -47,8 +48,7 @@ class GemmPoint:
     @property
     def placed_rows(self) -> int:
         """Rows of A: those of some problems fill whole blocks, group by group."""
-        block = self.problem.row_step
-        return sum(-(-count // block) * block for count in self.counts)
+        return sum(align(count, self.problem.row_step) for count in self.counts)
 
     @property
     def flop(self) -> float:
@@ -132,13 +132,9 @@ MOST = 8
 REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 
 VARIANTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"cluster": 2},
-    {"cluster": 2, "dynamic_schedule": True},
-    {"cluster": 2, "split_k": True},
-    {"group_m": 4},
+    {}, {"cluster": 2}, {"cluster": 2, "dynamic_schedule": True}, {"cluster": 2, "split_k": True}, {"group_m": 4},
     {"cluster": 2, "group_m": 16},
-)
+)  # fmt: skip
 """What is tried with every tile."""
 
 

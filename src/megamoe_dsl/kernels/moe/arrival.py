@@ -1,7 +1,7 @@
 """What CTAs tell one another about the rows of the pool, on both architectures.
 
 Two waits are for what other CTAs write, and Linear1 signals its part.  In a pool that is a ring dispatch waits until the token block that
-had the rows before has been read (schedule/ring.py): what Linear1 reads of a block it has read when its outputs are there, and Linear2
+had the rows before has been read (schedule/fused_moe.py): what Linear1 reads of a block it has read when its outputs are there, and Linear2
 waits for those, so the rows are free when Linear2 has read its operands and the places of its results.
 
 Each wait has a watchdog, and each is an acquire: what was written before the counter reached its value is visible after the wait.
@@ -24,7 +24,6 @@ from ...layouts.arith import select
 from ...schedule.fused_moe import FC1
 from .context import Context
 from .layouts.watchdog import Wait
-from .table import as_signed64
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
@@ -89,3 +88,8 @@ def wait_rows(ctx: Context, pool_block: Int32):
             readers = config.fc2_n_blocks * config.epilogue_warps
             count = Equals32(ctx.at("fc2_read_count", before), Int32(readers), "gpu")
             spin(count, ctx.watchdog, Wait.ROWS, pool_block)
+
+
+def as_signed64(value: int) -> Any:
+    """A 64-bit pattern as a traced integer."""
+    return Int64(value - (1 << 64) if value >> 63 else value)

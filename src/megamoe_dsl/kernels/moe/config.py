@@ -18,8 +18,7 @@ from ...hardware.cta_pair import TmemPlan
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
-from ...schedule.fused_moe import FusedMoeOrder
-from ...schedule.ring import RingOrder
+from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from ...tuned import Entry, Share, tuned_table
 from .layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, SmemPlan
 from .layouts.symmetric import ring_blocks
@@ -255,7 +254,7 @@ class MegaMoeConfig(ABC):
 
     @property
     def window(self) -> int:
-        """Places of a ring that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
+        """Places of a ring that Linear1 may be ahead (schedule/fused_moe.py).  Dispatch fills the rest of the rows meanwhile."""
         return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32
 
 from ...blocks.walk import Walk, advance_to_valid
 from ...device.mbarrier import arrive, wait
@@ -24,8 +24,7 @@ from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import inclusive_sum, shuffle, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
-from ...schedule.ring import RingOrder, RingPlan
+from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan, RingOrder, RingPlan
 from ...schedule.scheduler import Order
 from .context import Context
 from .layouts.watchdog import Wait
@@ -95,8 +94,3 @@ def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
     number = div(ctx.sm, config.cluster) * config.blocks_per_fetch
     order = kind(config, SharedTable(ctx.shared("expert_table")))
     return advance_to_valid(Walk.start(order, number, config.num_clusters * config.blocks_per_fetch, Int32))
-
-
-def as_signed64(value: int) -> Any:
-    """A 64-bit pattern as a traced integer."""
-    return Int64(value - (1 << 64) if value >> 63 else value)

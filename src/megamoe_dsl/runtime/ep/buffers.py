@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, Kept, first_rows, pool_rows, symmetric_buffer
-from ...kernels.moe.halves.layouts.watchdog import describe
+from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, WAITS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...layouts.records import trace_buffer
 from ...problem import Problem
 from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
@@ -155,7 +154,7 @@ class EpSymmetric:
 
     def watchdog_message(self) -> str | None:
         """What the record says, None when it is empty."""
-        return describe(self.watchdog.tolist())
+        return WAITS.describe(self.watchdog.tolist())
 
 
 class EpBuffers(EpSymmetric):

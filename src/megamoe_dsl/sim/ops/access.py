@@ -11,18 +11,7 @@ from ..cta import Cta, Warp
 from ..errors import SimError
 from ..interfaces import Origin
 from ..lanes import Lanes, Mask, addresses, put, span, stacked, take, uniform
-from ..memory import (
-    LOCAL_BASE,
-    PARAM_BASE,
-    SHARED_BASE,
-    SMEM_BYTES,
-    WINDOW_MASK,
-    WINDOW_SHIFT,
-    Allocation,
-    Bytes,
-    ByteStore,
-    SharedMemory,
-)
+from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Allocation, Bytes, ByteStore, SharedMemory
 from ..report import describe_line
 from ..sync import SCOPES
 

@@ -16,29 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..chunks import IndexArray
+from ..errors import SimError
 from ..lanes import Lanes
 from ..memory import POISON, POISON_WORD
 from ..operands import Writer
 from ..report import describe_line
 from ..sync import SCOPES
 from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
-from . import (
-    Binder,
-    Handler,
-    Inline,
-    Mask,
-    Outcome,
-    PtxInstruction,
-    SimError,
-    Straight,
-    Warp,
-    build,
-    converged,
-    each_lane,
-    plain,
-    register,
-    vector,
-)
+from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Straight, Warp, build, converged, each_lane, plain, register, vector
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
 

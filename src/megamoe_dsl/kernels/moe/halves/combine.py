@@ -30,9 +30,8 @@ from ..combine import store_sum
 from ..layouts.smem_plan import VECTOR
 from ..results import Bf16Results
 from .context import EpContext
-from .end import end_launch
 from .layouts.symmetric import EpBarrier
-from .scheduler import next_task
+from .scheduler import end_launch, next_task
 from .serial import send_results
 
 

@@ -16,8 +16,7 @@ from ....device.stamps import begin, stamp
 from ....device.sync import Equals32, spin
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role, tile_detail
-from .layouts.symmetric import EpLaunch, field_address
-from .layouts.watchdog import EpWait
+from .layouts.symmetric import EpLaunch, EpWait, field_address
 
 
 @dataclass(frozen=True)

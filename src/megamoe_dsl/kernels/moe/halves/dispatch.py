@@ -26,9 +26,8 @@ from ....layouts.arith import ceil_div, div, minimum, select
 from ....layouts.records import Activity, Role
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
-from .end import clear_counters, end_launch
 from .layouts.symmetric import EpBarrier
-from .scheduler import next_task
+from .scheduler import clear_counters, end_launch, next_task
 from .tail import copy_rows
 
 NOWHERE = -1

@@ -18,12 +18,13 @@ from cutlass import Int32
 
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.tile_scheduler import walk_tiles
-from ....device.memory import load_u32, store_shared_v2
+from ....blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
+from ....device.memory import load_u32, store_shared_v2, store_u32
 from ....device.ring import fetch_numbers
 from ....device.warp import inclusive_sum, shuffle, sync_warp
 from ....layouts.arith import ceil_div, minimum
 from .context import EpContext, EpGemm
-from .layouts.symmetric import padded_rows
+from .layouts.symmetric import EpBarrier, padded_rows
 
 
 @cute.jit
@@ -54,7 +55,7 @@ def fill_table(ctx: EpContext, gemm: GemmContext):
 
 
 def next_task(ctx: EpContext) -> Any:
-    """A communication warp: the number of its next task, which nobody else gets.  The end of the launch sets the counter back (end.py)."""
+    """A communication warp: the number of its next task, which nobody else gets; `end_launch` sets the counter back."""
     return fetch_numbers(ctx.at("task_counter"), 1)
 
 
@@ -101,3 +102,25 @@ def advance_to(ctx: EpContext, groups: RowGroups, number: Int32) -> RowGroups:
         rows = rows_of(ctx, minimum(groups.expert + 1, local - 1))
         groups = RowGroups(groups.expert + 1, groups.first + padded_rows(groups.rows), rows, groups.behind)
     return groups
+
+
+@cute.jit
+def end_launch(ctx: EpContext, group: Group):
+    """All communication warps, when this CTA has read what it needs of other ranks: signals and waits READ, after which nobody reads this
+    rank's memory or writes it, so its owner may write it.  SM 0 alone waits for the other ranks, and counts the launch."""
+    arrive(ctx, group, EpBarrier.READ)
+    if ctx.sm == 0:
+        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)
+        if group.thread == 0:
+            store_u32(ctx.at("task_counter"), 0)
+        signal(ctx, group, EpBarrier.READ)
+        await_ranks(ctx, group, EpBarrier.READ, ctx.epoch + 1)
+        if group.thread == 0:
+            store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)
+
+
+@cute.jit
+def clear_counters(ctx: EpContext, group: Group, name: cutlass.Constexpr[str], count: cutlass.Constexpr[int]):
+    """The first `count` of the next launch, by all communication warps."""
+    for index in cutlass.range(ctx.sm * group.size + group.thread, count, ctx.num_sms * group.size, unroll=1):
+        store_u32(ctx.at(name, 1 - (ctx.epoch & 1), index), 0)

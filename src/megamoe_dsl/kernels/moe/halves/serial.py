@@ -28,9 +28,8 @@ from ....device.warp import sync_warp
 from ....layouts.arith import div, minimum
 from ....layouts.records import Activity
 from .context import EpContext, EpGemm
-from .end import clear_counters
-from .layouts.watchdog import EpWait
-from .scheduler import LANES, RowGroups, advance_to, first_groups, next_task
+from .layouts.symmetric import EpWait
+from .scheduler import LANES, RowGroups, advance_to, clear_counters, first_groups, next_task
 
 VECTOR_BYTES = 16
 IN_FLIGHT = 4

@@ -17,7 +17,7 @@ from ....device.tma import store_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, shuffle, sync_warp
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
-from .layouts.watchdog import EpWait
+from .layouts.symmetric import EpWait
 from .scheduler import RowGroups, advance_to, first_groups
 from .smem_plan import COMMUNICATION_WARPS
 

@@ -2,7 +2,7 @@
 
 The token pool is where an expert's received tokens lie, block by block (article 3.2.1.2).  A pool that has rows for any routing is *whole*.
 One with fewer is a ring: token blocks have places in the order of experts all the same, and place p has the rows of place p modulo the
-ring's blocks (schedule/ring.py).
+ring's blocks (schedule/fused_moe.py).
 
 The workspace, at its start, has the control words of the rank (article 3.3.1).  Zero before the first launch; every launch
 leaves it zero again, except for what only grows: the barrier counters, the epoch, and the sums of counts with what has been seen of them.

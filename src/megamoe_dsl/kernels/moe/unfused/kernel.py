@@ -50,7 +50,7 @@ from ..table import fill_table
 from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
-from .push import push_results
+from .pool_rows import push_results
 from .swiglu import activate_part, activate_scaled, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch

@@ -12,6 +12,7 @@ from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field,
 from .....problem import Problem
 from .....recipe import UE8M0
 from ...layouts.symmetric import CODES
+from ...layouts.watchdog import WatchedWaits
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
@@ -170,3 +171,33 @@ def first_rows(rows: list[int]) -> list[int]:
     for count in rows:
         first.append(first[-1] + align(count, ROW_BLOCK))
     return first
+
+
+class EpWait(IntEnum):
+    """Waits that have a watchdog; everything else waits, directly or not, for one of them."""
+
+    ROWS = 1  # token loader: rows of a tile
+    GRID = 2  # SM 0: all CTAs at a rank barrier
+    RANK = 3  # every rank at a rank barrier
+    STORED = 4  # tail warps: a row
+    TILES = 5  # who sends results: tiles of a part of a block's rows
+
+
+WAITS = WatchedWaits(
+    detail={
+        EpWait.ROWS: "rows of block or expert",
+        EpWait.GRID: "rank barrier",
+        EpWait.RANK: "rank barrier",
+        EpWait.STORED: "row",
+        EpWait.TILES: "tiles of part",
+    },
+    phase={EpWait.ROWS: "dispatch", EpWait.STORED: "dispatch", EpWait.TILES: "combine"},
+    barrier=EpBarrier,
+    phases={
+        EpBarrier.SPLITS: "routing tables",
+        EpBarrier.INPUTS: "dispatch",
+        EpBarrier.RESULTS: "combine",
+        EpBarrier.READ: "end of dispatch or combine",
+    },
+    anywhere="routing tables, dispatch or combine",
+)
