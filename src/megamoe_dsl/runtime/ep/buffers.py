@@ -145,7 +145,7 @@ class EpSymmetric:
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
     def common_arguments(self, peers: int, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """What every launch takes."""
+        """Arguments of every launch: addresses of buffers, rank, and the limit of its waits."""
         watched = {"watchdog": self.watchdog.data_ptr(), "watchdog_ns": watchdog_ns}
         return {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched}
 
