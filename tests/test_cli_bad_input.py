@@ -149,6 +149,15 @@ def test_a_full_stdout_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts, also where this process began in a shell's background and so ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_command_quietly_while_modules_are_imported() -> None:
     """What a shell calls 130: the exit code, or a signal's death."""
     code = "import signal, sys; from megamoe_dsl.cli import main; signal.setitimer(signal.ITIMER_REAL, 0.03); "
@@ -157,6 +166,7 @@ def test_an_interrupt_ends_a_command_quietly_while_modules_are_imported() -> Non
     assert (done.returncode, done.stdout, done.stderr) in [(INTERRUPTED, "", ""), (-2, "", "")]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_native_code() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), held_interrupts():
