@@ -28,4 +28,23 @@ MUTANTS = (
         "cutlass.select_(lane < problem.topk, share, Float32(0.0))",
         "cutlass.select_(lane <= problem.topk, share, Float32(0.0))",
     ),
+    mutant("an id past the table has experts", "off by one", "expert_of_id", "identity < Int64(args.hash_rows)", "identity <= identity"),
+    mutant("a negative id has experts", "off by one", "expert_of_id", "identity >= Int64(0)", "identity >= Int64(-9)"),
+    mutant(
+        "a table's entry past the experts is one",
+        "off by one",
+        "expert_of_id",
+        "expert < config.problem.num_experts",
+        "expert <= config.problem.num_experts",
+    ),
+    mutant("places that are not filled count", "wrong number", "place_of", "place >= 0", "place >= -1"),
+    mutant("every rank begins with the same replica", "wrong number", "place_of", "token + args.replica_shift", "token"),
+    mutant("a masked slot has a place", "off by one", "place_of", "expert >= 0", "expert >= -1"),
+    mutant(
+        "a token without experts has weights that are none",
+        "wrong number",
+        "choose_experts",
+        "cutlass.select_(total > Float32(0.0), total, Float32(1.0))",
+        "total",
+    ),
 )

@@ -171,6 +171,7 @@ def _layer_changes(call: Call) -> dict[str, Call]:
         "too much padding": call.but(padded_tokens=65, num_tokens_bound=None),
         "padding, out": call.but(padded_tokens=3, out=out),
         "out of other rows": call.but(out=out),
+        "out, far": replace(call.but(out=out[:2].clone()), far=("out",)),
         "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
         "bf16": call.but(x=torch.zeros(2, 512, dtype=BF16), x_sf=None),
         "bf16, shifted": call.but(x=torch.zeros(1025, dtype=BF16)[1:].view(2, 512), x_sf=None),
