@@ -53,7 +53,7 @@ def tables_of(problem: TopExpertsProblem, tokens: int) -> dict[str, torch.Tensor
     ids = torch.randperm(tokens + 2, generator=generator)[:tokens]
     ids[7], ids[8] = -1, 1 << 40
     places = torch.arange(problem.num_experts * problem.replicas, dtype=torch.int32).view(problem.num_experts, -1)
-    counts = torch.arange(1, problem.num_experts + 1)[:, None] % (problem.replicas + 1)  # the first expert, which -1 must not become, has one
+    counts = torch.arange(1, problem.num_experts + 1)[:, None] % (problem.replicas + 1)  # expert 0 has one
     places = places.where(torch.arange(problem.replicas) < counts, -1)
     named = {"token_ids": ids, "hash_table": hashed} if problem.hashed else {}
     return {**named, **({"replicas": places} if problem.replicas else {})}
