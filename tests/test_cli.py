@@ -23,11 +23,11 @@ from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.cli.inspect import print_inspection
+from megamoe_dsl.cli.inspect import print_changes, print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
-from megamoe_dsl.inspect import Inspection
+from megamoe_dsl.inspect import Inspection, differences
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -186,6 +186,22 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert "measures.math_k_block.instructions" in hopper.output and "…" not in hopper.output
     narrow = runner.invoke(app, [*arguments, "--arch", "sm_90a", "--diff", str(files["json"])], env={"COLUMNS": "40"})
     assert "…" not in narrow.output
+
+
+def test_a_diff_counts_fields_that_only_moved() -> None:
+    before: dict[str, dict[str, dict[str, int]]] = {
+        "smem": {"a": {"offset": 0, "bytes": 8}, "b": {"offset": 8, "bytes": 8}, "gone": {"offset": 16}},
+        "tmem": {"sums": {"first": 0, "columns": 32}, "scales": {"first": 32, "columns": 4}},
+    }
+    after: dict[str, dict[str, dict[str, int]]] = {
+        "smem": {"a": {"offset": 0, "bytes": 16}, "b": {"offset": 16, "bytes": 8}},
+        "tmem": {"sums": {"first": 0, "columns": 64}, "scales": {"first": 64, "columns": 4}},
+    }
+    console = Console(file=StringIO(), width=80)
+    print_changes(console, Path("before.json"), differences(before, after))
+    said = console.file.getvalue()
+    assert re.findall(r"[st]mem\.\S+", said) == ["smem.a.bytes", "tmem.sums.columns", "smem.gone.offset"]
+    assert "Fields of SMEM and TMEM at another offset: 2" in said
 
 
 def test_diff_with_something_else(tmp_path: Path) -> None:

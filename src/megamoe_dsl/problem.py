@@ -45,20 +45,20 @@ class Problem:
 
     hidden                channels of x and y (multiple of 32, at most 2^18)
     intermediate          channels between the two linears (multiple of 32, at most 16384)
-    num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
+    num_experts           experts of all ranks, a multiple of num_ranks; rank r owns [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 128
-    max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
+    max_tokens_per_rank   capacity of the symmetric buffer; what a rank can receive in the worst case must stay below 2^27 tokens
     recipe                number formats, by name (recipe.py)
-    activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None is
-                          the activation's own clamp where it has one
+    activation_clamp      c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None: the default
+                          clamp of the activation, if it has one
     fast_math             approximate exponential and reciprocal in the activation
-    pool_rows             None: the token pool has rows for any routing.  Else a multiple of 128: so many rows, or as many as any routing
-                          takes if that is less, used again when the Linear2 of their tokens is done (schedule/fused_moe.py)
-    combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
-    activation            what becomes of gate and up, by name (activation.py)
-    biases                every expert has a bias for each row of both linears: fc1_bias and fc2_bias among the weights
-    weigh_results         the top-k weight is applied to results, in combine; else to what Linear2 reads
+    pool_rows             None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows;
+                          a row is used again after Linear2 of its token (schedule/fused_moe.py)
+    combine               element type of the results that go back to the token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
+    activation            name of the activation of gate and up (activation.py)
+    biases                both linears of every expert have a bias for each row: fc1_bias and fc2_bias of the weights
+    weigh_results         True: combine multiplies results by top-k weights; False: Linear2's input is multiplied by them
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

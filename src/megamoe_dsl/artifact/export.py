@@ -38,7 +38,7 @@ RUNTIME = "libcute_dsl_runtime.so"
 
 
 class ExportError(RuntimeError):
-    """A name for no file, no C compiler, or an object that cannot be linked."""
+    """The name is no file name, no C compiler was found, or the object does not link."""
 
 
 @dataclass(frozen=True)

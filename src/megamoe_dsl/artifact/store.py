@@ -56,11 +56,11 @@ Kind = TypeVar("Kind", bound=KernelConfig)
 
 
 class ArtifactError(RuntimeError):
-    """No usable compiled kernel, and no compiler to make one."""
+    """There is neither a usable compiled kernel nor a compiler."""
 
 
 class ArtifactWarning(UserWarning):
-    """The folder cannot be written; kernels are compiled in every process."""
+    """The cache folder is not writable, so every process compiles its kernels."""
 
 
 @lru_cache

@@ -16,7 +16,7 @@ _MARGIN = 2.0**-20
 
 
 class CaseError(RuntimeError):
-    """A shape has no data whose sums are exact."""
+    """No data with exact sums was found for a shape."""
 
     def __init__(self, expert: int, why: str) -> None:
         super().__init__(f"expert {expert}: {why}; take data within an error bound instead: --random, or exact=False")

@@ -16,7 +16,7 @@ from ..json_file import FileError, open_regular, printable, read_json_object
 
 
 class CheckpointError(ValueError):
-    """Says which file and which tensor, and what is wrong with it.
+    """A checkpoint cannot be read; the message names the file, the tensor and the fault.
 
     file, tensor   where known; they begin the message
     expert         local expert that was being loaded: those before it are in place, and `load_experts(..., start=expert)` goes on

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
+PLACES = {"smem": "offset", "tmem": "first"}
+"""Memory maps of an inspection, with the entry that says where a field begins."""
 KINDS_SHOWN = {
     "mma": "mma", "utccp": "cp", "tma": "tma", "mbarrier": "mbar", "smem": "smem", "gmem": "gmem", "float": "float", "integer": "int",
 }  # fmt: skip
@@ -172,9 +174,19 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
     if not changes:
         console.print(Text(f"Nothing differs from {path}."))
         return
-    table = ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in changes])
-    table.columns[0].min_width = min(max(len(one.path) for one in changes), console.width // 2)  # names in one piece, where they fit
-    console.print(table)
+    shown = [one for one in changes if not moved_only(one)]
+    if shown:
+        table = ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in shown])
+        table.columns[0].min_width = min(max(len(one.path) for one in shown), console.width // 2)  # names in one piece, where they fit
+        console.print(table)
+    if moved := len(changes) - len(shown):
+        console.print(Text(f"Fields of SMEM and TMEM at another offset: {moved}; --json lists offsets.", style="dim"), soft_wrap=True)
+
+
+def moved_only(change: Change) -> bool:
+    """Whether a field that both kernels have lies at another offset, as all fields behind a changed one do."""
+    section, _, field = change.path.partition(".")
+    return section in PLACES and field.endswith(f".{PLACES[section]}") and None not in (change.before, change.after)
 
 
 def number(value: float | None) -> str:

@@ -143,7 +143,7 @@ def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race
     p = config.problem
     estimate.require_memory(physical_memory(), ("num_experts", p.num_experts), ("tokens", p.max_tokens_per_rank))
     console.print(problem_table(config.problem), config_table(config), sep="\n")
-    console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+    console.print(f"A rough estimate: {estimate} after compiling.", soft_wrap=True)
     if estimate.seconds > LONG_SECONDS:
         console.print(Text(f"That is long: {SHORTER}.", style="yellow"), soft_wrap=True)
     estimate.require_yes(yes)

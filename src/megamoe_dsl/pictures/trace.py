@@ -16,7 +16,7 @@ from .chart import Bar, BarChart, Lane, Picture
 
 
 class TraceFileError(ValueError):
-    """A file is not a trace, or has none of the point that is asked for."""
+    """A file is not a trace, or has no launch of the requested point."""
 
 
 @dataclass(frozen=True)

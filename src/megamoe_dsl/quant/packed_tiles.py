@@ -26,7 +26,7 @@ _SUBNORMAL_SHIFTS = 3  # the largest, that make some E4M3 numbers subnormal
 
 
 class PackedWeightsError(ValueError):
-    """Scales that no kernel of SM90 can apply exactly: names the matrix, the expert, the row and the block, and counts such blocks."""
+    """SM90 kernels cannot apply some scales exactly; the message names the matrix, expert, row and block, and counts such blocks."""
 
 
 def pack_tiles(packed: torch.Tensor, sf: torch.Tensor, name: str = "w", rows: torch.Tensor | None = None) -> torch.Tensor:

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class WatchdogError(RuntimeError):
-    """A wait on global memory exceeded its limit; the message says whose and where, and which ranks did not wait."""
+    """A wait on global memory exceeded its limit; the message names rank, SM, phase and barrier, and the ranks that did not wait."""
 
 
 class HasRecord(Protocol):

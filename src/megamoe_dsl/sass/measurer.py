@@ -26,7 +26,7 @@ ADDS_A_SLOT = ("combine.", "results.add")
 
 
 class InspectionError(RuntimeError):
-    """The code does not look as a measure expects."""
+    """SASS does not have the form that a measure expects."""
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ One = TypeVar("One", bound=AnyEntry)
 
 
 class TableError(ValueError):
-    """A file is not a table that this release of `megamoe tune` has written."""
+    """A file is not a table of this release's `megamoe tune`."""
 
 
 @dataclass(frozen=True)

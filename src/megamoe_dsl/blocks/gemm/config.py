@@ -52,24 +52,24 @@ DECODED_TILES = ((128, 256), (256, 128))
 class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m     rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and many rows 128 or 256
+    block_m     rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and no swap_ab 128 or 256
     block_n     rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256
-    warpgroups  math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1 or 2, which share the rows of B; 0 asks for the usual
-    cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2
-    group_m     row blocks that the order of tiles takes together
+    warpgroups  math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1, or 2 that share the rows of B; 0 chooses the usual number
+    cluster     CTAs that share loads of neighboring tiles: 1 or 2
+    group_m     row blocks of a group in the grouped tile order
     swap_ab     rows of A are the wgmma's columns
-    half_tiles  both warpgroups share a tile of 128 rows that has at most 64 valid ones
-    k_in_flight  K blocks of a warpgroup in the tensor core at a time, 1 to 8; more than 1 only in narrow tiles
-    dynamic_schedule  tiles are scheduled at run time, not in turn
+    half_tiles  both warpgroups share a tile of 128 rows if at most 64 of its rows are valid
+    k_in_flight  K blocks that a warpgroup keeps in flight in the tensor core, 1 to 8; more than 1 only in narrow tiles
+    dynamic_schedule  tiles are scheduled at run time; otherwise CTAs take them round-robin
     num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
     epilogue_buffers  D buffers of a warp in SMEM: 2, one filled while TMA reads the other, or 1, which may leave room for a stage
-    burst       K blocks of B that the loader asks for at once, 1, 2 or 4: faster where a tile waits for memory alone
+    burst       K blocks of B that the loader requests at once, 1, 2 or 4: faster where tiles are memory-bound
     split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
-    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL), which lets this one begin after its
-                own wait (blocks/cta.py, `begin_after_others`), writes neither B nor `groups`, and has another `counter`
-    trace       warps leave stamps of what they were doing (layouts/records.py), over the rows of experts; for profiles
-    most_columns  columns of one wgmma at most
+    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin
+                after its own wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
+    trace       warps record time stamps for profiles (layouts/records.py); only in gather_gemm
+    most_columns  largest N of a wgmma
     """
 
     arch: ClassVar[Arch] = SM90

@@ -31,18 +31,18 @@ class GemmProblem:
     """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`.
 
     n           columns of D, rows of B; a multiple of 16
-    k           a multiple of 128; of BF16 of 32, on SM100 of 64
+    k           a multiple of 128; for BF16 of 32 on SM90 and of 64 on SM100
     kind        how rows form groups:
                 dense       one B
-                contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
-                packed      rows sorted by group without padding; the end of each group's rows
-                aligned     the same, but every group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90
-                masked      room for as many rows in every group; how many of them are there is known on the device
-    num_groups  matrices B; 1 of a dense problem
+                contiguous  rows sorted by group, each group padded to blocks of 128 rows; `groups` has the group of each block
+                packed      rows sorted by group without padding; `groups` has the end of each group's rows
+                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90 only
+                masked      every group has room for the same number of rows; `groups` has the number of valid ones
+    num_groups  number of matrices B; 1 for a dense problem
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
-    recipe      number formats of A and B, by name (recipe.py); configurations say which an architecture has
-    biases      type of the biases, f32 or bf16, one for each group and column of a packed problem, added to FP32 sums (SM90); empty: none
+    recipe      number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
+    biases      f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     """
 
     n: int
@@ -176,14 +176,16 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 class GatherGemmProblem(GemmProblem):
     """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (layouts/expert_rows.py).  Raises `ProblemError`.
 
-    source  where rows of A lie:
-            gathered  at their tokens, in any order; a list says which
+    source  order of the rows of A:
+            gathered  token order; a list has the token of each row
             packed    sorted by expert, without padding
             blocked   sorted by expert, each in whole blocks of 128 rows
-    result  where rows of D go: packed or blocked, likewise
-    gate_up  order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then their activated product, [rows, n / 2],
-            as Linear2 reads it, or BF16 as `output` says. Empty: D is A x B in BF16
-    activation, activation_clamp, fast_math   activation of gate and up, as in a `Problem` (activation.py)
+    result  order of the rows of D: packed or blocked
+    gate_up  order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then the activated product, [rows, n / 2],
+            in the format of Linear2's input or in BF16 (`output`). Empty: D is A x B in BF16
+    activation   name of the activation of gate and up (activation.py)
+    activation_clamp   clamp of gate and up, as in `Problem`
+    fast_math   approximate exponential and reciprocal, as in `Problem`
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
     """
 

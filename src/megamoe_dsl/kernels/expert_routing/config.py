@@ -32,7 +32,8 @@ ROUTED: dict[str, tuple[str, ...]] = {
 class TokensConfig:
     """What the kernels have in common; raises `ConfigError` where a field is out of range.
 
-    num_sms, arch_name  CTAs of the grid; name of the architecture
+    num_sms    CTAs of the grid
+    arch_name  `sm_90a` or `sm_100a`
     """
 
     cluster: ClassVar[int] = 1
@@ -74,9 +75,9 @@ class TokensConfig:
 class RouteConfig(TokensConfig):
     """The first CTAs sort, the others quantize, if tokens are to be quantized.
 
-    sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
-    slots_per_sorter  slots that one sorts before another helps
-    indices           type of experts' numbers: i64 or i32
+    sorters           most CTAs that sort: fewer than num_sms, and at most 32
+    slots_per_sorter  top-k slots for each sorting CTA; more slots take more CTAs, up to `sorters`
+    indices           type of top-k indices: i64 or i32
     """
 
     sorters: int = 1
@@ -110,7 +111,7 @@ class RouteConfig(TokensConfig):
 class SumConfig(TokensConfig):
     """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows.
 
-    weights   type of the weights of a token's experts: f32 or bf16
+    weights   type of top-k weights: f32 or bf16
     """
 
     weights: str = F32

@@ -37,9 +37,10 @@ class TokensProblem:
 class RoutingProblem(TokensProblem):
     """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`.
 
-    hidden  channels of a token, a multiple of 128, in bf16xbf16 of 32
-    num_experts, topk  experts, at most 1024, and experts of a token, at most 32
-    recipe  number formats of activations that tokens become (recipe.py)
+    hidden  channels of a token: a multiple of 128, in bf16xbf16 of 32
+    num_experts  at most 1024
+    topk  experts of a token, at most 32
+    recipe  number formats that tokens are quantized to (recipe.py)
     """
 
     hidden: int
@@ -65,15 +66,16 @@ class RoutingProblem(TokensProblem):
 class TopExpertsProblem(TokensProblem):
     """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`.
 
-    num_experts, topk  experts, at most 1024, and those that are chosen, at most 32
+    num_experts  at most 1024
+    topk        experts to choose for a token, at most 32
     scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
-    logits      f32 or bf16
-    biased      each expert has a bias that is added to its score when experts are chosen, not to the weights
+    logits      type of logits: f32 or bf16
+    biased      each expert has a bias; the choice of experts adds it to scores, weights do without it
     groups      groups of experts; if more than 1, a group has a multiple of 32 experts
-    topk_groups  groups that experts are chosen from: those with the highest sums of their two best scores
-    scale       factor of all weights
-    hashed      a table names the experts of each token id (DeepSeek-V4); logits give weights alone
-    replicas    places of an expert at most, which a second table names; 0: experts keep their numbers
+    topk_groups  experts are chosen from so many groups: those with the highest sums of their two best scores
+    scale       factor that multiplies all weights
+    hashed      a table has the experts of each token id (DeepSeek-V4); logits only give weights
+    replicas    most places of one expert; a second table lists the places. 0: expert numbers stay as they are
     """
 
     num_experts: int

@@ -43,10 +43,10 @@ class MegaMoeConfig(ABC):
     """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
 
     block_m     tokens of a tile
-    lookahead   experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
+    lookahead   experts by which Linear1 runs ahead of Linear2; with experts_per_rank, Linear2 starts after all tiles of Linear1
     num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    trace       warps leave stamps of what they were doing (layouts/records.py); for profiles
+    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
+    trace       warps record time stamps for profiles (layouts/records.py)
 
     Kernels and the schedule also ask an architecture's configuration for
 

@@ -35,16 +35,16 @@ NUM_SMS = 148  # of a B200
 class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m              rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or over the rows of experts, also 256
+    block_m              rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or in gather_gemm, also 256
     num_sms              CTAs of the grid, even
-    block_k              K of a stage: 128, or 256 of E2M1 rows, 64 of BF16; results have the same bits; 0 asks for the least
+    block_k              K of a stage: 128, for E2M1 also 256, for BF16 64; all give the same bits; 0 chooses the least
     epilogue_warpgroups  1, or 2 that share a tile
-    group_m              row blocks that the order of tiles takes together
-    dynamic_schedule  tiles are scheduled at run time, not in turn
-    num_stages           depth of the TMA ring; 0 asks for the deepest that fits
-    consumers            over the rows of experts: 1, or 2 that share the gathered rows of A: a tile then has 512 rows of B, 256 for each
-    pairs                over the rows of experts, CTA pairs in a cluster: 1, or 2 that each gather half of the rows of A for both
-    trace                warps leave stamps of what they were doing (layouts/records.py); for profiles
+    group_m              row blocks of a group in the grouped tile order
+    dynamic_schedule  tiles are scheduled at run time; otherwise CTAs take them round-robin
+    num_stages           depth of the TMA ring; 0 chooses the deepest that fits
+    consumers            in gather_gemm: 1, or 2 that share the gathered rows of A; a tile then has 512 rows of B, 256 for each
+    pairs                in gather_gemm, CTA pairs of a cluster: 1, or 2 that each gather half of the rows of A for both
+    trace                warps record time stamps for profiles (layouts/records.py)
     """
 
     arch: ClassVar[Arch] = SM100

@@ -57,14 +57,15 @@ class EpConfig(ABC):
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
 
     block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
-    block_n     weight rows of a tile: 64, 128 or 256; on SM100 256, those of a pair
-    group_m     row blocks that the order of tiles takes together
+    block_n     weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
+    group_m     row blocks of a group in the grouped tile order
     num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    cluster     CTAs that work on neighboring tiles and fetch together what both need: 1 or 2; on SM100 2, the pair; 0 for the least
-    block_k, epilogue_warpgroups  those of `Sm100GemmConfig`, 0 for 128 and 2; 0 on SM90
-    task_tokens  tokens that are handed out together to a communication warp
-    trace       warps leave stamps of what they were doing (layouts/records.py); for profiles
+    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
+    cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
+    block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses 128; on SM90 always 0
+    epilogue_warpgroups  on SM100 as in `Sm100GemmConfig`, where 0 chooses 2; on SM90 always 0
+    task_tokens  tokens that a communication warp takes at a time
+    trace       warps record time stamps for profiles (layouts/records.py)
     """
 
     half: ClassVar[Half]
@@ -211,10 +212,10 @@ class EpConfig(ABC):
 class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
-    token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
-    tail_sms       SMs at the end of the grid that fetch nothing and copy received tokens to their further rows
-    token_sorting  a rank fetches tokens in the order of its experts; else in their own
-    block_wise     a tile waits for the rows of its block; else for all rows of its expert
+    token_saving   a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
+    tail_sms       SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
+    token_sorting  a rank fetches tokens in the order of its experts; otherwise in token order
+    block_wise     a tile waits for the rows of its block; otherwise for all rows of its expert
     """
 
     half: ClassVar[Half] = "dispatch"
@@ -282,11 +283,11 @@ class DispatchGemmConfig(EpConfig):
 class GemmCombineConfig(EpConfig):
     """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
 
-    scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, which takes memory for all rows, and
-             the tokens' ranks fetch them when all tiles are done
-    interleaved   the epilogue of a tile sends its results, between its tile and the next; else they stay in this rank, as without
-                  scatter, until communication warps send them
-    token_blocks  parts of a row, of as many tiles each, that communication warps wait for and send on their own
+    scatter  each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them
+             after the last tile
+    interleaved   the epilogue sends results of a tile before the next tile; otherwise this rank keeps them until communication
+                  warps send them
+    token_blocks  equal parts of a row; communication warps wait for each part and send it separately
     """
 
     half: ClassVar[Half] = "combine"

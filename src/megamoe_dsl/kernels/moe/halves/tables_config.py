@@ -37,7 +37,7 @@ class TablesPlan:
 class RoutingTablesConfig:
     """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range.
 
-    token_saving, token_sorting  those of the dispatch that reads the tables (`DispatchGemmConfig`)
+    token_saving, token_sorting  as in the `DispatchGemmConfig` of the dispatch that reads the tables
     """
 
     cluster: ClassVar[int] = 1

@@ -24,8 +24,8 @@ class PreDispatchConfig:
 
     num_sms    CTAs of the grid
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
-    quantized  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantized
-    shared     how many of each rank's experts, and of each token's slots, are shared ones (shared_experts.py): routing is given without
+    quantized  True: tokens have the recipe's format and scales already, and are copied; False: BF16 tokens are quantized
+    shared     shared experts of each rank, which take as many slots of each token; callers' routing omits them (shared_experts.py)
     """
 
     cluster: ClassVar[int] = 1

@@ -118,7 +118,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     num_sms              CTAs of the grid, even
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
-    block_k              channels of K of a stage: 128, or 256 of E2M1 activations; results have the same bits
+    block_k              K of a stage: 128, or 256 for E2M1 activations; both give the same bits
     """
 
     arch: ClassVar[Arch] = SM100

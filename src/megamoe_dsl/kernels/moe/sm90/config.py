@@ -115,8 +115,8 @@ def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sm
 class Sm90Config(MegaMoeConfig):
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
-    block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
-    cluster  CTAs that work on neighboring tiles and fetch together what both need; 2 only with tiles of 128 tokens
+    block_m  tokens of a tile: the N of the wgmma; a tile of 128 tokens is its M
+    cluster  CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
     """
 
     arch: ClassVar[Arch] = SM90

@@ -130,9 +130,9 @@ MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 class StageConfig:
     """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
-    fused       the fused kernel's configuration, without what no stage has (`of_stage`): tile, pool layout and grid are its own
+    fused       configuration of the fused kernel, reduced by `of_stage`; the stage takes tile, pool layout and grid from it
     stage       name of the stage (`LAYER_STAGES`)
-    num_stages  depth of the stage's own TMA ring; 0 asks for the deepest that fits
+    num_stages  depth of the stage's own TMA ring; 0 chooses the deepest that fits
 
     Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
     """
