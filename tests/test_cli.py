@@ -193,7 +193,7 @@ def test_names_of_facts_stay_on_one_line_where_words_of_values_fit() -> None:
     for width, whole in ((80, True), (30, False)):
         console = Console(file=StringIO(), width=width)
         console.print(facts("Configuration", rows))
-        said = console.file.getvalue()
+        said = console.file.getvalue()  # type: ignore[attr-defined]
         assert ("experts that Linear1 is ahead" in said) == whole
         assert "wgmma's" in said and max(map(len, said.splitlines())) <= width
 
@@ -209,7 +209,7 @@ def test_a_diff_counts_fields_that_only_moved() -> None:
     }
     console = Console(file=StringIO(), width=80)
     print_changes(console, Path("before.json"), differences(before, after))
-    said = console.file.getvalue()
+    said = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.findall(r"[st]mem\.\S+", said) == ["smem.a.bytes", "tmem.sums.columns", "smem.gone.offset"]
     assert "Fields of SMEM and TMEM at another offset: 2" in said
 
