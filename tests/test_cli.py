@@ -188,6 +188,16 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert "…" not in narrow.output
 
 
+def test_names_of_facts_stay_on_one_line_where_words_of_values_fit() -> None:
+    rows = [("experts that Linear1 is ahead", 32), ("tile", "256 weight rows x 32 tokens x 128 channels; tokens are the wgmma's columns")]
+    for width, whole in ((80, True), (30, False)):
+        console = Console(file=StringIO(), width=width)
+        console.print(facts("Configuration", rows))
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("experts that Linear1 is ahead" in said) == whole
+        assert "wgmma's" in said and max(map(len, said.splitlines())) <= width
+
+
 def test_a_diff_counts_fields_that_only_moved() -> None:
     before: dict[str, dict[str, dict[str, int]]] = {
         "smem": {"a": {"offset": 0, "bytes": 8}, "b": {"offset": 8, "bytes": 8}, "gone": {"offset": 16}},
@@ -199,7 +209,7 @@ def test_a_diff_counts_fields_that_only_moved() -> None:
     }
     console = Console(file=StringIO(), width=80)
     print_changes(console, Path("before.json"), differences(before, after))
-    said = console.file.getvalue()
+    said = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.findall(r"[st]mem\.\S+", said) == ["smem.a.bytes", "tmem.sums.columns", "smem.gone.offset"]
     assert "Fields of SMEM and TMEM at another offset: 2" in said
 

@@ -35,6 +35,9 @@ def wide_console() -> Console:
 class WholeWords(Table):
     """A table whose columns give way to a narrow console by whole words where those fit; what does not fit is folded, never cut."""
 
+    whole_names = False
+    """Whether the first column keeps its width where the words of the others still fit."""
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self._give_way(console, options)
         yield from super().__rich_console__(console, options)
@@ -44,6 +47,8 @@ class WholeWords(Table):
         cells = [[Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)] for column in self.columns]
         words, whole = ([max(getattr(one, side) for one in some) for some in cells] for side in ("minimum", "maximum"))
         room = options.max_width - (Measurement.get(console, wide, self).maximum - sum(whole))
+        if self.whole_names and whole[0] + sum(words[1:]) <= room:
+            words[0] = whole[0]
         if not sum(words) <= room < sum(whole):
             return
         widths = words
@@ -57,6 +62,7 @@ class WholeWords(Table):
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Makes a table of two columns, names and values, under a title."""
     table = WholeWords(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table.whole_names = True
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
