@@ -1,7 +1,7 @@
 """Sm100Config: heuristics at the article's numbers, every constraint, and the budgets of the published shapes."""
 
 from dataclasses import replace
-from math import inf, nextafter
+from math import inf, nextafter, prod
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +10,13 @@ from pytest import approx
 
 from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, pool_capacity, symmetric_buffer
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
+from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant.weights import checkpoint_layout
 from megamoe_dsl.testing import configs_sm100, problems
 
 FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
@@ -296,3 +298,12 @@ def test_overrides_replace_fields_and_block_m_brings_its_tier():
     assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
     assert config.lookahead == choose_lookahead(FLASH, FLASH.expected_tokens_per_expert(1024), 64, 148)
     assert Sm100Config.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
+
+
+@pytest.mark.parametrize(("preset", "config"), [("flash", Sm100Config), ("pro", Sm100Config), ("deepseek-v3", Sm90Config)])
+def test_memory_of_a_rank_is_that_of_its_tensors(preset: str, config: type[Sm90Config | Sm100Config]) -> None:
+    problem = PRESETS[preset].problem(64, recipe=config.recipes[0])
+    held = sum(prod(shape) * dtype.itemsize for dtype, shape in checkpoint_layout(problem).values())
+    symmetric = symmetric_buffer(problem, config.arch).size
+    facts = dict(kernel_of(config.choose(problem, 64)).facts(config.choose(problem, 64)))
+    assert facts["memory per rank"] == f"{held / 2**20:,.0f} MiB of weights, {symmetric / 2**20:,.0f} MiB of symmetric buffer"

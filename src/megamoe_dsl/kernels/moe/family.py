@@ -27,6 +27,7 @@ from .sm100.measures import measure_sm100
 from .work import Load, count_work
 
 TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90_maps.tensor_maps, SM100.name: sm100_maps.tensor_maps}
+MIB = 1 << 20
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
@@ -61,9 +62,11 @@ class MegaMoeKernel(Kernel):
         return f"{config.problem.label}-m{config.block_m}"
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
-        """Tile, pool if it is a ring, epilogue, schedule, grid, ring and registers."""
+        """Tile, pool if it is a ring, epilogue, schedule, grid, ring, registers and memory."""
         ring = f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead"
-        budget = config.registers
+        budget, problem = config.registers, config.problem
+        values = problem.experts_per_rank * 3 * problem.hidden * problem.intermediate
+        weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, self.buffers(config)["sym"].size / MIB
         return [
             ("tile", config.tile_fact),
             ("epilogue", config.epilogue_fact),
@@ -73,6 +76,7 @@ class MegaMoeKernel(Kernel):
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
             ("register file", f"{config.register_total} of {config.arch.registers}"),
+            ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]
 
     def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
