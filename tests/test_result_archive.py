@@ -63,7 +63,7 @@ def test_what_a_tuned_table_rests_on_is_plain(plain: dict[str, bytes]) -> None:
 def test_a_table_without_records_says_so_on_its_page() -> None:
     entries = json.loads((TABLES[0].parent / AWAITS_A_RECORD).read_text())["entries"]
     assert not any("results" in entry for entry in entries)
-    assert "no record of these times is kept" in (ROOT / "docs" / "howto" / "moe.md").read_text()
+    assert "No record of these times exists" in (ROOT / "docs" / "howto" / "moe.md").read_text()
 
 
 def test_a_record_is_plain_or_in_the_archive_of_its_month(plain: dict[str, bytes], archives: dict[str, dict[str, bytes]]) -> None:
