@@ -14,20 +14,27 @@ from typing import Any
 from megamoe_dsl.pictures.chart import Bar, BarChart, Lane, Picture
 from megamoe_dsl.pictures.svg import to_svg
 from moe_layers.report import fastest
+from result_archive import read_record
 from results_table import read
 
 RESULTS = Path(__file__).parent / "results"
 FUSED = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075127")
-ONE_GPU = {"DeepSeek-V3": "experts-20261123-152621", "Qwen3-Next": "experts-20261123-152548"}
+FP8_PEERS = {"DeepGEMM and its copies": "deep_gemm layer, ", "SGLang's Triton": "sorting, sglang ", "torch, BF16": "torch bf16"}
+BF16_PEERS = {"sonic-moe": "sonic-moe", "torch": "torch bf16"}
+ONE_GPU = {
+    "DeepSeek-V3, moe, FP8, one H200": ("experts-20261123-152621", FP8_PEERS),
+    "Qwen3-Next, moe, FP8, one H200": ("experts-20261123-152548", FP8_PEERS),
+    "DeepSeek-V3, moe, BF16, one H200": ("experts-20261123-053810", BF16_PEERS),
+    "Qwen3-Next, moe, BF16, one H200": ("experts-20261123-053639", BF16_PEERS),
+}
 TRANSFORMERS = "transformers-20261124-033323"
 TOKENS = (64, 1024, 4096)
 EXTENT = 5.0
 OURS, OTHER = "this project", "another project"
-PEERS = {"DeepGEMM and its copies": "deep_gemm layer, ", "SGLang's Triton": "sorting, sglang ", "torch, BF16": "torch bf16"}
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["records"]
+    records: list[dict[str, Any]] = json.loads(read_record(RESULTS, name))["records"]
     return records
 
 
@@ -52,11 +59,10 @@ def fused() -> Iterator[Lane]:
 
 def one_gpu() -> Iterator[Lane]:
     """`moe` with all of a model's experts on one GPU."""
-    for model, name in ONE_GPU.items():
-        group = f"{model}, moe, FP8, one H200"
+    for group, (name, peers) in ONE_GPU.items():
         records = {int(record["tokens"]): record["us"] for record in load(name)}
         yield ours(group)
-        for peer, prefix in PEERS.items():
+        for peer, prefix in peers.items():
             for tokens in TOKENS:
                 us = {key: float(one["median"]) for key, one in records[tokens].items()}
                 theirs = fastest(us, prefix)
