@@ -304,6 +304,6 @@ def test_overrides_replace_fields_and_block_m_brings_its_tier():
 def test_memory_of_a_rank_is_that_of_its_tensors(preset: str, config: type[Sm90Config | Sm100Config]) -> None:
     problem = PRESETS[preset].problem(64, recipe=config.recipes[0])
     held = sum(prod(shape) * dtype.itemsize for dtype, shape in checkpoint_layout(problem).values())
-    symmetric = symmetric_buffer(problem, config.arch).size
-    facts = dict(kernel_of(config.choose(problem, 64)).facts(config.choose(problem, 64)))
+    symmetric, chosen = symmetric_buffer(problem, config.arch).size, config.choose(problem, 64)
+    facts = dict(kernel_of(chosen).facts(chosen))
     assert facts["memory per rank"] == f"{held / 2**20:,.0f} MiB of weights, {symmetric / 2**20:,.0f} MiB of symmetric buffer"

@@ -153,7 +153,7 @@ class TracedGemmCombineArguments(GemmCombineArguments):
 
 @dataclass(frozen=True)
 class PreDispatchArguments:
-    """Of one rank.
+    """What a launch that quantizes one rank's tokens takes.
 
     sym            this rank's symmetric buffer
     x              bf16 [num_tokens, hidden], 16-byte aligned
