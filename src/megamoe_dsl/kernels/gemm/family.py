@@ -17,8 +17,10 @@ from ...blocks.gemm.arguments import (
     with_parts,
 )
 from ...blocks.gemm.base_config import BaseGemmConfig
+from ...blocks.gemm.choose import choose as choose_gemm
 from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
+from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.records import trace_buffer
@@ -27,6 +29,8 @@ from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel, Work, value_bytes
+
+CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class GemmKernel(Kernel):
 
     def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> BaseGemmConfig:
         """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
-        return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
+        return CHOOSE[target.arch.name](problem, target, num_tokens, **fields)
 
     def function(self, config: Any) -> Callable[..., Any]:
         if config.arch == Sm100GemmConfig.arch:
@@ -105,8 +109,7 @@ class GemmKernel(Kernel):
         return count_work(problem, load)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        from ..pair_gemm_measures import measure_pair_gemm
-        from .measures import measure_gemm
+        from ..gemm_measures import measure_gemm, measure_pair_gemm
 
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))

@@ -16,18 +16,21 @@ from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel, Work
 from .arguments import Arguments, BiasedArguments, Sm90Arguments
+from .choose import choose
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
+from .measures import measure_sm90, measure_sm100
 from .sm90 import maps as sm90_maps
+from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
-from .sm90.measures import measure_sm90
 from .sm100 import maps as sm100_maps
+from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
-from .sm100.measures import measure_sm100
 from .work import Load, count_work
 
 TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90_maps.tensor_maps, SM100.name: sm100_maps.tensor_maps}
 MIB = 1 << 20
+HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
@@ -42,7 +45,8 @@ class MegaMoeKernel(Kernel):
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
         """The configuration of the target's architecture, for its SMs and GPU.  Raises `ConfigError`."""
-        return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
+        kind = self.configs[target.arch.name]
+        return choose(kind, HEURISTICS[target.arch.name], problem, target, num_tokens, fields)
 
     def function(self, config: MegaMoeConfig) -> Callable[..., Any]:
         if config.arch == SM90:

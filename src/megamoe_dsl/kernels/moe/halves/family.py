@@ -14,7 +14,6 @@ from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
 from ....target import Target
 from ...kernel import Kernel
-from ...pair_gemm_measures import measure_pair_gemm
 from ..arguments import (
     DispatchGemmArguments,
     GemmCombineArguments,
@@ -22,6 +21,7 @@ from ..arguments import (
     TracedDispatchGemmArguments,
     TracedGemmCombineArguments,
 )
+from .choose import choose
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_part import PARTS
 from .layouts.symmetric import symmetric_buffer
@@ -46,7 +46,7 @@ class EpKernel(Kernel):
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """The configuration for the target's SMs.  Raises `ConfigError`."""
         kind: type[EpConfig] = self.configs[target.arch.name]
-        return kind.choose(problem, target, num_tokens, **fields)
+        return choose(kind, problem, target, num_tokens, **fields)
 
     def label(self, config: EpConfig) -> str:
         """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile; number formats that are not the usual ones."""
@@ -81,6 +81,8 @@ class EpKernel(Kernel):
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue} if budget.loader else {}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
+        from ...gemm_measures import measure_pair_gemm
+
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
@@ -118,8 +120,9 @@ class RoutingTablesKernel(Kernel):
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
-        """The same for every number of tokens.  Raises `ConfigError`."""
-        return RoutingTablesConfig.choose(problem, target, num_tokens, **fields)
+        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        problem.check_num_tokens(num_tokens)
+        return RoutingTablesConfig(problem, arch_name=target.arch.name, **fields)
 
     def label(self, config: RoutingTablesConfig) -> str:
         """The kernel, shape, experts, top-k, ranks and most tokens of a rank."""

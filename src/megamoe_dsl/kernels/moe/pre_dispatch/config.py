@@ -9,11 +9,9 @@ from ....arch import ARCHES, Arch
 from ....config_error import require, require_integers
 from ....problem import Problem
 from ....shared_experts import SharedExperts
-from ....target import Target
 from ..layouts.symmetric import scale_row
 
 THREADS = 512
-CTAS_PER_SM = 4
 CHUNK = 256  # channels that a warp quantizes at a time
 PER_LANE = CHUNK // 32
 
@@ -46,11 +44,6 @@ class PreDispatchConfig:
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
         require(isinstance(self.quantized, bool), "quantized", self.quantized, "True or False")
-
-    @classmethod
-    def choose(cls, problem: Problem, target: Target, quantized: bool = False, shared: int = 0) -> PreDispatchConfig:
-        """A grid that fills the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantized, shared)
 
     @property
     def shared_experts(self) -> SharedExperts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from ....layouts.region import Region
@@ -14,6 +13,8 @@ from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArgument
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
 from .config import PreDispatchConfig
+
+CTAS_PER_SM = 4
 
 
 class PreDispatchKernel(Kernel):
@@ -26,12 +27,12 @@ class PreDispatchKernel(Kernel):
     recipes = MegaMoeKernel.recipes
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> PreDispatchConfig:
-        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        """A grid that fills the target's SMs, whatever the number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
-        return replace(PreDispatchConfig.choose(problem, target), **fields)
+        return PreDispatchConfig(problem, **{"num_sms": CTAS_PER_SM * target.num_sms, "arch_name": target.arch.name, **fields})
 
     def function(self, config: PreDispatchConfig) -> Callable[..., Any]:
-        from .kernel import pre_dispatch_kernel
+        from .inputs import pre_dispatch_kernel
 
         return pre_dispatch_kernel
 
