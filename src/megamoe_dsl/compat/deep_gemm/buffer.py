@@ -144,7 +144,6 @@ class SymmBuffer:
         _BY_INPUTS[self.x.data_ptr()] = self
 
     def destroy(self) -> None:
-        """Frees the buffer and its kernels; all ranks together."""
         if self.symmetric is not None:
             self.symmetric.close()
         self._kernels.clear()

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
-from ...hardware.cta_pair import TmemPlan
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
@@ -105,7 +104,6 @@ class MegaMoeConfig(ABC):
         """The same with other values of what this architecture alone has, worth timing beside it."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     # --- threads and registers
@@ -126,7 +124,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def dispatch_warps(self) -> int:
-        """Warps that exchange counts and pull tokens."""
         return DISPATCH_WARPS
 
     @property
@@ -136,7 +133,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def decode_warps(self) -> int:
-        """Warps that decode weights for the others."""
         return 0
 
     @property
@@ -145,12 +141,10 @@ class MegaMoeConfig(ABC):
 
     @property
     def dispatch_epilogue_threads(self) -> int:
-        """Those of dispatch and epilogue together."""
         return 32 * (self.dispatch_warps + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
-        """Registers of all threads of a CTA."""
         budget = self.registers
         warps = (self.dispatch_warps, self.loader_warps, self.epilogue_warps, self.decode_warps)
         shares = (budget.dispatch, budget.loader, budget.epilogue, budget.decode)
@@ -174,11 +168,9 @@ class MegaMoeConfig(ABC):
 
     @property
     def order(self) -> type[FusedMoeOrder]:
-        """The order of the blocks."""
         return RingOrder if self.ring_blocks else FusedMoeOrder
 
     def first_row(self, pool_block: Int) -> Int:
-        """First pool row of a token block."""
         if self.ring_blocks:
             pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
         return pool_block * self.block_m
@@ -189,27 +181,22 @@ class MegaMoeConfig(ABC):
 
     @property
     def fc1_n_blocks(self) -> int:
-        """256-row tiles of W1 (2 * intermediate rows), the last filled up."""
         return ceil_div(2 * self.problem.intermediate, TILE_ROWS)
 
     @property
     def fc2_n_blocks(self) -> int:
-        """256-row tiles of W2 (hidden rows), the last filled up."""
         return ceil_div(self.problem.hidden, TILE_ROWS)
 
     @property
     def block_k(self) -> int:
-        """Channels of K of a stage."""
         return BLOCK_K
 
     @property
     def fc1_k_blocks(self) -> int:
-        """Blocks of K of a Linear1 tile (hidden channels)."""
         return ceil_div(self.problem.hidden, self.block_k)
 
     @property
     def fc2_k_blocks(self) -> int:
-        """Blocks of K of a Linear2 tile (intermediate channels)."""
         return ceil_div(self.problem.intermediate, self.block_k)
 
     @property
@@ -234,18 +221,11 @@ class MegaMoeConfig(ABC):
         """How many warps finish tiles, and what else says how they do it."""
 
     # --- plans
-    @property
-    def tmem(self) -> TmemPlan | None:
-        """Columns of a CTA's tensor memory, where there is any."""
-        return None
-
     @cached_property
     def smem(self) -> SmemPlan:
-        """The plan of a CTA's shared memory."""
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> SmemPlan:
-        """The plan of a ring of this depth."""
         return self.plan(self, num_stages)
 
     # --- the layer in a launch per stage (unfused/)

@@ -104,7 +104,6 @@ class EpConfig(ABC):
         """The grouped GEMM of a layer."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     @property
@@ -115,7 +114,6 @@ class EpConfig(ABC):
     # --- the GEMM
     @property
     def part(self) -> GemmPart:
-        """What the architecture says of the GEMM."""
         return PARTS[self.arch_name]
 
     @property
@@ -124,7 +122,6 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        """The grouped GEMM that the kernel computes."""
         return self.linear(self.problem)
 
     @cached_property
@@ -143,7 +140,6 @@ class EpConfig(ABC):
 
     @property
     def math_warps(self) -> int:
-        """Warps that have sums of a tile."""
         return self.gemm.num_threads // 32 - LOADER_WARPS
 
     @property
@@ -157,7 +153,6 @@ class EpConfig(ABC):
 
     @property
     def register_total(self) -> int:
-        """Registers of all threads of a CTA."""
         budget = self.registers
         if not budget.loader:
             return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
@@ -237,7 +232,6 @@ class DispatchGemmConfig(EpConfig):
 
     @staticmethod
     def linear(problem: Problem) -> GemmProblem:
-        """Linear1: gate and up of every row."""
         return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
@@ -315,7 +309,6 @@ class GemmCombineConfig(EpConfig):
 
     @staticmethod
     def linear(problem: Problem) -> GemmProblem:
-        """Linear2: the results of every row."""
         return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:

@@ -47,12 +47,10 @@ class PreDispatchConfig:
 
     @property
     def shared_experts(self) -> SharedExperts:
-        """Which of the problem's experts are shared."""
         return SharedExperts.within(self.problem, self.shared)
 
     @property
     def arch(self) -> Arch:
-        """The architecture that `arch_name` names."""
         return ARCHES[self.arch_name]
 
     @property
@@ -67,5 +65,4 @@ class PreDispatchConfig:
 
     @property
     def lanes_per_scale(self) -> int:
-        """Lanes whose channels share a scale."""
         return self.problem.formats.activations.channels // PER_LANE

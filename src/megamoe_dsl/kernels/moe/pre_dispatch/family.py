@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
-from ...kernel import Kernel
-from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments, SharedQuantisedArguments
+from ...kernel import Kernel, with_parts
+from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
 from .config import PreDispatchConfig
@@ -38,15 +38,11 @@ class PreDispatchKernel(Kernel):
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
         """With scales where tokens have them, and the rank's first shared expert where there are such."""
-        if config.shared:
-            return SharedQuantisedArguments if config.quantized else SharedArguments
-        return QuantizedArguments if config.quantized else PreDispatchArguments
+        return with_parts(PreDispatchArguments, {QuantizedArguments: config.quantized, SharedArguments: config.shared})
 
     def label(self, config: PreDispatchConfig) -> str:
-        """Shape, experts, top-k, ranks and most tokens of a rank."""
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{config.problem.label}-pre{given}"
 
     def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank."""
         return {"sym": symmetric_buffer(config.problem, config.arch)}

@@ -28,7 +28,7 @@ from ....device.warp import store_where
 from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
-from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
+from ..arguments import PreDispatchArguments
 from ..dispatch import MASKED
 from ..layouts.symmetric import scale_row, symmetric_buffer
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
@@ -110,7 +110,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 
 @cute.jit
-def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantizedArguments, chunk: Int32, lane: Int32):
+def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
     """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
     them ends within a word."""
     region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
@@ -160,7 +160,7 @@ def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatch
 
 
 @cute.jit
-def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArguments, slot: Int32):
+def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: Int32):
     """As `copy_routing`, with slots of the shared experts, and the others' numbers among all experts."""
     region, shared = symmetric_buffer(config.problem, config.arch), config.shared_experts
     slots, given = config.problem.topk, shared.routed.topk

@@ -138,7 +138,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     @property
     def tmem(self) -> Sm100TmemPlan:
-        """Columns of a CTA's tensor memory."""
         return Sm100TmemPlan(self.block_m)
 
     def of_stage(self, linear: bool) -> Self:

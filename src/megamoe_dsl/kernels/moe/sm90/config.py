@@ -86,12 +86,10 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def siblings(self) -> list[Self]:
-        """CTAs alone, or in pairs."""
         return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
 
     @property
     def packed(self) -> bool:
-        """Whether weights stay E2M1 up to the registers."""
         return has_packed_weights(self.problem)
 
     @property
@@ -151,7 +149,6 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def decode_warps(self) -> int:
-        """A warpgroup, for tiles of packed weights with many tokens."""
         return WARPS_PER_GROUP if self.decoded else 0
 
     # --- tiles
