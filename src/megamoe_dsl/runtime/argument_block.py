@@ -31,7 +31,6 @@ class ArgumentBlock:
         self._start, self._restored = start, b""
 
     def fill(self, arguments: Sequence[int | bytes]) -> None:
-        """All of them, in the order of a launch."""
         self.forget()
         for name, value in zip(self.names, arguments, strict=True):
             setattr(self.values, name, type(getattr(self.values, name)).from_buffer_copy(value) if isinstance(value, bytes) else value)
@@ -51,6 +50,5 @@ class ArgumentBlock:
         self._restored = b""
 
     def read(self) -> tuple[int | bytes, ...]:
-        """All of them, in the order of a launch."""
         values = [getattr(self.values, name) for name in self.names]
         return tuple(bytes(value) if isinstance(value, ctypes.Array) else value for value in values)

@@ -60,7 +60,6 @@ class BaseGemmConfig(ABC):
     def map_names(self) -> tuple[str, ...]: ...
 
     def smem_plan(self, num_stages: int) -> Any:
-        """Shared memory with so many stages."""
         return self.plan(self, num_stages)
 
     def maps(self, args: Any) -> list[MapFields]:
@@ -75,7 +74,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def registers(self) -> Any:
-        """Per thread, of each role; None where threads keep what they begin with."""
         return None
 
     def check_rows(self, rows: int) -> None:
@@ -83,12 +81,10 @@ class BaseGemmConfig(ABC):
         self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(cast(Any, self), **changes)
 
     @property
     def tmem(self) -> TmemPlan | None:
-        """The plan of tensor memory, where there is any."""
         return None
 
     @property
@@ -102,7 +98,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def num_experts(self) -> int:
-        """Groups, as the order of grouped tiles calls them."""
         return self.problem.num_groups
 
     @property
@@ -111,12 +106,10 @@ class BaseGemmConfig(ABC):
 
     @property
     def fetchers(self) -> int:
-        """CTAs of a cluster that may fetch operands for one another."""
         return self.cluster
 
     @property
     def most_k_blocks(self) -> int:
-        """K blocks of a tile that a CTA multiplies."""
         return self.problem.k_blocks
 
     @property
