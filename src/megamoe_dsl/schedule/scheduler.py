@@ -133,8 +133,7 @@ class NumberedSteps(ABC):
     def num_steps(self) -> int: ...
 
     @abstractmethod
-    def sizes(self, part: Int) -> OneSize:
-        """As an `Order`'s."""
+    def sizes(self, part: Int) -> OneSize: ...
 
     def has(self, step: Int, sizes: OneSize) -> Any:
         return step < self.num_steps

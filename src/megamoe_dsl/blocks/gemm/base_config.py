@@ -11,6 +11,7 @@ from ...arch import Arch
 from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
+from ...layouts.region import most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
@@ -148,9 +149,7 @@ class BaseGemmConfig(ABC):
 
     def check_stages(self, field: str) -> None:
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
-        most = 0
-        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
-            most += 1
+        most = most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes)
         self.require(field, most >= 2, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
