@@ -25,10 +25,11 @@ from typing import Any
 import torch
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
 from records import save_each
 
 OURS, EAGER = "megamoe", "eager"
@@ -161,7 +162,7 @@ def compile_models(models: list[Model], folder: Path, target: Target) -> int:
     layers = [replace(model.layer, weights=weights) for model in models for weights in (F32, BF16)]  # routers give either
     counts = [sorted(model.token_counts) for model in models for _ in (F32, BF16)]
     every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.configs(target, tokens)]
-    return compile_missing(list(dict.fromkeys(every)), folder)
+    return compile_ahead(every, ArtifactStore(folder))
 
 
 @dataclass

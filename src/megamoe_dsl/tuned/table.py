@@ -224,7 +224,10 @@ class LaunchShare(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchEntry(Measured):
-    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name."""
+    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name.
+
+    results   name of the file in bench/results that this comes from
+    """
 
     SUFFIX = "-launches"
     SHARE = LaunchShare
@@ -235,6 +238,7 @@ class LaunchEntry(Measured):
     topk: int
     tokens: int
     us: Mapping[str, float]
+    results: str
     recipe: str = FP8
 
     @property
