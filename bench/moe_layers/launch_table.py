@@ -20,7 +20,7 @@ def write_launch_table(record: Path, folder: Path) -> Path:
         if FUSED not in one["us"]:
             continue
         (point,) = find_points([one["point"]])
-        layer, us = point.layer, {"mega_moe": one["us"][FUSED]["median"], "moe": one["us"][FOUR]["median"]}
+        layer, us = point.layer, {"mega_moe": round(one["us"][FUSED]["median"], 1), "moe": round(one["us"][FOUR]["median"], 1)}
         shape = layer.hidden, layer.intermediate, layer.num_experts, layer.topk
         table = table.having(LaunchEntry(*shape, point.tokens, us, record.name, layer.recipe))
     return table.write(folder)
