@@ -32,7 +32,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.preparation import compile_ahead
-from megamoe_dsl.target import Target
+from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import CACHED, MODELS, Model
 
@@ -289,7 +289,8 @@ def main() -> None:
         print(tables(json.loads(given.folder.read_text())["records"]))
         return
     if given.what == "prepare":
-        print(f"{compile_models([MODELS[name] for name in given.models], given.folder, Target.typical('sm_90a'))} kernels")
+        models, target = [MODELS[name] for name in given.models], local_target() or Target.typical("sm_90a")
+        print(f"{compile_models(models, given.folder, target)} kernels")
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
