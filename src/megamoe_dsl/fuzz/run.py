@@ -128,7 +128,7 @@ def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
     capability = torch.cuda.get_device_capability()
     arch = arch_of_capability(capability)
     if arch is None or arch.name not in MAKERS:
-        raise ProblemError("--gpu", f"compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
+        raise ProblemError("--gpu", f"compute capability {capability[0]}.{capability[1]}", "a kernel's: 9.0, 10.0 or 10.3")
     return GpuMachine(given.artifacts, given.jobs), (arch.name,)
 
 
