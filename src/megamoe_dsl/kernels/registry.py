@@ -9,7 +9,7 @@ from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
-from .gemm.family import GatherGemmKernel, GemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
 from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
@@ -21,6 +21,7 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    VarlenKKernel(),
     TopExpertsKernel(),
     RouteKernel(),
     SumKernel(),

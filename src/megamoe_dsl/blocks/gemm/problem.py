@@ -61,6 +61,8 @@ class GemmProblem:
     """Whether a list says where rows of A lie."""
     places_rows: ClassVar[bool] = False
     """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
+    sums_rows: ClassVar[bool] = False
+    """Whether K of the product are the rows of a group, which then has a D of its own."""
     gate_up: ClassVar[str] = ""
     preactivations: ClassVar[bool] = False
 

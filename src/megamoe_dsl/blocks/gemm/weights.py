@@ -27,6 +27,8 @@ class WholeRows:
     """At a stage's barrier, of those that bring B."""
     boxes: ClassVar[int] = 1
     """That a K block of a tile takes."""
+    mn_major: ClassVar[tuple[bool, bool]] = (False, False)
+    """Whether rows of shared memory are K, of A and of B."""
 
     def num_bytes(self, columns: int) -> int:
         """Bytes of a stage for so many rows of B."""
