@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,7 +105,7 @@ class Layer:
     def in_float64(self) -> list[torch.Tensor]:
         """Gradients of x, w1, w2 and top-k weights, expert by expert; those of weights of the first expert alone."""
         x, w1, w2, weights = (one.detach() for one in self.tensors.values())
-        dx, dweights, first = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(weights, dtype=torch.float64), []
+        dx, dweights, first = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(weights, dtype=torch.float64), list[torch.Tensor]()
         for expert in range(len(w1)):
             tokens, slots = (self.idx == expert).nonzero(as_tuple=True)
             own = [one.double().requires_grad_() for one in (x[tokens], w1[expert], w2[expert], weights[tokens, slots])]
@@ -162,7 +163,7 @@ def run_point(point: TrainingPoint, turns: int) -> dict[str, Any]:
     used = {name: memory(layer, one) for name, one in forwards.items()}
     calls: dict[str, Callable[[], Any]] = {}
     for name, one in forwards.items():
-        calls |= {f"{name} forward": one, f"{name} both": lambda one=one: layer.gradients(one)}
+        calls |= {f"{name} forward": one, f"{name} both": partial(layer.gradients, one)}
     us = time_back_to_back(calls, LAUNCHES, turns) | time_back_to_back(layer.stages(), LAUNCHES, turns)
     return {
         "point": f"{point.name}:{point.tokens}",

@@ -36,7 +36,7 @@ from ..target import Target
 from .expert_routing.config import I64, TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
-from .gemm.family import GatherGemmKernel, GemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 
 FEWEST_ROWS = 16
 SPREAD = 2.5
@@ -90,6 +90,8 @@ class LayerConfigs(NamedTuple):
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:
+    if problem.sums_rows:
+        return VarlenKKernel()
     return GatherGemmKernel() if problem.of_experts else GemmKernel()
 
 
