@@ -25,7 +25,7 @@ import torch
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, family_of
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import moe
@@ -59,6 +59,13 @@ class TrainingPoint:
     @property
     def layer(self) -> ExpertLayer:
         return ExpertLayer(*SHAPES[self.name], recipe="bf16xbf16", preactivations=True)
+
+    @property
+    def configs(self) -> list[Any]:
+        """Of both passes."""
+        rows = self.tokens * self.layer.topk
+        backward = [family_of(one).choose(one, TARGET, rows) for one in self.layer.backward()]
+        return [*self.layer.configs(TARGET, self.tokens), *backward]
 
     @property
     def flop(self) -> float:
@@ -123,13 +130,15 @@ class Layer:
         stored = torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
         with torch.no_grad():
             moe(x, w1, None, w2, None, self.idx, weights, preactivations=stored)
-        given = self.dy, self.idx, weights, w2, stored, "gate_first", "silu"
+        ends, sources, positions = routing = stages.route(self.idx, len(w1), w1.shape[2])
+        given = self.dy, weights, w2, stored, *routing, "gate_first", "silu"
         rows, weighted, _ = stages.row_gradients(*given)
         return {
+            "route": lambda: stages.route(self.idx, len(w1), w1.shape[2]),
             "rows": lambda: stages.row_gradients(*given),
-            "tokens": lambda: stages.token_gradients(rows, self.idx, w1),
-            "w1": lambda: stages.weight_gradients(rows, x, self.idx, len(w1), False),
-            "w2": lambda: stages.weight_gradients(weighted, self.dy, self.idx, len(w2), True),
+            "tokens": lambda: stages.token_gradients(rows, w1, ends, positions),
+            "w1": lambda: stages.weight_gradients(rows, x, ends, sources, False),
+            "w2": lambda: stages.weight_gradients(weighted, self.dy, ends, sources, True),
         }
 
 
@@ -208,7 +217,7 @@ def main() -> None:
         print("\n".join(table(json.loads(given.folder.read_text())["records"])))
         return
     if given.what == "prepare":
-        configs = dict.fromkeys(config for point in given.points for config in point.layer.configs(TARGET, point.tokens))
+        configs = dict.fromkeys(config for point in given.points for config in point.configs)
         print(f"{compile_missing(list(configs), given.folder)} kernels into {given.folder}")
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels

@@ -13,15 +13,13 @@ from cutlass import Float32, Int64, Uint32
 from cutlass._mlir import ir as _ir
 from cutlass._mlir.dialects import llvm
 
-from ..hardware.operand_tile import MMA_K_BYTES, ROW_BYTES
+from ..hardware.operand_tile import BOX_BYTES, MMA_K_BYTES, ROW_BYTES
 
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
 ELEMENTS = {"e4m3": 32, "bf16": 16}
 """Of A and B: their K of an instruction."""
-MN_ROWS = STEPS * ELEMENTS["bf16"]
-"""Rows of K that 64 columns of an MN-major operand have in a stage, one of 128 bytes after another; then the next columns follow."""
 MN_K_STEP = K_STEP * ELEMENTS["bf16"] * ROW_BYTES // MMA_K_BYTES
 MnMajor = tuple[bool, bool]
 """Whether A, and B, are MN-major, which elements of a byte cannot be: rows of shared memory are K."""
@@ -29,8 +27,8 @@ K_MAJOR = False, False
 
 
 def descriptor(low: Any, mn_major: bool = False) -> Any:
-    """Descriptor of a K-major SW128 tile, or of an MN-major one of `MN_ROWS` rows; `low` is its shared address / 16."""
-    leading = MN_ROWS * ROW_BYTES // 16 << 16  # LBO, from 64 columns to the next
+    """Descriptor of a K-major SW128 tile, or of an MN-major one of `K_ROWS` rows; `low` is its shared address / 16."""
+    leading = BOX_BYTES // 16 << 16  # LBO, from 64 columns to the next
     return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low) | Uint32(leading) if mn_major else Uint32(low))
 
 

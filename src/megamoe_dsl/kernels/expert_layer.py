@@ -17,6 +17,7 @@ from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
+    BF16,
     F32,
     GATE_FIRST,
     GATE_UP,
@@ -29,6 +30,7 @@ from ..blocks.gemm.problem import (
     GemmProblem,
 )
 from ..blocks.gemm.sm100.config import Sm100GemmConfig, tile_rows
+from ..blocks.gemm.varlen_k.problem import LEFT, RIGHT, VarlenKProblem
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
@@ -87,6 +89,15 @@ class LayerConfigs(NamedTuple):
     fc1: BaseGemmConfig
     fc2: BaseGemmConfig
     total: TokensConfig
+
+
+class BackwardProblems(NamedTuple):
+    """GEMMs of the backward pass, BF16: dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+
+    rows: GatherGemmProblem
+    tokens: GemmProblem
+    w1: VarlenKProblem
+    w2: VarlenKProblem
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:
@@ -152,6 +163,20 @@ class ExpertLayer:
         if not self.formats.scales_in_mma:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
+
+    def backward(self, output: str = BF16) -> BackwardProblems:
+        """Of gradients in float32, `output` says, which add to what is there."""
+        n, experts = 2 * self.intermediate, {"num_groups": self.num_experts, "recipe": self.recipe}
+        hidden, own = self.hidden, self.intermediate
+        adds: Any = {**experts, "output": output, "accumulate": output == F32}
+        rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
+        tokens: Any = {**experts, "transposed_b": True}
+        return BackwardProblems(
+            GatherGemmProblem(own, hidden, **rows),
+            GemmProblem(hidden, n, PACKED, **tokens),
+            VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
+            VarlenKProblem(hidden, own, gathered=LEFT, **adds),
+        )
 
     @property
     def formats(self) -> Recipe:

@@ -54,6 +54,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
 
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
+    if problem.transposed_b:
+        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.gate_up:
         warpgroups = 1 if expected <= GROUP_ROWS else 2
         tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import SM90, Arch
+from ...hardware.operand_tile import K_ROWS
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
-from .epilogue import ActivateGateUp, Store
+from .epilogue import ActivateGateUp, GateUpGradient, Store
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import ListedRows, LoadedRows
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
-from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
+from .weights import DecodedWeights, GateUpRows, PackedWeights, TransposedWeights, WeightSource, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -112,6 +113,8 @@ class GemmConfig(BaseGemmConfig):
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
         self.require("cluster", self.cluster == 1 or not own, "1: a CTA gathers its own rows")
+        if problem.transposed_b:
+            self._check_transposed()
         self.check_stages("block_n")
         self._check_burst()
 
@@ -170,6 +173,12 @@ class GemmConfig(BaseGemmConfig):
         left = self.num_stages - self.k_in_flight
         fits = self.burst == 1 or self.burst <= left
         self.require("burst", fits, f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages")
+
+    def _check_transposed(self) -> None:
+        self.require("swap_ab", not self.swap_ab, "False where B is transposed")
+        self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup where B is transposed")
+        for field, value in {"cluster": 1, "burst": 1, "half_tiles": False}.items():
+            self.require(field, getattr(self, field) == value, f"{value} where B is transposed")
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
@@ -233,6 +242,8 @@ class GemmConfig(BaseGemmConfig):
         """Who brings rows of B."""
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
+        if self.problem.transposed_b:
+            return TransposedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 
@@ -240,6 +251,8 @@ class GemmConfig(BaseGemmConfig):
     def epilogue(self) -> Store | ActivateGateUp:
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
+        if self.problem.gradient:
+            return GateUpGradient()
         return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)
 
     @property

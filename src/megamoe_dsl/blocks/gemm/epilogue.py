@@ -11,6 +11,7 @@ from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
+from .problem import DOT_COLUMNS
 from .tile import GROUP_ROWS, result_map
 
 GATE_UP_ROWS = 256
@@ -69,6 +70,25 @@ class ActivateGateUp(Epilogue):
         from .gate_up import finish_gate_up, finish_gate_up_bf16
 
         return finish_gate_up if config.tile.scaled else finish_gate_up_bf16
+
+
+@dataclass(frozen=True)
+class GateUpGradient(Store):
+    """Sums are gradients of activated gate and up, and become those of gate and up."""
+
+    buffers: int = 0
+
+    def check(self, config: Any) -> None:
+        """All columns of a row of a tile lie in one quad.  Raises `ConfigError`."""
+        whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
+        require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for a gradient")
+        require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .gate_up_gradient import finish_gradient
+
+        return finish_gradient
 
 
 @dataclass(frozen=True)

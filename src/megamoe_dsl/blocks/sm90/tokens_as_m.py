@@ -176,4 +176,5 @@ class MnMajorShare(RowShare):
 
     @staticmethod
     def like(share: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
-        return MnMajorShare(*(getattr(share, one.name) for one in fields(share)), mn_major)
+        own: list[Any] = [getattr(share, one.name) for one in fields(share)]
+        return MnMajorShare(*own, majors=mn_major)

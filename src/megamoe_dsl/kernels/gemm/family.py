@@ -11,6 +11,7 @@ from ...blocks.gemm.arguments import (
     FactorArguments,
     GatherGemmArguments,
     GemmArguments,
+    GradientArguments,
     HiddenFactorArguments,
     StoringArguments,
     TraceArguments,
@@ -78,6 +79,7 @@ class GemmKernel(Kernel):
             HiddenFactorArguments: problem.of_experts and problem.hidden.factor,
             BiasArguments: bool(problem.biases),
             StoringArguments: problem.preactivations,
+            GradientArguments: bool(problem.gradient),
             TraceArguments: config.trace,
         }
         whole = GatherGemmArguments if problem.of_experts else GemmArguments

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from ....hardware.operand_tile import ROW_BYTES
+from ....hardware.operand_tile import K_ROWS
 from ....hardware.tensor_map import MapFields
 from ....target import Target
 from ...gemm.problem import BF16
@@ -17,9 +17,6 @@ from ..tile import SWAPPED_COLUMNS, TileShape, operand_rows
 from ..weights import WholeRows
 from .problem import VarlenKProblem
 
-K_ROWS = 64
-"""Rows of a stage, of K; and columns of a box, of 128 bytes: a stage has K_ROWS rows of as many columns one after another."""
-BOX_BYTES = K_ROWS * ROW_BYTES
 TILE_COLUMNS = (256, 192, 128)
 """Sorted columns of a tile, the fastest first."""
 

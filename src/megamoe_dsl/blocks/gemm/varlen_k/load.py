@@ -19,13 +19,12 @@ from cutlass import Int32, Int64
 from ....device.mbarrier import arrive, arrive_expect
 from ....device.memory import VECTOR, arrive_when_copied, copy_vector, load_shared_v2
 from ....device.ring import Stage
-from ....device.tma import load_tile_cta
 from ....device.warp import elect, shuffle
-from ....hardware.operand_tile import ROW_BYTES, SW128
+from ....hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES, SW128
 from ....layouts.arith import minimum, select
 from ...gemm.context import GemmContext, GemmTile, next_tile
 from ..gather import source_of
-from .config import BOX_BYTES, K_ROWS
+from ..load import column_tile
 
 HALF = 16
 """Lanes that copy 256 bytes of a row."""
@@ -79,36 +78,32 @@ def source_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
 @cute.jit
 def load_columns(ctx: GemmContext):
     """Sorted rows, by one warp."""
-    config, lane = ctx.config, cute.arch.lane_idx()
-    problem = config.problem
-    row_bytes, boxes = 2 * problem.sorted_columns, config.block_n // K_ROWS
+    lane = cute.arch.lane_idx()
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         rows, first = rows_of_group(ctx, tile)
-        column = tile.n_block * config.block_n * 2
+        columns = column_tile(ctx, tile, first)
         for k in cutlass.range(rows // K_ROWS, unroll=1):
             stage.wait_empty()
             if elect():
-                arrive_expect(stage.full, boxes * BOX_BYTES)
-                for box in cutlass.range_constexpr(boxes):
-                    place = stage.shared("weights") + box * BOX_BYTES
-                    load_tile_cta(place, ctx.maps.weights, stage.full, column + box * ROW_BYTES, first + k * K_ROWS)
+                arrive_expect(stage.full, columns.num_bytes)
+                columns.load(stage.shared("weights"), stage.full, k)
             else:
                 arrive(stage.full)
             stage = stage.next()
         if (rows % K_ROWS != 0) | (rows == 0):
             stage.wait_empty()
-            copy_rows(ctx, stage, lane, rows, first, column, row_bytes)
+            copy_rows(ctx, stage, lane, rows, first, columns.column)
             arrive_when_copied(stage.full)
             stage = stage.next()
         tile, tiles = next_tile(tiles)
 
 
 @cute.jit
-def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: Int32, column: Int32, row_bytes: cutlass.Constexpr[int]):
+def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: Int32, column: Int32):
     """A last stage with fewer than 64 rows: a lane copies one chunk of each."""
-    whole = rows // K_ROWS * K_ROWS
+    whole, row_bytes = rows // K_ROWS * K_ROWS, 2 * ctx.config.problem.sorted_columns
     at, chunks = column + lane * VECTOR, ctx.config.block_n // 8
     source = ctx.args.b + Int64(first + whole) * row_bytes + at
     if lane < chunks:
