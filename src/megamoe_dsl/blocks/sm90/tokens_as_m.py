@@ -10,7 +10,7 @@ tile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -175,6 +175,5 @@ class MnMajorShare(RowShare):
         return self.majors
 
     @staticmethod
-    def like(share: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
-        own: list[Any] = [getattr(share, one.name) for one in fields(share)]
-        return MnMajorShare(*own, majors=mn_major)
+    def like(me: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
+        return MnMajorShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split, mn_major)

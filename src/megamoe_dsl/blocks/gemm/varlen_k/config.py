@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import K_ROWS
-from ....hardware.tensor_map import MapFields
+from ....hardware.tensor_map import MapFields, TensorMapDtype
 from ....target import Target
-from ...gemm.problem import BF16
 from ..config import GemmConfig
 from ..epilogue import Store
 from ..rows import ListedRows
@@ -17,6 +16,8 @@ from ..tile import SWAPPED_COLUMNS, TileShape, operand_rows
 from ..weights import WholeRows
 from .problem import VarlenKProblem
 
+ADDED_COLUMNS, WARP_ROWS = 32, 16
+"""Sorted columns that a warp adds to an FP32 D at a time, and its gathered ones."""
 TILE_COLUMNS = (256, 192, 128)
 """Sorted columns of a tile, the fastest first."""
 
@@ -82,10 +83,37 @@ class StoreTransposed(Store):
 
 
 @dataclass(frozen=True)
+class AddSums(Store):
+    """TMA adds FP32 sums to D, each once.  transposes: D's columns are the wgmma's rows."""
+
+    transposes: bool
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Columns and rows of D that a warp adds at a time."""
+        return (SWAPPED_COLUMNS, ADDED_COLUMNS) if self.transposes else (ADDED_COLUMNS, WARP_ROWS)
+
+    @property
+    def swizzle(self) -> int:
+        return 4 * self.box[0]
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor map of D."""
+        columns = config.problem.d_columns
+        return {"d": MapFields(args.d, TensorMapDtype.F32, (columns, args.d_rows), (4 * columns,), self.box, self.swizzle)}
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .store import add_sums
+
+        return add_sums
+
+
+@dataclass(frozen=True)
 class VarlenKConfig(GemmConfig):
     """As `GemmConfig`, of which these count:
 
-    block_m  gathered columns of a tile: 64 or 128
+    block_m  gathered columns of a tile: 128
     block_n  sorted columns: a multiple of 64 up to 256
     """
 
@@ -98,7 +126,8 @@ class VarlenKConfig(GemmConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("problem", isinstance(self.problem, VarlenKProblem), "a VarlenKProblem")
-        self.require("block_n", self.block_n % K_ROWS == 0 and self.warpgroups * 64 == self.block_m, "a multiple of 64, a row of 64 each")
+        self.require("block_m", self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} where K are rows")
+        self.require("block_n", self.block_n % K_ROWS == 0, f"a multiple of {K_ROWS} where K are rows")
         self.require("swap_ab", not self.swap_ab, "False where K are rows")
         self.require("half_tiles", not self.half_tiles, "False where K are rows")
 
@@ -133,5 +162,6 @@ class VarlenKConfig(GemmConfig):
 
     @property
     def epilogue(self) -> Store:
-        kind = StoreTransposed if self.problem.transposes else Store
-        return kind(self.epilogue_buffers if self.problem.output == BF16 else 0)
+        if self.problem.accumulate:
+            return AddSums(self.epilogue_buffers, self.problem.transposes)
+        return (StoreTransposed if self.problem.transposes else Store)(self.epilogue_buffers)

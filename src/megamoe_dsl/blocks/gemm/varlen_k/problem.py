@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..problem import PACKED, GemmProblem
+from ....problem import CHANNEL_STEP
+from ..problem import F32, PACKED, GemmProblem
 
 LEFT, RIGHT = "left", "right"
 SIDES = (LEFT, RIGHT)
@@ -15,7 +16,7 @@ SIDES = (LEFT, RIGHT)
 @dataclass(frozen=True)
 class VarlenKProblem(GemmProblem):
     """Gradients of weights [num_groups, n, k] of a packed GEMM: K of the product are a group's rows, of which there may be none.  Raises
-    `ProblemError`.
+    `ProblemError`.  BF16, or FP32 that adds to what is there.
 
     n         columns of `left`, rows of D
     k         columns of `right` and of D
@@ -35,6 +36,8 @@ class VarlenKProblem(GemmProblem):
         self._require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
         self._require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
         self._require("biases", not self.biases, "empty: gradients have none")
+        self._require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self._require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
         self._require("gathered", self.gathered in SIDES, "one of " + ", ".join(SIDES))
 
     @property
