@@ -16,7 +16,7 @@ from ..kernels.expert_routing.config import I32, I64, MOST_SORTERS, TokensConfig
 from ..kernels.expert_routing.family import RouteKernel, SumKernel
 from ..kernels.expert_routing.problem import RoutingProblem
 from ..reference.router import RouterMetadata
-from .cuda_kernel import LAUNCHES, CudaKernel
+from .cuda_kernel import LAUNCHES, CudaKernel, bind_context
 from .device_gemm import device_gemm, gpu_target
 from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
@@ -30,6 +30,7 @@ NO_SCALES = torch.uint8
 
 def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> RouterMetadata:
     """Rows of experts; `sources` has a number for every slot, of which those behind the last expert's rows are nothing."""
+    bind_context()
     tokens, topk = topk_idx.shape
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in _routed(tokens, topk, experts).items()}
     kernel = _route_kernel(RoutingProblem(hidden, experts, topk, RECIPE), topk_idx.device, I32 if topk_idx.dtype == torch.int32 else I64)
