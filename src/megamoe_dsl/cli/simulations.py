@@ -10,8 +10,7 @@ from rich.console import Console
 
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem
-from ..blocks.gemm.varlen_k.problem import VarlenKProblem
+from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
 from ..cases import Case, random_routing
 from ..cases.common import normal
 from ..kernel_cases.gather import GatherCase, gather_case

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..blocks.gemm.problem import DOT_COLUMNS, GatherGemmProblem
-from ..blocks.gemm.varlen_k.problem import VarlenKProblem
+from ..blocks.gemm.problem import DOT_COLUMNS, GatherGemmProblem, VarlenKProblem
 from ..problem import Problem
 from ..quant import no_scales
 from ..reference import expert_gradients as reference
@@ -56,7 +55,7 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
     generator, rows = torch.Generator().manual_seed(seed), sum(counts)
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
-    packed = drawn(generator, exact, rows + 3, problem.sorted_columns)
+    packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     packed[rows:] = torch.nan
     ends = torch.tensor(counts).cumsum(0).int()
     d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])

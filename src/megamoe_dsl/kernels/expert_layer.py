@@ -22,15 +22,17 @@ from ..blocks.gemm.problem import (
     GATE_FIRST,
     GATE_UP,
     GEMM_RECIPES,
+    LEFT,
     PACKED,
+    RIGHT,
     ROW_BLOCK,
     SCALE_BLOCK,
     SORTED_PACKED,
     GatherGemmProblem,
     GemmProblem,
+    VarlenKProblem,
 )
 from ..blocks.gemm.sm100.config import Sm100GemmConfig, tile_rows
-from ..blocks.gemm.varlen_k.problem import LEFT, RIGHT, VarlenKProblem
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
@@ -101,6 +103,7 @@ class BackwardProblems(NamedTuple):
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:
+    """The family that has problems of this kind."""
     if problem.sums_rows:
         return VarlenKKernel()
     return GatherGemmKernel() if problem.of_experts else GemmKernel()
@@ -165,7 +168,7 @@ class ExpertLayer:
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 
     def backward(self, output: str = BF16) -> BackwardProblems:
-        """Of gradients in float32, `output` says, which add to what is there."""
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
         n, experts = 2 * self.intermediate, {"num_groups": self.num_experts, "recipe": self.recipe}
         hidden, own = self.hidden, self.intermediate
         adds: Any = {**experts, "output": output, "accumulate": output == F32}

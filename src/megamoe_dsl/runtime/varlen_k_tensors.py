@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..blocks.gemm.problem import GemmProblem
-from ..blocks.gemm.varlen_k.problem import VarlenKProblem
+from ..blocks.gemm.problem import GemmProblem, VarlenKProblem
 from ..problem import ProblemError
 from ..quant import no_scales
 from .buffers import check_tensor
@@ -38,7 +37,7 @@ class VarlenKTensors:
             raise ProblemError("problem", type(problem).__name__, "a VarlenKProblem")
         p, device = problem, self.d.device
         check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.gathered_columns), device, TMA_ALIGNMENT)
-        check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.sorted_columns), device, TMA_ALIGNMENT)
+        check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.tile_columns), device, TMA_ALIGNMENT)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,), device)
         check_tensor("sources", self.sources, torch.int32, (self.sources.numel(),), device)
         check_tensor("out", self.d, OUTPUT_DTYPES[p.output], (p.num_groups, p.n, p.k), device, TMA_ALIGNMENT)

@@ -49,6 +49,10 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
+COLUMNS = (256, 192, 128)
+"""Of a tile where K are rows: those that waste the fewest, of equals the most."""
+
+
 def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool = False) -> Choice:
     """Fields of a configuration for `rows` rows of A, equally many of each group; `whole_k`: a CTA adds up all of K.
 
@@ -56,6 +60,9 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     expected = max(rows, 1) / problem.num_groups
     if problem.transposed_b:
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
+    if problem.sums_rows:
+        block_n = min(COLUMNS, key=lambda one: -(-problem.tile_columns // one) * one)
+        return {"block_m": 128, "block_n": block_n, "dynamic_schedule": True}
     if problem.gate_up:
         warpgroups = 1 if expected <= GROUP_ROWS else 2
         tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}

@@ -12,7 +12,7 @@ from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
 from .problem import DOT_COLUMNS
-from .tile import GROUP_ROWS, result_map
+from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, SWAPPED_COLUMNS, result_map
 
 GATE_UP_ROWS = 256
 """Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
@@ -43,6 +43,44 @@ class Store(Epilogue):
         from .store import finish_rows
 
         return finish_rows
+
+
+@dataclass(frozen=True)
+class StoreTransposed(Store):
+    """Sums go to D, whose columns are the wgmma's rows."""
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .varlen_k import finish_transposed
+
+        return finish_transposed
+
+
+@dataclass(frozen=True)
+class AddSums(Store):
+    """TMA adds FP32 sums to D, each once.  transposes: D's columns are the wgmma's rows."""
+
+    transposes: bool
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Columns and rows of D that a warp adds at a time."""
+        return (SWAPPED_COLUMNS, ADDED_COLUMNS) if self.transposes else (ADDED_COLUMNS, ADDED_ROWS)
+
+    @property
+    def swizzle(self) -> int:
+        return 4 * self.box[0]
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor map of D."""
+        columns = config.problem.d_columns
+        return {"d": MapFields(args.d, TensorMapDtype.F32, (columns, args.d_rows), (4 * columns,), self.box, self.swizzle)}
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .varlen_k import add_sums
+
+        return add_sums
 
 
 @dataclass(frozen=True)

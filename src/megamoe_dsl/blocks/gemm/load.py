@@ -88,7 +88,7 @@ class ColumnTile(WeightTile):
     column: Int32
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
-        """Stage `k` of them."""
+        """64 rows of K, from K block k on, into a stage that begins at `destination`."""
         for box in range(self.num_bytes // BOX_BYTES):
             x, y = self.column + box * ROW_BYTES, self.row + k * K_ROWS
             load_tile_cta(destination + box * BOX_BYTES, self.weights.map, full, x, y)

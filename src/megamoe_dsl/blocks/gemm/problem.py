@@ -65,6 +65,8 @@ class GemmProblem:
     """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
     sums_rows: ClassVar[bool] = False
     """Whether K of the product are the rows of a group, which then has a D of its own."""
+    transposes: ClassVar[bool] = False
+    """Whether the wgmma's rows, columns of A, are columns of D."""
     gate_up: ClassVar[str] = ""
     preactivations: ClassVar[bool] = False
     gradient: ClassVar[str] = ""
@@ -136,6 +138,11 @@ class GemmProblem:
 
     @property
     def d_columns(self) -> int:
+        return self.n
+
+    @property
+    def tile_columns(self) -> int:
+        """What `block_n` of a configuration divides."""
         return self.n
 
     @property
@@ -282,3 +289,57 @@ class GatherGemmProblem(GemmProblem):
     @property
     def any_row(self) -> bool:
         return self.source == SORTED_PACKED
+
+
+LEFT, RIGHT = "left", "right"
+SIDES = (LEFT, RIGHT)
+
+
+@dataclass(frozen=True)
+class VarlenKProblem(GemmProblem):
+    """Gradients of weights [num_groups, n, k] of a packed GEMM: K of the product are a group's rows, of which there may be none.  Raises
+    `ProblemError`.  BF16, or FP32 that adds to what is there.
+
+    n         columns of `left`, rows of D
+    k         columns of `right` and of D
+    gathered  which side has its rows gathered by a list; those of the other follow one another, sorted by group
+    """
+
+    kind: str = PACKED
+    recipe: str = "bf16xbf16"
+    gathered: str = RIGHT
+
+    of_experts: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
+        self._require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
+        self._require("biases", not self.biases, "empty: gradients have none")
+        self._require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self._require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
+        self._require("gathered", self.gathered in SIDES, "one of " + ", ".join(SIDES))
+
+    @property
+    def transposes(self) -> bool:  # type: ignore[override]
+        """Whether gathered columns, which are the wgmma's rows, are columns of D."""
+        return self.gathered == RIGHT
+
+    @property
+    def gathered_columns(self) -> int:
+        return self.k if self.transposes else self.n
+
+    @property
+    def tile_columns(self) -> int:
+        return self.n if self.transposes else self.k
+
+    @property
+    def d_columns(self) -> int:
+        return self.k
+
+    @property
+    def k_blocks(self) -> int:
+        """K is known on the device alone."""
+        return 1

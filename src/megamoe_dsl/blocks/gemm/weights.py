@@ -91,6 +91,27 @@ class TransposedWeights(WholeRows):
 
 
 @dataclass(frozen=True)
+class SortedColumns(WholeRows):
+    """One warp loads rows of K with TMA, a box for every 64 columns; of a last stage with fewer rows it copies them, so that rows of
+    the next group stay out."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("weights",)
+    arrivals: ClassVar[int] = 32
+    """Every lane's."""
+    mn_major: ClassVar[tuple[bool, bool]] = (True, True)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        return {"weights": operand_rows(args.b, 2 * config.problem.tile_columns, args.m, K_ROWS)}
+
+    def load(self, ctx: Any) -> None:
+        """What the weight loader does."""
+        from .varlen_k import load_columns
+
+        load_columns(ctx)
+
+
+@dataclass(frozen=True)
 class GateUpRows(WholeRows):
     """Rows of gate and of up, which lie half of B apart, in a box each.  up_first: up lies in the first half."""
 

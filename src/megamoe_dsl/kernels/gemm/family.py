@@ -19,10 +19,8 @@ from ...blocks.gemm.arguments import (
 )
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
+from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem, VarlenKProblem
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
-from ...blocks.gemm.varlen_k.config import VarlenKConfig
-from ...blocks.gemm.varlen_k.problem import VarlenKProblem
 from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.records import trace_buffer
 from ...layouts.region import Region
@@ -125,8 +123,8 @@ class VarlenKKernel(GemmKernel):
 
     name = "varlen_k_gemm"
     problem = VarlenKProblem
-    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": VarlenKConfig}
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": VarlenKConfig.recipes}
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("bf16xbf16",)}
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
         """Those of rows that are gathered: `a` has them, `b` the others."""
