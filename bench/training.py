@@ -22,15 +22,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from moe_layers.compile import compile_missing
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
-from megamoe_dsl.kernels.expert_layer import ExpertLayer, family_of
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
 from records import save_each
 
 TARGET = Target.typical("sm_90a")
@@ -64,7 +65,7 @@ class TrainingPoint:
     def configs(self) -> list[Any]:
         """Of both passes."""
         rows = self.tokens * self.layer.topk
-        backward = [family_of(one).choose(one, TARGET, rows) for one in self.layer.backward()]
+        backward = [choose(one, TARGET, rows) for one in self.layer.backward()]
         return [*self.layer.configs(TARGET, self.tokens), *backward]
 
     @property

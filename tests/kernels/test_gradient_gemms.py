@@ -18,7 +18,8 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import gather_case
 from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernel_cases.gradients import gradient_case, varlen_k_case
-from megamoe_dsl.kernels.expert_layer import ExpertLayer, family_of
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
@@ -183,7 +184,7 @@ def test_tensors_that_do_not_fit_are_named(change: dict[str, torch.Tensor], mess
 
 def test_a_layers_backward_pass_is_chosen_for_its_shape() -> None:
     layer = ExpertLayer(2048, 768, 128, 8, recipe="bf16xbf16")
-    chosen = [family_of(one).choose(one, Target.typical("sm_90a"), 4096) for one in layer.backward()]
+    chosen = [choose(one, Target.typical("sm_90a"), 4096) for one in layer.backward()]
     assert [(one.block_m, one.block_n) for one in chosen] == [(128, 256)] * 4
     assert [one.problem.d_columns for one in chosen] == [1536, 2048, 2048, 768]
 

@@ -55,7 +55,7 @@ MUTANTS = (
     mutant(
         "gate and up change places",
         "wrong base",
-        "places",
+        "place_of",
         "problem.gradient == UP_FIRST",
         "problem.gradient != UP_FIRST",
         nearest=(GRADIENT[0],),
@@ -63,15 +63,15 @@ MUTANTS = (
     mutant(
         "a row's weight is applied twice",
         "wrong number",
-        "store_channels",
-        "one * value",
-        "one * weight * value",
+        "channels",
+        "dot + one * value",
+        "dot + one * weight * value",
         nearest=GRADIENT,
     ),
     mutant(
         "two of a quad's parts are added",
         "wrong number",
-        "finish_gradient",
+        "store_dots",
         "cutlass.range_constexpr(1, 3)",
         "cutlass.range_constexpr(1, 2)",
         nearest=GRADIENT,

@@ -43,9 +43,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
-
-    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
-    """
+    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured."""
     console = wide_console()
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
@@ -80,7 +78,7 @@ def inspect(
     else:
         print_inspection(console, inspection)
         if isinstance(config, MegaMoeConfig) and given.tokens > 0:
-            from .predictions import print_model
+            from .predict import print_model
 
             print_model(console, config, given.tokens)
 

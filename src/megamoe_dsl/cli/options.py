@@ -16,8 +16,9 @@ from ..config_error import parse_integer
 from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, with_pool_rows
-from ..kernels.moe.sm100.config import TIERS
+from ..kernels.moe.sm90 import config as sm90
+from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
 from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
@@ -124,7 +125,7 @@ OF_LAYERS = (
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
-SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
+SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 
 @dataclass(frozen=True)
@@ -166,10 +167,8 @@ class ConfigOptions(ShapeOptions):
         return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
-        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
-
-        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field.
-        """
+        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
+        `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
         found = find_kernel(kernel)
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         config_type(found, self.architecture)

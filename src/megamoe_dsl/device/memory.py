@@ -49,7 +49,6 @@ load_relaxed_u32 = partial(emit_to, Int32, "ld.relaxed.gpu.global.b32 {}, [{}];"
 load_u64 = partial(emit_to, Int64, "ld.global.b64 {}, [{}];")
 load_f32 = partial(emit_to, Float32, "ld.global.f32 {}, [{}];")
 load_f32x2 = partial(emit_to_many, [Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];")
-load_two = partial(emit_to_many, [Uint32] * 2, "ld.global.v2.b32 {{{}, {}}}, [{}];")
 load_v4 = partial(emit_to_many, [Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];")
 load_once_v4 = partial(emit_to_many, [Uint32] * 4, "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];")
 """Four words, 16-byte aligned, from global memory, that L1 is not to keep."""

@@ -42,11 +42,9 @@ class Ring:
 
     @staticmethod
     def start(depth: int) -> Ring:
-        """The first stage, in the first phase."""
         return Ring(depth, Int32(0), Int32(0))
 
     def next(self) -> Ring:
-        """The stage after this one; the parity changes where the ring wraps."""
         wraps = self.index == self.depth - 1
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))
 
@@ -77,25 +75,20 @@ class Stage:
         return Stage(plan, cluster, smem, Ring.start(depth))
 
     def next(self) -> Self:
-        """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
 
     def previous(self) -> Stage:
-        """The stage before it, for its addresses."""
         return replace(self, ring=self.ring.previous())
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.ring.index)
 
     @property
     def full(self) -> Any:
-        """Shared address of the mbarrier that says that the stage is loaded."""
         return self.shared("full_barrier")
 
     @property
     def empty(self) -> Any:
-        """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
     @property
@@ -118,11 +111,9 @@ class Stage:
         return lane
 
     def wait_full(self) -> None:
-        """A reader: until the stage is loaded."""
         wait(self.full, self.ring.phase)
 
     def wait_empty(self) -> None:
-        """A loader: until the stage is free."""
         wait(self.empty, self.ring.phase ^ 1)
 
 
@@ -155,7 +146,6 @@ class TileQueue:
 
     @staticmethod
     def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
-        """The first of so many places."""
         return TileQueue(plan, cluster, smem, Ring.start(places))
 
     def alternate(self, first: Any, every: int) -> TileQueue:
@@ -166,7 +156,6 @@ class TileQueue:
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this place."""
         place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.first
         return self.plan.address(self.smem, name, place)
 
@@ -187,10 +176,8 @@ def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
 
 @cute.jit
 def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
-    """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.
-
-    `words` is called in the branch of a single lane, so that the other lanes compute nothing of it.
-    """
+    """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.  `words`
+    is called in the branch of a single lane, so that the other lanes compute nothing of it."""
     place, full = queue.shared("work_tiles"), queue.shared("work_tile_full_barrier")
     if cute.arch.lane_idx() == 0:
         for cta in cutlass.range_constexpr(queue.cluster):
@@ -206,11 +193,8 @@ def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
 
 @cute.jit
 def read_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)):
-    """A warp that works on tiles: the words of its next one, and the place of the one after it.
-
-    used: if they are few, the words that the caller uses, the first among them.  ptxas may load each on its own, and the arrival waits
-    for all of them.
-    """
+    """A warp that works on tiles: the words of its next one, and the place of the one after it.  used: if they are few, the words that the
+    caller uses, the first among them.  ptxas may load each on its own, and the arrival waits for all of them."""
     wait(queue.shared("work_tile_full_barrier"), queue.ring.phase)
     words = [Int32(word) for word in load_shared_v4(queue.shared("work_tiles"))]
     # Every lane arrives, after its own read.  Then no order between lanes is needed, and tools that follow single threads

@@ -1,9 +1,9 @@
 """The epilogue of the backward pass on SM90: sums are gradients of the activated product before top-k weights, dY W2; what leaves are
-gradients of gate and up, the product times its weight, and parts of each
-row's product of sums and activated product, over 128 columns each, whatever the tile: the gradient of its weight.
+gradients of gate and up, the product times its weight, and parts of each row's product of sums and activated product, over 128 columns
+each, whatever the tile: the gradient of its weight.
 
-A thread reads the gate and up of its two rows and writes where they lie, eight columns of the tile at a time, four bytes or eight a lane:
-the four threads of a quad have 16 or 32 bytes of a row.
+Gate and up come and their gradients leave 64 columns at a time, 16 bytes a lane, by way of a warp's box of SMEM: of gate, then of up, or
+where they alternate of both, twice.  Those of the next 64 columns are on their way meanwhile.
 """
 
 from __future__ import annotations
@@ -13,86 +13,189 @@ from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64, Uint32
+from cutlass import Float32, Int32, Int64
 
 from ...device.cast import pack_bf16, permute, unpack_bf16
-from ...device.memory import load_f32, load_two, load_u32, store_f32, store_u32, store_v2
-from ...device.warp import shuffle_xor_f32, store_where
-from ..sm90.tokens_as_m import RowShare
+from ...device.memory import (
+    load_f32,
+    load_four,
+    load_once_v4,
+    load_shared_v2,
+    load_shared_v4,
+    store_b16,
+    store_f32,
+    store_shared_v2,
+    store_shared_v4,
+    store_v4,
+)
+from ...device.warp import shuffle_xor_f32, sync_warp
+from ...hardware.operand_tile import CHUNK, ROW_BYTES, SW128
+from ..sm90.tokens_as_m import WARP_ROWS, RowShare
 from ..swiglu import gradients
 from .arguments import GradientArguments
 from .context import GemmContext, GemmTile
 from .problem import DOT_COLUMNS, INTERLEAVED, UP_FIRST
+from .tile import WARPS_PER_GROUP
 
-AT_ONCE = 64
-"""Columns whose gate and up are on their way together."""
+COLUMNS = ROW_BYTES // 2
+"""Of a box: of 64 channels gate and up take one each, or two together."""
+CHUNKS = ROW_BYTES // CHUNK
+ROWS_PER_STEP = 32 // CHUNKS
+STEPS = range(0, WARP_ROWS, ROWS_PER_STEP)
 LOW_HALVES, HIGH_HALVES = 0x5410, 0x7632
 
 
 @cute.jit
 def finish_gradient(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile."""
-    args, problem = cast_to(GradientArguments, ctx.args), ctx.config.problem
-    first_column, parts = tile.n_block * ctx.config.block_n, ctx.config.block_n // DOT_COLUMNS
-    for h in cutlass.range_constexpr(2):
-        token = me.token + 8 * h
-        there = token < tile.valid_m
-        row = Int64(tile.row + cutlass.min(token, tile.valid_m - 1))
-        weight = load_f32(args.row_weights + row * 4)
-        for part in cutlass.range_constexpr(parts):
-            dot = Float32(0.0)
-            for first in cutlass.range_constexpr(part * DOT_COLUMNS, (part + 1) * DOT_COLUMNS, AT_ONCE):
-                columns = [first_column + first + step + me.pair for step in range(0, AT_ONCE, 8)]
-                pairs = [load_gate_up(problem, args.gate_up, row, cutlass.min(column, problem.n - 2)) for column in columns]
-                for i in cutlass.range_constexpr(len(columns)):
-                    place = (first // 8 + i) * 4 + 2 * h
-                    dot = store_channels(ctx, row, columns[i], there, sums[0][place : place + 2], pairs[i], weight, dot)
-            for mask in cutlass.range_constexpr(1, 3):
-                dot = dot + shuffle_xor_f32(dot, mask)
-            number = tile.n_block * parts + part
-            if there & (me.pair == 0) & (first_column + part * DOT_COLUMNS < problem.n):
-                store_f32(args.dots + (Int64(number) * ctx.args.m + row) * 4, dot)
+    args, problem, boxes = cast_to(GradientArguments, ctx.args), ctx.config.problem, ctx.config.block_n // COLUMNS
+    staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
+    rows = [Int64(tile.row + cutlass.min(me.token + 8 * h, tile.valid_m - 1)) for h in range(2)]
+    weights = [load_f32(args.row_weights + row * 4) for row in rows]
+    dots, coming = [Float32(0.0)] * 2, fetch(ctx, tile, me, 0)
+    for box in cutlass.range_constexpr(boxes):
+        halves = [fragments(staging, me.lane, problem.gradient, one) for one in coming]
+        coming = fetch(ctx, tile, me, box + 1) if box + 1 < boxes else []
+        found = []
+        for j in cutlass.range_constexpr(2 * CHUNKS):
+            pair, h = j // 2, j % 2
+            first = 4 * (box * CHUNKS + pair) + 2 * h
+            words, dots[h] = channels(
+                problem, sums[0][first : first + 2], gate_up_of(problem.gradient, halves, pair, h), weights[h], dots[h]
+            )
+            found.append(words)
+        weighted, *both = zip(*found, strict=True)
+        column = tile.n_block * ctx.config.block_n + box * COLUMNS
+        stage_words(staging, me.lane, weighted)
+        store_rows(ctx, tile, me, staging, args.weighted, column, problem.n, "")
+        for half in cutlass.range_constexpr(2):
+            stage_words(staging, me.lane, half_of(problem.gradient, both, half))
+            store_rows(ctx, tile, me, staging, ctx.args.d, *place_of(problem, column, half), problem.gradient)
+        if cutlass.const_expr((box + 1) * COLUMNS % DOT_COLUMNS == 0):
+            store_dots(ctx, tile, me, (column + COLUMNS) // DOT_COLUMNS - 1, rows, dots)
+            dots = [Float32(0.0)] * 2
 
 
-def store_channels(ctx: GemmContext, row: Any, column: Any, there: Any, raw: Any, gate_up: Any, weight: Any, dot: Any) -> Any:
-    """Two channels of a row to memory, if they and the row are there; `dot` with what they add to the gradient of the row's weight."""
-    args, problem = cast_to(GradientArguments, ctx.args), ctx.config.problem
-    products, of_gate, of_up = zip(
-        *(gradients(problem.product, gate, up, one * weight) for gate, up, one in zip(*gate_up, raw, strict=True)), strict=True
-    )
-    rounded = unpack_bf16(pack_bf16(*products))
-    weighted = pack_bf16(*(one * weight for one in rounded))
-    gate_word, up_word = pack_bf16(*of_gate), pack_bf16(*of_up)
-
-    def store() -> None:
-        store_u32(args.weighted + (row * problem.n + column) * 2, weighted)
-        if problem.gradient == INTERLEAVED:
-            words = permute(gate_word, up_word, LOW_HALVES), permute(gate_word, up_word, HIGH_HALVES)
-            store_v2(ctx.args.d + (row * problem.n + column) * 4, *words)
-        else:
-            gate, up = places(problem, row, column)
-            store_u32(ctx.args.d + gate, gate_word)
-            store_u32(ctx.args.d + up, up_word)
-
-    inside = column < problem.n
-    store_where(there & inside, store)
-    for one, value in zip(raw, rounded, strict=True):
-        added = Float32(cutlass.select_(inside, one * value, Float32(0.0)))
-        dot = dot + added
-    return dot
-
-
-def places(problem: Any, row: Any, column: Any) -> tuple[Any, Any]:
-    """Bytes at which a row's gate and up of a column lie, where each has a half of the row."""
-    halves = (row * 2 * problem.n + column) * 2, (row * 2 * problem.n + problem.n + column) * 2
-    return halves[::-1] if problem.gradient == UP_FIRST else halves
-
-
-def load_gate_up(problem: Any, address: Any, row: Any, column: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Gates of two columns of a row, and their ups."""
+def place_of(problem: Any, column: Any, half: int) -> tuple[Any, int]:
+    """The column of gate and up that a box begins at, for 64 channels from `column` on, and how many columns end behind them: where those
+    alternate all, else those of gate, or in the second box of up."""
     if problem.gradient == INTERLEAVED:
-        first, second = load_two(address + (row * problem.n + column) * 4)
-        words: Any = permute(first, second, LOW_HALVES), permute(first, second, HIGH_HALVES)
-    else:
-        words = tuple(Uint32(load_u32(address + place)) for place in places(problem, row, column))
-    return unpack_bf16(words[0]), unpack_bf16(words[1])
+        return 2 * column + half * COLUMNS, 2 * problem.n
+    second = half != (problem.gradient == UP_FIRST)
+    return column + second * problem.n, problem.n * (1 + second)
+
+
+@cute.jit
+def fetch(ctx: GemmContext, tile: GemmTile, me: RowShare, box: cutlass.Constexpr[int]):
+    """Gate and up of the warp's rows and 64 channels, 16 bytes of every fourth row for each of two boxes."""
+    args, problem, coming = cast_to(GradientArguments, ctx.args), ctx.config.problem, []
+    for half in cutlass.range_constexpr(2):
+        column, end = place_of(problem, tile.n_block * ctx.config.block_n + box * COLUMNS, half)
+        at = args.gate_up + Int64(cutlass.min(column + me.lane % CHUNKS * 8, end - 8)) * 2
+        tokens = [cutlass.min(me.warp_token + step + me.lane // CHUNKS, tile.valid_m - 1) for step in STEPS]
+        coming.append([load_once_v4(at + Int64(tile.row + token) * (4 * problem.n)) for token in tokens])
+    return coming
+
+
+def lane_places(staging: Any, lane: Any, step: int, apart: bool) -> list[Any]:
+    """Where a lane's 16 bytes of a row lie in a box; where gate and up alternate, 8 bytes each of the even channels and of the odd ones of
+    eight, so that a quad finds those that its sums are of."""
+    row, chunk = step + lane // CHUNKS, lane % CHUNKS
+    if not apart:
+        return [staging + SW128(row * ROW_BYTES + chunk * CHUNK)]
+    return [staging + SW128(row * ROW_BYTES + (chunk & -2) * CHUNK + odd * CHUNK) + (chunk & 1) * (CHUNK // 2) for odd in range(2)]
+
+
+def fragment_place(staging: Any, lane: Any, first: int) -> Any:
+    """Where lane 8 m + r finds row r of matrix m of two chunks: 8 rows (m % 2) by a chunk (m / 2)."""
+    return staging + SW128((lane & 15) * ROW_BYTES + ((lane >> 4) + first) * CHUNK)
+
+
+def fragments(staging: Any, lane: Any, order: str, fetched: Any) -> list[Any]:
+    """The words of a thread, two for each chunk, of its two rows, of what the warp has fetched."""
+    sync_warp()
+    for step, words in zip(STEPS, fetched, strict=True):
+        places = lane_places(staging, lane, step, order == INTERLEAVED)
+        if len(places) == 1:
+            store_shared_v4(places[0], words)
+        else:
+            for place, two in zip(places, (words[::2], words[1::2]), strict=True):
+                store_shared_v2(place, *two)
+    sync_warp()
+    return [word for first in range(0, CHUNKS, 2) for word in load_four(fragment_place(staging, lane, first))]
+
+
+def gate_up_of(order: str, halves: Any, pair: int, h: int) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Gates and ups of channels 8 pair + 2 (lane % 4) and the next in row h of a thread."""
+    if order != INTERLEAVED:
+        gate, up = (half[2 * pair + h] for half in halves)
+        return unpack_bf16(gate), unpack_bf16(up)
+    even, odd = (halves[pair // 4][2 * (2 * (pair % 4) + which) + h] for which in range(2))
+    (gate, up), (next_gate, next_up) = unpack_bf16(even), unpack_bf16(odd)
+    return (gate, next_gate), (up, next_up)
+
+
+def half_of(order: str, both: Any, half: int) -> list[Any]:
+    """Words of gradients of gate and of up as a box of them has its matrices."""
+    gate, up = both
+    if order != INTERLEAVED:
+        return list(both[half])
+    chosen = [(chunk // 2 + 4 * half, chunk % 2, h) for chunk in range(CHUNKS) for h in range(2)]
+    return [permute(gate[2 * pair + h], up[2 * pair + h], HIGH_HALVES if odd else LOW_HALVES) for pair, odd, h in chosen]
+
+
+def channels(problem: Any, raw: Any, gate_up: Any, weight: Any, dot: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    """Words of two channels of a row: the product times its weight, gradients of gates and of ups; and `dot` with what they add to it."""
+    found = [gradients(problem.product, gate, up, one * weight) for gate, up, one in zip(*gate_up, raw, strict=True)]
+    products, of_gate, of_up = zip(*found, strict=True)
+    rounded = unpack_bf16(pack_bf16(*products))
+    for one, value in zip(raw, rounded, strict=True):
+        dot = dot + one * value
+    return (pack_bf16(*(one * weight for one in rounded)), pack_bf16(*of_gate), pack_bf16(*of_up)), dot
+
+
+def stage_words(staging: Any, lane: Any, words: Any) -> None:
+    """A box from the words of threads, as `fragments` gives them."""
+    sync_warp()
+    for first in range(0, CHUNKS, 2):
+        store_b16(fragment_place(staging, lane, first), words[2 * first : 2 * first + 4])
+    sync_warp()
+
+
+@cute.jit
+def store_rows(
+    ctx: GemmContext,
+    tile: GemmTile,
+    me: RowShare,
+    staging: Int32,
+    address: Int64,
+    column: Int32,
+    end: cutlass.Constexpr[int],
+    order: cutlass.Constexpr[str],
+):
+    """A box to rows of a matrix, from `column` on, up to column `end`; of gate and up in this order, or of the product."""
+    columns = (2 if order else 1) * ctx.config.problem.n
+    own = column + me.lane % CHUNKS * 8
+    for step in cutlass.range_constexpr(0, WARP_ROWS, ROWS_PER_STEP):
+        token = me.warp_token + step + me.lane // CHUNKS
+        if (token < tile.valid_m) & (own < end):
+            places = lane_places(staging, me.lane, step, order == INTERLEAVED)
+            if cutlass.const_expr(len(places) == 1):
+                words = load_shared_v4(places[0])
+            else:
+                (a, c), (b, d) = load_shared_v2(places[0]), load_shared_v2(places[1])
+                words = a, b, c, d
+            store_v4(address + (Int64(tile.row + token) * columns + own) * 2, tuple(words))
+
+
+@cute.jit
+def store_dots(ctx: GemmContext, tile: GemmTile, me: RowShare, number: Int32, rows: Any, dots: Any):
+    """What 128 columns add to the gradients of a thread's two rows' weights, once a quad has added them."""
+    args = cast_to(GradientArguments, ctx.args)
+    for h in cutlass.range_constexpr(2):
+        total = dots[h]
+        for mask in cutlass.range_constexpr(1, 3):
+            total = total + shuffle_xor_f32(total, mask)
+        there = (me.token + 8 * h < tile.valid_m) & (number * DOT_COLUMNS < ctx.config.problem.n)
+        if there & (me.pair == 0):
+            store_f32(args.dots + (Int64(number) * ctx.args.m + rows[h]) * 4, total)
