@@ -17,9 +17,8 @@ import torch
 from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
-from ...kernels.moe.halves.config import DispatchGemmConfig
+from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
-from ...kernels.moe.halves.tables_config import RoutingTablesConfig
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
