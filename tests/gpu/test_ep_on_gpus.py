@@ -31,8 +31,7 @@ from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
-from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
+from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, scatter_indices
 
 pytestmark = pytest.mark.gpu
 

@@ -33,7 +33,7 @@ from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
-from .scatter_indices import check_scatter_indices
+from .routing import check_scatter_indices
 
 
 class EpMoE(torch.nn.Module):

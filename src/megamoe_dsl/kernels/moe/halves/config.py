@@ -1,4 +1,4 @@
-"""How the two halves of an expert-parallel layer are computed: the tile of the GEMM, and how tokens travel; and their routing tables, by one
+"""How the two halves of an expert-parallel layer are computed: the tile of the GEMM, and how tokens travel; their routing tables, by one
 CTA, whatever the number of tokens."""
 
 from __future__ import annotations
