@@ -37,7 +37,7 @@ COMMENT = re.compile(r"\s*//.*$")
 
 def digest(artifact: Artifact) -> str:
     """Sixteen hexadecimal digits of a kernel's instructions, declarations and parameters."""
-    text = artifact.ptx.replace(artifact.entry, "kernel")
+    text = artifact.ptx.replace(artifact.entry, "kernel").replace(f".target {artifact.arch.compiled_for}", f".target {artifact.arch}")
     lines = (COMMENT.sub("", line).strip() for line in text.splitlines() if not DEBUG_LINE.match(line))
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
