@@ -55,6 +55,10 @@ def initialize(ctx: GemmContext, warp: Any):
     set_up_together(ctx)
     if cutlass.const_expr(ctx.config.problem.of_experts):
         begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
+        if cutlass.const_expr(ctx.config.cluster > 1):
+            if warp == SCHEDULER_WARP:
+                fill_tables(ctx)
+            set_up_together(ctx)  # the table is each CTA's, its tiles come from the first one's scheduler
     elif cutlass.const_expr(ctx.config.prefetch_weights):
         begin_with_weights(warp)
     else:
@@ -73,7 +77,10 @@ def begin_with_weights(warp: Any):
 @cute.jit
 def schedule(ctx: GemmContext):
     """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
-    if cutlass.const_expr(ctx.config.problem.of_experts):
+    if cutlass.const_expr(ctx.config.problem.of_experts and ctx.config.cluster > 1):
+        if ctx.cta_rank == 0:
+            walk_tiles(ctx)
+    elif cutlass.const_expr(ctx.config.problem.of_experts):
         fill_tables(ctx)
         walk_tiles(ctx)
     else:
