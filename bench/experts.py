@@ -28,9 +28,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 from moe_layers.compile import compile_missing

@@ -14,25 +14,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..json_file import cache_folder
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
 from .ownership import make_own_folder
 from .store import ArtifactError, ArtifactStore
-
-FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
-
-
-def cache_folder() -> Path:
-    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user.  It need not exist."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    try:
-        from platformdirs import user_cache_path
-    except ImportError:  # a machine that only runs kernels may have torch and nothing else
-        return Path.home() / ".cache" / "megamoe_dsl"
-    return user_cache_path("megamoe_dsl", appauthor=False)
 
 
 def load_or_compile(config: KernelConfig) -> Artifact:

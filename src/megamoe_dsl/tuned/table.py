@@ -1,6 +1,7 @@
 """The measured points of one GPU: what was measured, with how many tokens or rows, and the configuration that won there.
 
-A GPU has `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, of whole layers `<gpu>-ep.json`, one entry per line.
+A GPU has `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, of whole layers `<gpu>-ep.json`, one entry per line; a user has others
+in a folder of their own, whose entries take the places of those.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from ..config_error import as_integer
-from ..json_file import FileError, read_json_object
+from ..json_file import FileError, read_json_object, tables_folder
 
 MOST = 1 << 31
 
@@ -325,24 +326,31 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
     return folder / (re.sub(r"[^a-z0-9]+", "_", gpu.lower()) + kind.SUFFIX + ".json")
 
 
+def table_in_use(gpu: str, kind: type[Any]) -> Table[Any]:
+    """The table that comes with the package, with the entries of this user's in place of those with their keys."""
+    table = Table.read(gpu, kind=kind)
+    for entry in Table.read(gpu, tables_folder(), kind).entries:
+        table = table.having(entry)
+    return table
+
+
 @lru_cache
 def tuned_table(gpu: str) -> Table[Entry]:
-    """The table that comes with the package."""
-    return Table.read(gpu)
+    return table_in_use(gpu, Entry)
 
 
 @lru_cache
 def tuned_gemms(gpu: str) -> Table[GemmEntry]:
-    return Table.read(gpu, kind=GemmEntry)
+    return table_in_use(gpu, GemmEntry)
 
 
 @lru_cache
 def tuned_layers(gpu: str) -> Table[EpEntry]:
     """The table of the halves of expert-parallel layers."""
-    return Table.read(gpu, kind=EpEntry)
+    return table_in_use(gpu, EpEntry)
 
 
 @lru_cache
 def tuned_launches(gpu: str) -> Table[LaunchEntry]:
     """The table of ways to launch a layer on one GPU."""
-    return Table.read(gpu, kind=LaunchEntry)
+    return table_in_use(gpu, LaunchEntry)
