@@ -9,12 +9,11 @@ hold nearly every expert's rows, or a whole number of tiles should waste little 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any, NamedTuple
 
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.choose import burst_of, unscaled
+from ..blocks.gemm.choose import burst_of, pairs, room, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
     F32,
@@ -22,7 +21,6 @@ from ..blocks.gemm.problem import (
     GATE_UP,
     GEMM_RECIPES,
     PACKED,
-    ROW_BLOCK,
     SCALE_BLOCK,
     SORTED_PACKED,
     GatherGemmProblem,
@@ -39,10 +37,6 @@ from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 
 FEWEST_ROWS = 16
-SPREAD = 2.5
-"""Standard deviations of a binomial number of rows that a tile has room for."""
-LONG_K = 8
-"""K blocks from which on what is multiplied counts for more than what is stored."""
 
 
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
@@ -51,13 +45,7 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
         return Sm100GemmConfig.choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
     # Linear1 is a launch of blocks/gemm, and where rows lie is said by the one before it.
     own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
-    return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
-
-
-def room(problem: GemmProblem, rows: int) -> float:
-    """Rows that nearly every expert has no more than."""
-    mean = rows / problem.num_groups
-    return mean + SPREAD * sqrt(mean)
+    return GemmConfig(problem, **own, **uneven_tile(problem, target, problem.check_rows(rows)))
 
 
 def uneven_pair_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
@@ -66,18 +54,13 @@ def uneven_pair_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
     return next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
 
 
-def uneven_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
+def uneven_tile(problem: GemmProblem, target: Target, rows: int) -> dict[str, Any]:
     """Fields of the tile, and how it is multiplied."""
-    mean = rows / problem.num_groups
     block_m = max(align(int(room(problem, rows)), 8), FEWEST_ROWS)
     if block_m <= MOST_SWAPPED_ROWS:
         few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2, "burst": burst_of(problem)}
         return few if problem.formats.scaled else unscaled(few)
-    if not problem.formats.scaled:
-        return {"block_m": 128, "block_n": 256}
-    if problem.k_blocks >= LONG_K:
-        return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1}
-    return {"block_m": 192, "block_n": 128} if mean > ROW_BLOCK else {"block_m": 128, "block_n": 256}
+    return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1, "cluster": pairs(target)}
 
 
 class LayerConfigs(NamedTuple):

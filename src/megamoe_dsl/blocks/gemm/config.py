@@ -20,6 +20,7 @@ ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
 SWAPPED_COLUMNS = (64, 128, 256)
 MOST_AHEAD = 8
+MOST_THREADS = 384  # that begin with registers enough for a wgmma with 256 columns
 BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
@@ -29,18 +30,20 @@ Facts = list[tuple[str, object]]
 
 
 class GemmRegisters(NamedTuple):
-    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply and of one that decodes B, if there is
-    one; multiples of 8."""
+    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply, and of one that decodes B or gathers A,
+    if there is one; multiples of 8."""
 
     loader: int
     math: int
     decode: int = 0
+    gather: int = 0
 
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
 GATHERING_REGISTERS = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
 """The same where rows are gathered: a thread that gathers keeps up to 16 rows of A."""
+WIDE_GATHERING_REGISTERS = GemmRegisters(24, 224, gather=40)
 MOST_GATHERED = 128
 """Rows of a tile."""
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
@@ -68,8 +71,9 @@ class GemmConfig(BaseGemmConfig):
     split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin
                 after its own wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
+    gather_warps  warps that gather rows of A: 2 beside the loaders, or 4 in a warpgroup
     trace       warps record time stamps for profiles (layouts/records.py); only in gather_gemm
-    most_columns  largest N of a wgmma
+    most_columns  largest N of a wgmma: 256, or 128, which four warpgroups have registers for; 0 chooses
     """
 
     arch: ClassVar[Arch] = SM90
@@ -92,8 +96,9 @@ class GemmConfig(BaseGemmConfig):
     split_k: bool = False
     burst: int = 1
     prefetch_weights: bool = False
+    gather_warps: int = 2
     trace: bool = False
-    most_columns: int = MOST_COLUMNS
+    most_columns: int = 0
 
     def __post_init__(self) -> None:
         self.check_problem()
@@ -111,7 +116,9 @@ class GemmConfig(BaseGemmConfig):
         self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
-        self.require("cluster", self.cluster == 1 or not own, "1: a CTA gathers its own rows")
+        together = not own or (problem.gathers and not problem.places_rows)
+        self.require("cluster", self.cluster == 1 or together, "1 where experts' rows are sorted before or blocked behind")
+        self.require("gather_warps", self.gather_warps in (2, 4), "2 or 4")
         self.check_stages("block_n")
         self._check_burst()
 
@@ -132,6 +139,8 @@ class GemmConfig(BaseGemmConfig):
             groups = (1, 2) if self.block_m == GROUP_ROWS else (2,) if self.is_tall else (self.block_m // GROUP_ROWS,)
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
+        if self.most_columns == 0:
+            object.__setattr__(self, "most_columns", MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS)))
         self.require("warpgroups", self.warpgroups in groups, f"one of {list(groups)} for this tile, or 0 for the last of them")
         self.require("k_in_flight", 1 <= self.k_in_flight <= MOST_AHEAD, f"between 1 and {MOST_AHEAD}")
         stays = self.tile.scaled or self.k_in_flight == 1
@@ -226,7 +235,7 @@ class GemmConfig(BaseGemmConfig):
         if not problem.gathers:
             return LoadedRows(problem.any_row)
         # With swap_ab a thread reads scales of rows that follow one another.
-        return ListedRows(1 if self.swap_ab else problem.scales_at_once)
+        return ListedRows(1 if self.swap_ab else problem.scales_at_once, self.gather_warps)
 
     @property
     def weights(self) -> WeightSource:
@@ -246,7 +255,7 @@ class GemmConfig(BaseGemmConfig):
     def map_names(self) -> tuple[str, ...]:
         """Tensor maps, in the order of the kernel's parameters."""
         if self.problem.of_experts:
-            return ("weights", "d", *self.rows.map_names)
+            return (*(self.weights.map_names if self.cluster > 1 else ("weights",)), "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
     # --- threads and registers
@@ -256,13 +265,15 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps)
+        return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps + self.rows.own_warps)
 
     @property
     def registers(self) -> GemmRegisters:
         """Per thread, of each role."""
         if self.weights.decode_warps:
             return DECODE_REGISTERS
+        if self.rows.own_warps:
+            return WIDE_GATHERING_REGISTERS
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say

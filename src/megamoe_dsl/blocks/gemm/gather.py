@@ -23,7 +23,7 @@ from ...device.ring import SCALE_BYTES, Stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
-from .context import GemmContext, GemmStage, GemmTile, next_tile
+from .context import GemmContext, GemmStage, GemmTile, next_tile, read_end
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def gather_tokens(ctx: GemmContext, number: Int32):
         stage = gather_tile(ctx, tile, number, stage)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
+    read_end(tile, tiles, ctx.config.blocks_per_fetch)
 
 
 @cute.jit

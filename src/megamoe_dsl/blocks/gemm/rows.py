@@ -18,7 +18,7 @@ from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...schedule.tile_sums import LANES
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
-from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a
+from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, rows_of_a
 
 
 class RowSource:
@@ -48,6 +48,7 @@ class LoadedRows(RowSource):
     any_row: bool
 
     warps: ClassVar[int] = 1
+    own_warps: ClassVar[int] = 0
     arrivals: ClassVar[int] = 1
     """Of the loaders at a stage's barrier."""
     map_names: ClassVar[tuple[str, ...]] = ("tokens", "tokens_part", "sfa")
@@ -81,16 +82,28 @@ class LoadedRows(RowSource):
 
 @dataclass(frozen=True)
 class ListedRows(RowSource):
-    """Two warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
+    """Warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy.  warps: 2 beside the
+    loaders, or 4 of their own."""
 
     at_once: int
+    warps: int
 
-    warps: ClassVar[int] = 2
-    arrivals: ClassVar[int] = 32 * warps
-    """Every thread arrives on its own."""
     any_row: ClassVar[bool] = False
     map_names: ClassVar[tuple[str, ...]] = ()
-    words: ClassVar[str] = f"{warps} warps gather them, 16 bytes a lane"
+
+    @property
+    def arrivals(self) -> int:
+        """Every thread arrives on its own."""
+        return 32 * self.warps
+
+    @property
+    def own_warps(self) -> int:
+        """Warps beside the loaders' warpgroup."""
+        return self.warps if self.warps == WARPS_PER_GROUP else 0
+
+    @property
+    def words(self) -> str:
+        return f"{self.warps} warps gather them, 16 bytes a lane"
 
     def scale_rows(self, tile: TileShape) -> int:
         """Scales that a stage holds; 0 without scales."""

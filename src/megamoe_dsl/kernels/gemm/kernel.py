@@ -74,8 +74,9 @@ def begin_with_weights(warp: Any):
 def schedule(ctx: GemmContext):
     """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
     if cutlass.const_expr(ctx.config.problem.of_experts):
-        fill_tables(ctx)
-        walk_tiles(ctx)
+        if ctx.cta_rank == 0:
+            fill_tables(ctx)
+            walk_tiles(ctx)
     else:
         schedule_tiles(ctx)
 
@@ -87,6 +88,8 @@ def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     tokens = one_warp("token loader", TOKENS_WARP, lambda ctx: config.rows.load(ctx, Int32(0)))
     if not config.problem.of_experts:
         return (tokens, weights, scheduler)
+    if config.rows.own_warps:
+        return (weights, scheduler)
     second = one_warp("token loader", None, lambda ctx: config.rows.load(ctx, Int32(1)))
     return (weights, scheduler, tokens, *((second,) if config.rows.warps > 1 else ()))
 
@@ -96,9 +99,11 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     decoders, weights = range(last, last + WARPS_PER_GROUP), cast(Any, config.weights)
     decode = WarpRole("decode", decoders, lambda ctx, warp: weights.decode(ctx, warp - last), registers.decode)
+    gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.gather)
     return (
         warp_group("loaders", range(first), loader_roles(config), registers.loader),
         *((decode,) if config.weights.decode_warps else ()),
+        *((gather,) if config.rows.own_warps else ()),
         WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )
 
