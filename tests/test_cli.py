@@ -19,7 +19,7 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
+from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli.app import app
@@ -232,7 +232,7 @@ def test_inspect_shows_tables() -> None:
 
 
 def test_narrow_tables_lose_no_digit() -> None:
-    config = Sm90Config.choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), 16, num_sms=4)
+    config = choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), Target.typical("sm_90a", 4), 16)
     found = Inspection.of(compile_kernel(config, line_info=True))
     figure, name = 1234567.5, "a_field_of_shared_memory_with_a_long_name"
     found = replace(found, measures=[replace(one, instructions=figure) for one in found.measures])
@@ -274,7 +274,7 @@ def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_artifact_prints_short() -> None:
-    artifact = Artifact(Sm100Config.choose(Problem(256, 128, 4, 2), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
+    artifact = Artifact(choose(Problem(256, 128, 4, 2), Target.typical("sm_100a"), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
     assert "Sm100Config" in repr(artifact) and "seconds=1.0" in repr(artifact)
     assert ".entry" not in repr(artifact) and "cubin" not in repr(artifact)
 

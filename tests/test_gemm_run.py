@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gemms.baselines import find_package
 from gemms.counters import launch_once
-from megamoe_dsl import GemmConfig
+from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
@@ -65,7 +65,7 @@ def test_blackwells_gemms_are_not_timed(tmp_path: Path) -> None:
 def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the DSL is not: which kernels are there is all that counts."""
     store = ArtifactStore(tmp_path)
-    chosen = GemmConfig.choose(POINT.problem, H200, POINT.rows)
+    chosen = choose(POINT.problem, H200, POINT.rows)
     near, far = chosen.replace(group_m=3), GemmConfig(POINT.problem, 192, 128)
     there: list[GemmConfig] = []
     monkeypatch.setattr(run_module, "dsl_version", lambda: None)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import graph_of, time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -61,7 +62,7 @@ class Routed:
 
 def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TopExpertsConfig, LayerConfigs]]:
     """By what begins early."""
-    chooses = TopExpertsConfig.choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target)
+    chooses = choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target, 0)
     configs = point.layer.configs(target, point.tokens)
     assert isinstance(configs.fc2, GemmConfig)
     later = configs._replace(fc2=replace(configs.fc2, prefetch_weights=False))

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from call_times import time_host
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
 from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
-from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.layouts.expert_rows import BlockedRows
@@ -52,7 +52,7 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     """Compiles what the folder lacks; how many kernels."""
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
     wanted |= {traced_config(one, target) for one in points}
-    wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
+    wanted |= {choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target, 0) for one in points}
     for point in points:
         if find_kernel("mega_moe").takes(point.recipe):
             wanted |= set(layer_kernels(fused_problem(point.layer, point.tokens), target, ()))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -42,7 +43,7 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     problem, rows = point.layer.fc2, point.tokens * point.layer.topk
     chosen = point.layer.configs(target, point.tokens).fc2
     assert isinstance(chosen, GemmConfig)
-    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
+    found = {"chosen": chosen, "equal rows": choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
         try:

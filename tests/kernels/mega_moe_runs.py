@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
@@ -34,7 +35,7 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
 
 
 def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm100Config:
-    return Sm100Config.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+    return choose(moe, Target.typical("sm_100a", num_sms), moe.max_tokens_per_rank, **overrides)
 
 
 def inputs(case: Case) -> list[Inputs]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact import cache, ownership
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
@@ -21,7 +22,7 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
-CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
+CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
 ARTIFACT = Artifact(CONFIG, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
 
 

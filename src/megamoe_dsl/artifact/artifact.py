@@ -40,12 +40,10 @@ class Artifact:
 
     @property
     def kernel(self) -> Kernel:
-        """The family of its configuration."""
         return kernel_of(self.config)
 
     @cached_property
     def entry(self) -> str:
-        """Name of the kernel's entry point."""
         match = re.search(r"\.entry\s+([\w$]+)", self.ptx)
         if match is None:
             raise CompileError("the PTX has no .entry")

@@ -61,7 +61,6 @@ class Export:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them, the manifest last."""
         return self.object, self.library, self.runtime, self.manifest
 
 

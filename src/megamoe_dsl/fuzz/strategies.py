@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from ..config_error import ConfigError
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.registry import choose
 from ..problem import Problem, ProblemError
+from ..target import Target
 from ..testing import configs_sm90, configs_sm100, problems
 from .trial import ROUTINGS, VALUES, FuzzedCall, Trial
 
@@ -74,7 +76,7 @@ def trials(draw: st.DrawFn, sizes: Sizes, arches: tuple[str, ...] = tuple(MAKERS
     calls.append(call)
     tile = draw(st.sampled_from((None, *type(config).tiles_of(config.problem))))
     try:
-        other = None if tile is None else type(config).choose(config.problem, 1, num_sms=config.num_sms, block_m=tile)
+        other = None if tile is None else choose(config.problem, Target(config.arch, config.num_sms), 1, block_m=tile)
     except ConfigError:
         other = None
     return Trial(config, tuple(calls), other, draw(st.booleans()), draw(st.integers(0, 999)))

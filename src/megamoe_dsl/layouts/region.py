@@ -80,7 +80,6 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after the field."""
         return self.offset + self.field.num_bytes
 
     def coexists(self, other: Placement) -> bool:

@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
-from ..kernels.moe.layouts.watchdog import WAITS
+from ..kernels.moe.layouts.symmetric import WAITS, symmetric_buffer
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer

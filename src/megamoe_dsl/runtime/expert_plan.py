@@ -10,8 +10,9 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..json_file import cache_folder
-from ..kernels.expert_layer import ExpertLayer, LayerConfigs, family_of
+from ..kernels.expert_layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts
+from ..kernels.registry import family_of
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock
 from .buffers import check_aligned

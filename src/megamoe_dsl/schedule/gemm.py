@@ -46,7 +46,6 @@ class DenseOrder:
         return 1
 
     def has(self, step: Int, sizes: OneSize) -> Any:
-        """Whether there is such a step."""
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> OneSize:
@@ -107,14 +106,12 @@ class GroupedOrder:
         return self.config.num_experts
 
     def has(self, step: Int, sizes: OneSize) -> Any:
-        """Whether there is such a step."""
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> OneSize:
         return self.sizes(zero)
 
     def part(self, step: Int, before: OneSize) -> Int:
-        """The expert with the step's number."""
         return step
 
     def sizes(self, part: Int) -> OneSize:

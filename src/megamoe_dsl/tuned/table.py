@@ -299,7 +299,6 @@ class Table(Generic[One]):
         return path
 
     def having(self, entry: One) -> Table[One]:
-        """This table with `entry` in place of the one with its key, if there is one."""
         kept = {key_of(one): one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 

@@ -11,7 +11,6 @@ from ...arch import Arch
 from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
-from ...target import Target
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
@@ -59,12 +58,6 @@ class BaseGemmConfig(ABC):
     @property
     @abstractmethod
     def map_names(self) -> tuple[str, ...]: ...
-
-    @classmethod
-    @abstractmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: only tiles that add up K in one
-        order, so that a row of D does not depend on how many there are."""
 
     def smem_plan(self, num_stages: int) -> Any:
         """Shared memory with so many stages."""

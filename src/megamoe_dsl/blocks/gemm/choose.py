@@ -17,6 +17,7 @@ from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
 from ...hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ...target import Target
 from ...tuned import GemmEntry, GemmShare, tuned_gemms
+from .config import GemmConfig
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 from .tile import GROUP_ROWS
@@ -49,6 +50,13 @@ WIDE: tuple[Choice, ...] = (
     {"block_m": 128, "block_n": 256},
     {"block_m": 192, "block_n": 128},
 )
+
+
+def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:
+    """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: a row of D does not depend on how many
+    there are, because no tile splits K.  Raises `ConfigError`."""
+    problem.check_rows(rows)
+    return GemmConfig(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
 
 def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool = False) -> Choice:

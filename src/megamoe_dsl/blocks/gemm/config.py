@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from ...arch import SM90, Arch
-from ...target import Target
 from .base_config import BaseGemmConfig
-from .choose import choose_fields
 from .epilogue import ActivateGateUp, Store
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import ListedRows, LoadedRows
@@ -193,12 +191,6 @@ class GemmConfig(BaseGemmConfig):
         room = needed <= most or self.weights.decode_warps > 0
         self.require("k_in_flight", room, f"such that all sums fit {most} registers of a thread: they take {needed}")
         self.require("block_n", tile.scale_rows(half) <= 2, "such that a tile needs at most two rows of B's scales")
-
-    @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: not with `split_k`."""
-        problem.check_rows(rows)
-        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
     # --- tiles
     @property

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ....arch import SM100, Arch
-from ....config_error import ConfigError, require
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
-from ....target import Target
 from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
@@ -20,7 +18,6 @@ from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
 from ..weights import PairGateUpWeights, PairWeights
-from .choose import CANDIDATES, choose_pair_fields, fastest
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
@@ -86,29 +83,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         self.require("epilogue_warpgroups", groups, "2 with consumers = 2, one for each")
         self.epilogue.check(self)
         self.check_stages("block_m")
-
-    @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  Every tile is `batch_invariant`."""
-        problem.check_rows(rows)
-        if problem.of_experts:
-            return cls._fastest(problem, target, rows, **fields)
-        tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
-        chosen = choose_pair_fields(problem, target.num_sms // CLUSTER, rows, tiles)
-        return cls(problem, **{"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **chosen, **fields})
-
-    @classmethod
-    def _fastest(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """The tile that an estimate finds best for so many rows of all experts together.  Raises `ConfigError` also for more rows than the
-        chosen tile can have."""
-        common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
-        possible = []
-        for tile in CANDIDATES:
-            with suppress(ConfigError):
-                possible.append(cls(problem, **{**tile, **common}))
-        chosen = fastest(possible, rows) if possible else cls(problem, **{**CANDIDATES[0], **common})
-        chosen.check_rows(rows)
-        return chosen
 
     def check_rows(self, rows: int) -> None:
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""

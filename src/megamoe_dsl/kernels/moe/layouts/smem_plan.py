@@ -90,7 +90,6 @@ class CombinePlan:
 
     @property
     def last_chunk(self) -> int:
-        """Channels of a token's last piece."""
         return self.hidden - (self.pieces - 1) * self.chunk
 
     def channels(self, part: Int) -> Int:
@@ -214,13 +213,11 @@ class SmemPlan(ABC):
     # --- what is the same
     @property
     def combine(self) -> CombinePlan:
-        """Slots of the epilogue warps while they combine."""
         problem = self.config.problem
         return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
 
     @cached_property
     def region(self) -> Region:
-        """All fields: main and combine in the same place, then tail."""
         main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
         combine = Region.stack("combine", self.combine_slots)
         tables = (self.expert_table, *self.before_barriers, self.work_tile_words)
@@ -228,7 +225,6 @@ class SmemPlan(ABC):
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
 
     def operand(self, name: str, num_bytes: int) -> Field:
-        """A field of the ring that TMA and tensor cores share."""
         return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
 
     @property
@@ -260,7 +256,6 @@ class SmemPlan(ABC):
         return deepest_ring(self, capacity)
 
     def with_stages(self, num_stages: int) -> Self:
-        """The plan with a ring of another depth."""
         return replace(self, num_stages=num_stages)
 
 
