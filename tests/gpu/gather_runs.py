@@ -37,7 +37,7 @@ GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 BF16 = {"recipe": "bf16xbf16"}
 BF16_GATE_UP = {"n": 512, **BF16}
 BURSTS = {"warpgroups": 1, "dynamic_schedule": True, "burst": 2}
-PAIRS = {"dynamic_schedule": True, "cluster": 2, "gather_warps": 4, "num_sms": 4}
+PAIRS = {"dynamic_schedule": True, "cluster": 2, "num_sms": 4}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (

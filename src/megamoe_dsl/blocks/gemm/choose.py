@@ -68,7 +68,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
         many = room(problem, rows) > GROUP_ROWS
         tile: Choice = {"block_m": 2 * GROUP_ROWS if many else GROUP_ROWS, "block_n": GATE_UP_ROWS, "dynamic_schedule": True}
         # Weights of two row blocks come together: with many rows what L2 delivers is the limit (docs/lab/one_gpu.md).
-        more = {"cluster": pairs(target), "gather_warps": 4} if many else {"warpgroups": 1, "burst": burst_of(problem)}
+        more = {"cluster": pairs(target)} if many else {"warpgroups": 1, "burst": burst_of(problem)}
         return {**tile, **more}
     measured = target.gpu is not None and not problem.of_experts
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None

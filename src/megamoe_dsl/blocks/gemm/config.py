@@ -39,9 +39,8 @@ class GemmRegisters(NamedTuple):
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
-GATHERING_REGISTERS = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
-"""The same where rows are gathered: a thread that gathers keeps up to 16 rows of A."""
-WIDE_GATHERING_REGISTERS = GemmRegisters(24, 224, gather=40)
+GATHERING_REGISTERS = {1: GemmRegisters(40, 232, gather=56), 2: GemmRegisters(24, 224, gather=40)}
+"""The same where rows are gathered: a thread that gathers keeps up to 8 rows of A."""
 MOST_GATHERED = 128
 """Rows of a tile."""
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
@@ -69,7 +68,6 @@ class GemmConfig(BaseGemmConfig):
     split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin
                 after its own wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
-    gather_warps  warps that gather rows of A: 2 beside the loaders, or 4 in a warpgroup
     trace       warps record time stamps for profiles (layouts/records.py); only in gather_gemm
     most_columns  largest N of a wgmma: 256, or 128, which four warpgroups have registers for; 0 chooses
     """
@@ -94,7 +92,6 @@ class GemmConfig(BaseGemmConfig):
     split_k: bool = False
     burst: int = 1
     prefetch_weights: bool = False
-    gather_warps: int = 2
     trace: bool = False
     most_columns: int = 0
 
@@ -116,7 +113,6 @@ class GemmConfig(BaseGemmConfig):
         self.epilogue.check(self)
         together = not own or (problem.gathers and not problem.places_rows)
         self.require("cluster", self.cluster == 1 or together, "1 where experts' rows are sorted before or blocked behind")
-        self.require("gather_warps", self.gather_warps in (2, 4), "2 or 4")
         self.check_stages("block_n")
         self._check_burst()
 
@@ -227,7 +223,7 @@ class GemmConfig(BaseGemmConfig):
         if not problem.gathers:
             return LoadedRows(problem.any_row)
         # With swap_ab a thread reads scales of rows that follow one another.
-        return ListedRows(1 if self.swap_ab else problem.scales_at_once, self.gather_warps)
+        return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
     @property
     def weights(self) -> WeightSource:
@@ -264,8 +260,6 @@ class GemmConfig(BaseGemmConfig):
         """Per thread, of each role."""
         if self.weights.decode_warps:
             return DECODE_REGISTERS
-        if self.rows.own_warps:
-            return WIDE_GATHERING_REGISTERS
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say

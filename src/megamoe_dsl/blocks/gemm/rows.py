@@ -18,7 +18,7 @@ from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...schedule.tile_sums import LANES
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
-from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, rows_of_a
+from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a
 
 
 class RowSource:
@@ -82,28 +82,18 @@ class LoadedRows(RowSource):
 
 @dataclass(frozen=True)
 class ListedRows(RowSource):
-    """Warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy.  warps: 2 beside the
-    loaders, or 4 of their own."""
+    """A warpgroup gathers rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
 
     at_once: int
-    warps: int
 
+    warps: ClassVar[int] = GATHER_WARPS
+    own_warps: ClassVar[int] = warps
+    """Beside the loaders' warpgroup."""
+    arrivals: ClassVar[int] = 32 * warps
+    """Every thread arrives on its own."""
     any_row: ClassVar[bool] = False
     map_names: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def arrivals(self) -> int:
-        """Every thread arrives on its own."""
-        return 32 * self.warps
-
-    @property
-    def own_warps(self) -> int:
-        """Warps beside the loaders' warpgroup."""
-        return self.warps if self.warps == WARPS_PER_GROUP else 0
-
-    @property
-    def words(self) -> str:
-        return f"{self.warps} warps gather them, 16 bytes a lane"
+    words: ClassVar[str] = f"{warps} warps gather them, 16 bytes a lane"
 
     def scale_rows(self, tile: TileShape) -> int:
         """Scales that a stage holds; 0 without scales."""

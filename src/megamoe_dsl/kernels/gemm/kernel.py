@@ -2,12 +2,12 @@
 
 | warps | role | registers |
 |---|---|---|
-| 0   | token loader, or gathers rows | loader |
+| 0   | token loader, where rows are not gathered | loader |
 | 1   | weight loader                 | loader |
 | 2   | scheduler: tiles              | loader |
-| 3   | nothing, or gathers rows      | loader |
+| 3   | nothing                       | loader |
 | 4.. | math, epilogues               | math   |
-| last 4 | decode B, where math warps do not | decode |
+| last 4 | gather rows, or decode B where math warps do not | gather, decode |
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tile
 from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
 
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP = range(3)
 
 
 @cute.jit
@@ -88,10 +88,7 @@ def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     tokens = one_warp("token loader", TOKENS_WARP, lambda ctx: config.rows.load(ctx, Int32(0)))
     if not config.problem.of_experts:
         return (tokens, weights, scheduler)
-    if config.rows.own_warps:
-        return (weights, scheduler)
-    second = one_warp("token loader", None, lambda ctx: config.rows.load(ctx, Int32(1)))
-    return (weights, scheduler, tokens, *((second,) if config.rows.warps > 1 else ()))
+    return (weights, scheduler, *(() if config.rows.own_warps else (tokens,)))
 
 
 def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
