@@ -100,3 +100,4 @@ GATHER_RUNS = (
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}
 EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 512, "result": "blocked"}, {"num_stages": 2})
+EVERYTHING_GATHERED_IN_PAIRS = GatherRun("faults-gathered-pairs", (20, 130, 20), 64, 64, {"n": 144}, {**PAIRS, "num_stages": 2})
