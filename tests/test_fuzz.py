@@ -20,8 +20,7 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import FoundError, Search, verdict
-from megamoe_dsl.fuzz.strategies import SIMULATED, Sizes, trials
-from megamoe_dsl.fuzz.trial import VALUES, FuzzedCall, Trial, case_of
+from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, trials
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.problem import Problem
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench.result_file import without_folders
+from megamoe_dsl.bench.results import without_folders
 from result_archive import RECORD, archive_of, move, read_archive, read_record, tar
 
 ROOT = Path(__file__).parents[1]

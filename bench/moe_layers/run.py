@@ -15,10 +15,10 @@ from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
 from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
+from megamoe_dsl.kernel_cases.gather import BlockedRows
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.layouts.expert_rows import BlockedRows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, dequantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import GPUS
-from megamoe_dsl.bench.candidates import neighbors
+from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes

@@ -18,8 +18,7 @@ from ..json_file import cache_folder
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
-from .ownership import make_own_folder
-from .store import ArtifactError, ArtifactStore
+from .store import ArtifactError, ArtifactStore, make_own_folder
 
 
 def load_or_compile(config: KernelConfig) -> Artifact:

@@ -27,7 +27,7 @@ from ..target import Target
 from .host import Host
 from .point import SEED, CurrentLayer, Layer, Point
 from .process_group import RankWorker, run_jobs
-from .result_file import heading, result_path, trace_row, write
+from .results import heading, result_path, trace_row, write
 from .session import LAUNCHES, traced
 from .timing import Times, launches_of, synchronize, time_back_to_back
 

@@ -18,7 +18,7 @@ from ..kernels.moe.sm90.choose import with_pool_rows
 from ..kernels.moe.work import Load
 from ..options.option import numbers
 from ..options.points import PointOptions
-from ..predict.roofline import bound_of
+from ..predict.machine import bound_of
 from ..presets import preset
 from ..presets import preset as find_preset
 from ..problem import Problem, ProblemError

@@ -174,7 +174,7 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 @dataclass(frozen=True)
 class GatherGemmProblem(GemmProblem):
-    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (layouts/expert_rows.py).  Raises `ProblemError`.
+    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`.
 
     source  order of the rows of A:
             gathered  token order; a list has the token of each row
