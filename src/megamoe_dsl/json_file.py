@@ -100,7 +100,7 @@ FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
 
 
 def cache_folder() -> Path:
-    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user.  It need not exist."""
+    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user (~/.cache/megamoe_dsl on Linux).  It need not exist."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given).expanduser()

@@ -35,9 +35,7 @@ def tune(
         list[Path] | None, typer.Option("--from", metavar="FILE...", help="Time nothing: take what runs have found.", rich_help_panel=TABLE)
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --from.", show_default=False)] = None,
-    tables: Annotated[
-        Path | None, typer.Option(help="Folder of the tables.", show_default="tuned in the cache folder", rich_help_panel=TABLE)
-    ] = None,
+    tables: Annotated[Path | None, typer.Option(help="Folder of the tables; yours by default.", rich_help_panel=TABLE)] = None,
     kernel: KernelOption = MegaMoeKernel.name,
     points: PointsOption = None,
 ) -> None:

@@ -1,9 +1,8 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
 the sum of each token's.
 
-Linear2 takes tiles for rows that a router has dealt out: as many on average, and of one expert more, of another fewer.  A tile should
-hold nearly every expert's rows, or a whole number of tiles should waste little of the last.  Measured on an H200
-(docs/lab/one_gpu.md, "Tiles of Linear2"); on SM100, where nothing is, the first alone is asked for.
+A router gives experts unequal numbers of rows.  A tile of Linear2 holds the rows of nearly every expert; with many rows CTAs work in
+pairs (docs/lab/one_gpu.md).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.choose import burst_of, pairs, room, unscaled
+from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
     F32,
@@ -27,6 +26,7 @@ from ..blocks.gemm.problem import (
     GemmProblem,
 )
 from ..blocks.gemm.sm100.config import tile_rows
+from ..blocks.gemm.tile import room
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
@@ -36,8 +36,6 @@ from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
-
-FEWEST_ROWS = 16
 
 
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
@@ -51,17 +49,17 @@ def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmCo
 
 def uneven_pair_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
     """Fields of the least tile of SM100 that has room for an expert's rows; none where there is no such tile."""
-    most = room(problem, rows)
+    most = room(rows / problem.num_groups)
     return next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
 
 
 def uneven_tile(problem: GemmProblem, target: Target, rows: int) -> dict[str, Any]:
     """Fields of the tile, and how it is multiplied."""
-    block_m = max(align(int(room(problem, rows)), 8), FEWEST_ROWS)
+    block_m = max(align(int(room(rows / problem.num_groups)), 8), 16)
     if block_m <= MOST_SWAPPED_ROWS:
         few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2, "burst": burst_of(problem)}
         return few if problem.formats.scaled else unscaled(few)
-    return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1, "cluster": pairs(target)}
+    return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1, "cluster": target.pair}
 
 
 class LayerConfigs(NamedTuple):

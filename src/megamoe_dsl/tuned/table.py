@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import inf, log
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -325,6 +325,7 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
     return folder / (re.sub(r"[^a-z0-9]+", "_", gpu.lower()) + kind.SUFFIX + ".json")
 
 
+@lru_cache
 def table_in_use(gpu: str, kind: type[Any]) -> Table[Any]:
     """The table that comes with the package, with the entries of this user's in place of those with their keys."""
     table = Table.read(gpu, kind=kind)
@@ -333,23 +334,6 @@ def table_in_use(gpu: str, kind: type[Any]) -> Table[Any]:
     return table
 
 
-@lru_cache
-def tuned_table(gpu: str) -> Table[Entry]:
-    return table_in_use(gpu, Entry)
-
-
-@lru_cache
-def tuned_gemms(gpu: str) -> Table[GemmEntry]:
-    return table_in_use(gpu, GemmEntry)
-
-
-@lru_cache
-def tuned_layers(gpu: str) -> Table[EpEntry]:
-    """The table of the halves of expert-parallel layers."""
-    return table_in_use(gpu, EpEntry)
-
-
-@lru_cache
-def tuned_launches(gpu: str) -> Table[LaunchEntry]:
-    """The table of ways to launch a layer on one GPU."""
-    return table_in_use(gpu, LaunchEntry)
+tuned_table, tuned_gemms = partial(table_in_use, kind=Entry), partial(table_in_use, kind=GemmEntry)
+tuned_layers, tuned_launches = partial(table_in_use, kind=EpEntry), partial(table_in_use, kind=LaunchEntry)
+"""By the name of a GPU."""

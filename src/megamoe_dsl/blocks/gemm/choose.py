@@ -10,7 +10,6 @@ decoding costs less the more of them a tile has.
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
@@ -20,7 +19,7 @@ from ...tuned import GemmEntry, GemmShare, tuned_gemms
 from .config import GemmConfig
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
-from .tile import GROUP_ROWS
+from .tile import GROUP_ROWS, room
 
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes, half as many of BF16: of as many bytes of K
@@ -28,7 +27,6 @@ LATENCY = 260  # clocks of a K block, however small, if one at a time is in the 
 EPILOGUE, STORE_RATE = 500, 64  # clocks, and elements of D per clock
 EXCHANGE_RATE = 16  # sums that a CTA sends to the other one of its cluster per clock
 FEW_ROWS = 32  # of a group: as the wgmma's columns
-SPREAD = 2.5  # standard deviations of a binomial number of rows that a tile has room for
 MANY_ROWS = 1024  # from so many of a group on, and up to four times as many as were measured, the best tile is the same
 
 Choice = dict[str, Any]
@@ -65,11 +63,10 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
     if problem.gate_up:
-        many = room(problem, rows) > GROUP_ROWS
-        tile: Choice = {"block_m": 2 * GROUP_ROWS if many else GROUP_ROWS, "block_n": GATE_UP_ROWS, "dynamic_schedule": True}
-        # Weights of two row blocks come together: with many rows what L2 delivers is the limit (docs/lab/one_gpu.md).
-        more = {"cluster": pairs(target)} if many else {"warpgroups": 1, "burst": burst_of(problem)}
-        return {**tile, **more}
+        many = room(expected) > GROUP_ROWS
+        # Pairs of CTAs fetch weights together: with many rows what L2 delivers is the limit (docs/lab/one_gpu.md).
+        more = {"cluster": target.pair} if many else {"warpgroups": 1, "burst": burst_of(problem)}
+        return {"block_m": GROUP_ROWS * (1 + many), "block_n": GATE_UP_ROWS, "dynamic_schedule": True, **more}
     measured = target.gpu is not None and not problem.of_experts
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
     if entry is not None and not (whole_k and entry.choice.get("split_k")):
@@ -93,17 +90,6 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
 def unscaled(choice: Choice) -> Choice:
     """The same tile where sums stay in the tensor core, two K blocks at a time without being asked to."""
     return {name: value for name, value in choice.items() if name != "k_in_flight"}
-
-
-def room(problem: GemmProblem, rows: int) -> float:
-    """Rows that nearly every group has no more than, if they are dealt at random."""
-    mean = rows / problem.num_groups
-    return mean + SPREAD * sqrt(mean)
-
-
-def pairs(target: Target) -> int:
-    """CTAs of a cluster: two, if so many fill the GPU."""
-    return 2 - target.num_sms % 2
 
 
 def burst_of(problem: GemmProblem) -> int:

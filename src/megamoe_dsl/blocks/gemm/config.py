@@ -41,8 +41,7 @@ REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegist
 """By math warpgroups."""
 GATHERING_REGISTERS = {1: GemmRegisters(40, 232, gather=56), 2: GemmRegisters(24, 224, gather=40)}
 """The same where rows are gathered: a thread that gathers keeps up to 8 rows of A."""
-MOST_GATHERED = 128
-"""Rows of a tile."""
+MOST_GATHERED = 128  # rows of a tile
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
 DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
@@ -111,8 +110,8 @@ class GemmConfig(BaseGemmConfig):
         self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
-        together = not own or (problem.gathers and not problem.places_rows)
-        self.require("cluster", self.cluster == 1 or together, "1 where experts' rows are sorted before or blocked behind")
+        alone = own and (problem.places_rows or not problem.gathers)
+        self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
         self.check_stages("block_n")
         self._check_burst()
 
@@ -133,8 +132,6 @@ class GemmConfig(BaseGemmConfig):
             groups = (1, 2) if self.block_m == GROUP_ROWS else (2,) if self.is_tall else (self.block_m // GROUP_ROWS,)
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
-        if self.most_columns == 0:
-            object.__setattr__(self, "most_columns", MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS)))
         self.require("warpgroups", self.warpgroups in groups, f"one of {list(groups)} for this tile, or 0 for the last of them")
         self.require("k_in_flight", 1 <= self.k_in_flight <= MOST_AHEAD, f"between 1 and {MOST_AHEAD}")
         stays = self.tile.scaled or self.k_in_flight == 1
@@ -192,8 +189,8 @@ class GemmConfig(BaseGemmConfig):
     @property
     def tile(self) -> TileShape:
         """Shape, and how warpgroups share it."""
-        scaled = self.problem.formats.scaled
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
+        scaled, columns = self.problem.formats.scaled, self.most_columns or MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS))
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
     @property
     def blocks_per_fetch(self) -> int:

@@ -87,8 +87,7 @@ class ListedRows(RowSource):
     at_once: int
 
     warps: ClassVar[int] = GATHER_WARPS
-    own_warps: ClassVar[int] = warps
-    """Beside the loaders' warpgroup."""
+    own_warps: ClassVar[int] = warps  # beside the loaders' warpgroup
     arrivals: ClassVar[int] = 32 * warps
     """Every thread arrives on its own."""
     any_row: ClassVar[bool] = False

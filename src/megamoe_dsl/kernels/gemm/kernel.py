@@ -120,16 +120,11 @@ def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
 
 
 def gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """B that is decoded comes as codes and records."""
+    """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
     warp = cute.arch.warp_idx()
     run(context(config, args, *maps), warp)
 
 
-def expert_gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """Rows of experts, gathered or sorted already."""
-    run(context(config, args, *maps), cute.arch.warp_idx())
-
-
 def kernel_of(config: GemmConfig) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    return kernel_with_maps(expert_gemm_kernel if config.problem.of_experts else gemm_kernel, config.map_names)
+    return kernel_with_maps(gemm_kernel, config.map_names)
