@@ -123,7 +123,7 @@ def up_and_gate(w1: torch.Tensor) -> torch.Tensor:
 
 
 def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
-    """By tile the layer and each linear.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
+    """The layer by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
     from moe_layers.flashinfer_kernels import compiled
 
     w1, layer = up_and_gate(call.weights.w1), call.layer
@@ -134,6 +134,5 @@ def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
     hidden = torch.empty(len(slots.slots), layer.intermediate, dtype=call.x.dtype, device=call.x.device)
     for tile in tiles:
         way = FlashInferLayer(call, slots, compiled(site, *tile, layer.topk), w1, weights, hidden, y)
-        ways[f"flashinfer layer {tile}"] = OtherWay.of(way, whole=True)
-        ways |= {f"flashinfer {name} {tile}": OtherWay.of(part) for name, part in (("fc1", way.fc1), ("fc2", way.fc2))}
+        ways[f"flashinfer {tile}"] = OtherWay.of(way, whole=True)
     return ways
