@@ -28,9 +28,8 @@ from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.runtime import comparison
-from megamoe_dsl.runtime.comparison import RankComparison
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime import simulated
+from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sass import listing
 from megamoe_dsl.sass.listing import DisassemblyError
@@ -310,7 +309,7 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
 @pytest.mark.usefixtures("compiled_once")
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
-    monkeypatch.setattr(comparison, "compare", lambda case, y: [wrong])
+    monkeypatch.setattr(simulated, "compare", lambda case, y: [wrong])
     result = runner.invoke(app, SIMULATE)
     assert result.exit_code == 1
     assert "5 mismatches" in result.output

@@ -25,7 +25,7 @@ from megamoe_dsl.kernels.moe.halves.choose import choose
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_layers
+from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_table
 
 POINT = Point(None, 64, 2, hidden=512, intermediate=256, experts=8, topk=2)
 US = {
@@ -74,7 +74,7 @@ def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of this point alone."""
     table = Table(DEFAULT_GPU, (entry_of(record(), "none"),), EpEntry)
-    monkeypatch.setattr(chooses, "tuned_layers", lambda gpu: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
+    monkeypatch.setattr(chooses, "tuned_table", lambda gpu, kind: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
     yield
 
 
@@ -91,7 +91,7 @@ def test_measured_fields_are_chosen_near_their_point() -> None:
 @pytest.mark.parametrize("kind", [DispatchGemmConfig, GemmCombineConfig])
 def test_the_tables_entries_are_configurations(kind: type[DispatchGemmConfig] | type[GemmCombineConfig]) -> None:
     """What was measured is chosen at its own point."""
-    entries = tuned_layers(DEFAULT_GPU).entries
+    entries = tuned_table(DEFAULT_GPU, EpEntry).entries
     assert entries
     for one in entries:
         experts = 2 * one.experts_per_rank

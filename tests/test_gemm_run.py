@@ -25,7 +25,7 @@ from megamoe_dsl.bench.tuning import read_gemm_run as read_run
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_gemms
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_table
 from megamoe_dsl.tuned.table import key_of
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
@@ -102,7 +102,7 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     """Entering a record again changes nothing in the package's table; what a table has stays where another is hardly faster."""
-    table = tuned_gemms(DEFAULT_GPU)
+    table = tuned_table(DEFAULT_GPU, GemmEntry)
     name = table.entries[-1].results
     gpu, records = read_run(RESULTS / name)
     assert enter_run(table, name, records) == table

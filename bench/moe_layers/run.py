@@ -25,11 +25,10 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.preparation import layer_kernels
+from megamoe_dsl.runtime.preparation import compile_ahead, layer_kernels
 from megamoe_dsl.runtime.top_experts import top_experts
 from megamoe_dsl.target import Target
 from moe_layers.baselines import TORCH_LAYER, torch_top_experts
-from moe_layers.compile import compile_missing
 from moe_layers.inputs import TOLERANCE, DrawnCall, draw_weights
 from moe_layers.other_way import Launch, OtherWay
 from moe_layers.others import Bf16Weights, Sites, others
@@ -56,7 +55,7 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     for point in points:
         if find_kernel("mega_moe").takes(point.recipe):
             wanted |= set(layer_kernels(fused_problem(point.layer, point.tokens), target, ()))
-    return compile_missing(wanted, folder)
+    return compile_ahead(wanted, ArtifactStore(folder))
 
 
 def fused_problem(layer: ExpertLayer, tokens: int) -> Problem:

@@ -21,8 +21,8 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
@@ -78,7 +78,7 @@ def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -
         for configs in (tile_configs(one, target), fc1_configs(one, target))
         for config in (*configs.values(), *one.layer.configs(target, one.tokens))
     }
-    return compile_missing(wanted, folder)
+    return compile_ahead(wanted, ArtifactStore(folder))
 
 
 def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:

@@ -101,8 +101,7 @@ FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
 
 def cache_folder() -> Path:
     """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user (~/.cache/megamoe_dsl on Linux).  It need not exist."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
+    if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given).expanduser()
     try:
         from platformdirs import user_cache_path

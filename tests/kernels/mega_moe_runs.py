@@ -18,8 +18,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.reference import linear1, route
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.comparison import RankComparison, compare
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE, compare
 from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)

@@ -37,7 +37,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
-from megamoe_dsl.tuned import DEFAULT_GPU, tuned_gemms
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from simulated_experts import simulate_experts
 from sweep import sample
 
@@ -237,7 +237,9 @@ def test_every_other_tile_of_a_gemm_gives_a_row_the_same_bits(recipe: str, numbe
 @pytest.mark.parametrize("recipe", GemmConfig.recipes)
 @pytest.mark.parametrize("kind", ["dense", "packed", "masked"])
 def test_a_batch_invariant_choice_never_splits_k(recipe: str, kind: str) -> None:
-    shapes = {(one.n, one.k, one.num_groups) for one in tuned_gemms(DEFAULT_GPU).by_share if one.recipe == recipe and one.kind == kind}
+    shapes = {
+        (one.n, one.k, one.num_groups) for one in tuned_table(DEFAULT_GPU, GemmEntry).by_share if one.recipe == recipe and one.kind == kind
+    }
     for n, k, groups in shapes | {(2048, 7168, 1 if kind == "dense" else 8)}:
         problem = GemmProblem(n, k, kind, groups, recipe=recipe)
         for rows in (1, 3, 8, 16, 31, 64, 65, 128, 300, 1024, 8192, 65536):

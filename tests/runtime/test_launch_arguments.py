@@ -23,8 +23,7 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
-from megamoe_dsl.runtime.argument_block import ArgumentBlock
-from megamoe_dsl.runtime.cuda_kernel import CudaKernel
+from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel
 from megamoe_dsl.runtime.layer import usable_sms
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer

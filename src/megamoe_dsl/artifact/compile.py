@@ -53,9 +53,7 @@ def require_whole(directory: str, *parts: str | bytes | None) -> None:
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
     """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`, and `ConfigError` for what is none.
-
-    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
-    """
+    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places."""
     # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
     kernel_of(config)
     os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)

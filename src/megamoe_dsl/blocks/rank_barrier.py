@@ -59,7 +59,6 @@ class RankContext:
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     def peer(self, rank: Any) -> Any:
-        """Base address of a rank's symmetric buffer."""
         return load_constant_u64(self.args.peers + Int64(rank) * 8)
 
     def at(self, name: str, *index: Any) -> Any:

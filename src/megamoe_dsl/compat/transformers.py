@@ -201,11 +201,8 @@ def warn_once(layer: str, reason: str) -> None:
 
 
 def prepare(model: torch.nn.Module) -> int:
-    """Prepares every layer of experts of a model, and returns how many there are.
-
-    A layer prepares itself at its first call.  Prepare a model before it is compiled or captured in a CUDA graph where weights are
-    transposed (gpt-oss), or the gate is not silu(gate) * up.
-    """
+    """Prepares every layer of experts of a model, and returns how many there are.  A layer prepares itself at its first call.  Prepare a
+    model before it is compiled or captured in a CUDA graph where weights are transposed (gpt-oss), or the gate is not silu(gate) * up."""
     layers = [one for one in model.modules() if hasattr(one, "_apply_gate") and hasattr(one, "has_gate")]
     for one in layers:
         prepare_layer(one)
@@ -246,10 +243,8 @@ def recognized(experts: Experts) -> Gate | None:
 
 @torch.no_grad()
 def recognized_activation(function: Callable[[torch.Tensor], torch.Tensor], interleaved: bool, limits: Iterable[float]) -> Gate | None:
-    """The activation that `function` computes of float32 [1, 2 n] on the CPU, and its clamp, which is among `limits`.
-
-    Columns are gate, then up, or alternate where `interleaved`.  None where the function computes no activation of the table.
-    """
+    """The activation that `function` computes of float32 [1, 2 n] on the CPU, and its clamp, which is among `limits`.  Columns are gate,
+    then up, or alternate where `interleaved`.  None where the function computes no activation of the table."""
     numbers = torch.arange(-2 * REACH, 2 * REACH + 1, dtype=torch.float32, device="cpu") / 2
     gate, up = (one.flatten() for one in torch.meshgrid(numbers, numbers, indexing="ij"))
     halves = torch.cat([gate, up])[None]

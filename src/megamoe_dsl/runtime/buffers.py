@@ -217,7 +217,6 @@ class RankBuffers:
 
     @property
     def weight_addresses(self) -> dict[str, int]:
-        """By name, in kernel order."""
         return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
@@ -227,7 +226,6 @@ class RankBuffers:
 
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
-        """In the order of a launch."""
         return kernel_of(self.config).arguments(self.config).names
 
     @cached_property
@@ -270,10 +268,8 @@ class RankBuffers:
         return self.weights.fc1.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.
-
-        Raises `ProblemError` for the index or a device, and ValueError for weights that do not fit.
-        """
+        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.  Raises `ProblemError` for the index
+        or a device, and ValueError for weights that do not fit."""
         count = self.problem.experts_per_rank
         place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
         check_weights(single_expert(self.problem), weights)
@@ -290,7 +286,6 @@ class RankBuffers:
         return tuple(values[name] if name in values else self.address(name) for name in self.argument_names)
 
     def view(self, name: str) -> torch.Tensor:
-        """A field of the symmetric buffer."""
         return self.region.view(self.sym, name)
 
     def load(self, inputs: Inputs) -> None:

@@ -14,9 +14,8 @@ from ..kernels.expert_layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts
 from ..kernels.registry import family_of
 from ..problem import ProblemError
-from .argument_block import ArgumentBlock
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, CudaKernel, current_stream
+from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT

@@ -134,15 +134,12 @@ class SymmetricBuffer:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of this rank's part."""
         return self.sym.numel()
 
     @contextmanager
     def binding(self, num_sms: int) -> Iterator[None]:
-        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.
-
-        Raises `ProblemError` when earlier kernels had another grid.
-        """
+        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.  Raises `ProblemError`
+        when earlier kernels had another grid."""
         before = self.num_sms
         if before not in (0, num_sms):
             raise ProblemError("num_sms", num_sms, f"{before}, as in every other kernel on this symmetric buffer")

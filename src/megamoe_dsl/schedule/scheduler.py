@@ -15,6 +15,7 @@ In a band of rows blocks are ordered so that those that run at the same time sha
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -124,6 +125,26 @@ class Order(Protocol):
         ...
 
 
+class NumberedSteps(ABC):
+    """What an order of `num_steps` steps has in common, each of which its number alone says."""
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int: ...
+
+    @abstractmethod
+    def sizes(self, part: Int) -> OneSize: ...
+
+    def has(self, step: Int, sizes: OneSize) -> Any:
+        return step < self.num_steps
+
+    def first_sizes(self, zero: Int) -> OneSize:
+        return self.sizes(zero)
+
+    def part(self, step: Int, before: OneSize) -> Int:
+        return step
+
+
 def place_in_bands(number: Int, size: int, m_blocks: Int, n_blocks: int) -> tuple[Int, Int]:
     """(row block, column block) of a number among `m_blocks` by `n_blocks`: bands of up to `size` row blocks follow one another."""
     band = div(number, size * n_blocks)
@@ -141,11 +162,8 @@ def band_rows(band: Int, size: int, m_blocks: Int) -> Int:
 
 
 def there_and_back(number: Int, rows: Int) -> tuple[Int, Int]:
-    """(row block, column block) of a number in a band of `rows` row blocks.
-
-    The columns follow one another, and for each of them the rows, forwards and backwards in turn: of any two blocks that follow one
-    another either the row or the column is the same.
-    """
+    """(row block, column block) of a number in a band of `rows` row blocks.  The columns follow one another, and for each of them the rows,
+    forwards and backwards in turn: of any two blocks that follow one another either the row or the column is the same."""
     column = div(number, rows)
     row = number - column * rows
     return select((column & 1) == 0, row, rows - 1 - row), column

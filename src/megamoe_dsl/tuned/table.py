@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from math import inf, log
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -225,7 +225,7 @@ class LaunchShare(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchEntry(Measured):
-    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name."""
+    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name; `results` as in `Entry`."""
 
     SUFFIX = "-launches"
     SHARE = LaunchShare
@@ -236,6 +236,7 @@ class LaunchEntry(Measured):
     topk: int
     tokens: int
     us: Mapping[str, float]
+    results: str
     recipe: str = FP8
 
     @property
@@ -326,14 +327,9 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
 
 
 @lru_cache
-def table_in_use(gpu: str, kind: type[Any]) -> Table[Any]:
-    """The table that comes with the package, with the entries of this user's in place of those with their keys."""
+def tuned_table(gpu: str, kind: type[Any] = Entry) -> Table[Any]:
+    """The table of a kind of entries that comes with the package, with this user's in place of those with their keys."""
     table = Table.read(gpu, kind=kind)
     for entry in Table.read(gpu, tables_folder(), kind).entries:
         table = table.having(entry)
     return table
-
-
-tuned_table, tuned_gemms = partial(table_in_use, kind=Entry), partial(table_in_use, kind=GemmEntry)
-tuned_layers, tuned_launches = partial(table_in_use, kind=EpEntry), partial(table_in_use, kind=LaunchEntry)
-"""By the name of a GPU."""

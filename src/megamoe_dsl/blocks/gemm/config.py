@@ -188,7 +188,6 @@ class GemmConfig(BaseGemmConfig):
     # --- tiles
     @property
     def tile(self) -> TileShape:
-        """Shape, and how warpgroups share it."""
         scaled, columns = self.problem.formats.scaled, self.most_columns or MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS))
         return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
@@ -199,7 +198,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def fetchers(self) -> int:
-        """CTAs of a cluster that may fetch operands for one another."""
         return 1 if self.split_k else self.cluster
 
     @property
@@ -215,7 +213,6 @@ class GemmConfig(BaseGemmConfig):
     # --- parts
     @property
     def rows(self) -> LoadedRows | ListedRows:
-        """Who brings rows of A."""
         problem = self.problem
         if not problem.gathers:
             return LoadedRows(problem.any_row)
@@ -224,7 +221,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def weights(self) -> WeightSource:
-        """Who brings rows of B."""
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
@@ -238,7 +234,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def map_names(self) -> tuple[str, ...]:
-        """Tensor maps, in the order of the kernel's parameters."""
         if self.problem.of_experts:
             return (*(self.weights.map_names if self.cluster > 1 else ("weights",)), "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
@@ -254,7 +249,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def registers(self) -> GemmRegisters:
-        """Per thread, of each role."""
         if self.weights.decode_warps:
             return DECODE_REGISTERS
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]

@@ -56,7 +56,6 @@ class ScaledStage(Stage):
 
     @property
     def token_scales(self) -> Any:
-        """Shared address of the scale of the tile's first row."""
         if self.at_once == 1:
             return super().token_scales
         place = self.word >> (self.at_once.bit_length() - 1)
@@ -71,11 +70,6 @@ class GatheredStage(ScaledStage, GemmStage):
         """A reader: until the stage is loaded, and the tensor core sees it."""
         super().wait_full()
         fence_async_shared()
-
-
-def copied_stage(first: Stage, at_once: int, places: int) -> ScaledStage:
-    """The ring's first stage, as those who gather fill it."""
-    return ScaledStage(first.plan, first.cluster, first.smem, first.ring, at_once, places, Int32(0))
 
 
 def gathered_stage(first: GemmStage, at_once: int, places: int) -> GatheredStage:
@@ -94,7 +88,8 @@ def gather_tokens(ctx: GemmContext, number: Int32):
     ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     rows = ctx.config.rows
-    stage = copied_stage(ctx.first_stage, rows.at_once, rows.scale_places(ctx.config.num_stages))
+    first, places = ctx.first_stage, rows.scale_places(ctx.config.num_stages)
+    stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, places, Int32(0))
     while tile.valid():
         ctx.wait_rows(tile)
         ctx.stamp(Activity.WAIT_TOKENS, tile)
@@ -124,7 +119,7 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledSt
         of_chunk = bytes_of_chunk(ctx, k, chunk)
         column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
-            if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
+            if (i + 1) * warps * ROWS_PER_COPY <= config.block_m or rows[i] < config.block_m:
                 num_bytes = select(rows[i] < tile.valid_m, of_chunk, Int32(0))
                 copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
         if stage.word_in_place == 0:
@@ -146,7 +141,7 @@ def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, 
     """A lane's rows' scales from K block `k` on, of as many as lie together."""
     config = ctx.config
     for i in cutlass.range_constexpr(len(scaled)):
-        if rows_end(config.block_m, config.rows.warps * 32, i) or scaled[i] < config.block_m:
+        if (i + 1) * config.rows.warps * 32 <= config.block_m or scaled[i] < config.block_m:
             num_bytes = select(scaled[i] < tile.valid_m, Int32(stage.scale_step), Int32(0))
             source = ctx.args.a_sf + (Int64(sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
             copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
@@ -156,8 +151,3 @@ def source_of(ctx: GemmContext, number: Any) -> Int32:
     """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
     listed = load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
     return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))
-
-
-def rows_end(block_m: int, step: int, index: int) -> bool:
-    """Whether a turn of all gathering warps, each as many rows, ends within the tile."""
-    return (index + 1) * step <= block_m

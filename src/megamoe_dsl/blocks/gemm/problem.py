@@ -108,12 +108,10 @@ class GemmProblem:
 
     @property
     def k_words(self) -> int:
-        """Words of a row's scales, where they are bytes."""
         return self.k // (SCALES_PER_WORD * self.formats.activations.channels)
 
     @property
     def scale_rows(self) -> int:
-        """Rows of one B's scales."""
         return -(-self.n // SCALE_BLOCK)
 
     @property
@@ -146,7 +144,6 @@ class GemmProblem:
 
     @property
     def has_groups(self) -> bool:
-        """Whether rows belong to groups."""
         return self.kind != DENSE
 
     @property
@@ -224,7 +221,6 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
-        """Whether a list says where rows of A lie."""
         return self.source == GATHERED
 
     @property
@@ -242,7 +238,6 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def activates(self) -> Activation:
-        """What becomes of gate and up."""
         return ACTIVATIONS[self.activation]
 
     @property

@@ -45,7 +45,6 @@ class TopExpertsKernel(RoutingKernel):
         return f"e{config.problem.num_experts}-k{config.problem.topk}-{config.problem.scores}-{self.name}"
 
     def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
-        """With tables where one names experts or their places."""
         return PlacedExpertsArguments if config.problem.hashed or config.problem.replicas else TopExpertsArguments
 
 
@@ -62,7 +61,6 @@ class RouteKernel(RoutingKernel):
         return route_kernel
 
     def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
-        """With a factor where the number format has one."""
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
@@ -86,5 +84,4 @@ class SumKernel(RoutingKernel):
         return topk_sum_kernel
 
     def arguments_type(self, config: SumConfig) -> type[SumArguments]:
-        """The same for all configurations."""
         return SumArguments

@@ -99,8 +99,7 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.gather)
     return (
         warp_group("loaders", range(first), loader_roles(config), registers.loader),
-        *((decode,) if config.weights.decode_warps else ()),
-        *((gather,) if config.rows.own_warps else ()),
+        *((gather,) if config.rows.own_warps else (decode,) if config.weights.decode_warps else ()),
         WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )
 

@@ -68,10 +68,8 @@ class RoutingTables:
         token_saving: bool = True,
         token_sorting: bool = True,
     ) -> RoutingTables:
-        """Of a rank whose tokens have the experts `topk_idx`; `splits` are those of all ranks, made with the same `token_saving`.
-
-        With `token_sorting` a rank's list is in the order of (expert, token), else of tokens.  Raises `ProblemError` for a shape.
-        """
+        """Of a rank whose tokens have the experts `topk_idx`; `splits` are those of all ranks, made with the same `token_saving`.  With
+        `token_sorting` a rank's list is in the order of (expert, token), else of tokens.  Raises `ProblemError` for a shape."""
         _check(problem, topk_idx)
         expert = experts_of(problem, topk_idx).flatten()
         order = expert.argsort(stable=True)  # by (expert, token), dropped pairs last; and by rank, which experts are sorted by

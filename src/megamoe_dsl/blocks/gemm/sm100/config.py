@@ -99,7 +99,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def block_ms(self) -> tuple[int, ...]:
-        """Rows of A that a tile can have."""
         return (*ROWS, LARGEST) if self.problem.of_experts else tile_rows(self.problem)
 
     @property
@@ -109,7 +108,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def block_n(self) -> int:
-        """Rows of B of a tile."""
         return PAIR_ROWS * self.consumers * self.pairs
 
     @property
@@ -119,13 +117,11 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- parts
     @property
     def rows(self) -> PairRows | BroughtRows:
-        """Who brings rows of A."""
         problem = self.problem
         return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
 
     @property
     def weights(self) -> PairWeights:
-        """Who brings rows of B."""
         return PairGateUpWeights(self.problem.gate_up) if self.problem.gate_up else PairWeights()
 
     @property
@@ -157,12 +153,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- plans
     @property
     def stage(self) -> PairStage:
-        """Operands and scales of a stage."""
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     @property
     def tmem(self) -> Sm100TmemPlan:
-        """Columns of a CTA's tensor memory."""
         two = self._tmem(self.block_m, ACCUMULATORS)
         return two if two.fits else replace(two, accumulators=1)
 
@@ -171,7 +165,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     # --- what tables say
     def facts(self) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
-        """The tile, and what else there is to say: (what, value)."""
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ....problem import Problem
 from ....target import Target
-from ....tuned import EpEntry, EpShare, tuned_layers
+from ....tuned import EpEntry, EpShare, tuned_table
 from .config import EpConfig, Half
 from .gemm_part import PARTS
 
@@ -26,7 +26,7 @@ def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None)
     """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
     if gpu is None:
         return {}
-    near: list[EpEntry] = tuned_layers(gpu).near(share_of(problem), expected_rows(problem, num_tokens))
+    near: list[EpEntry] = tuned_table(gpu, EpEntry).near(share_of(problem), expected_rows(problem, num_tokens))
     return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
 
 

@@ -12,6 +12,7 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
+from ....layouts.region import most_that_fit
 from ....problem import Problem
 from ..config import RegisterBudget, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
@@ -86,9 +87,7 @@ class EpConfig(ABC):
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
-        most = 0
-        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
-            most += 1
+        most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)

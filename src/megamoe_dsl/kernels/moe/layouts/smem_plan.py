@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
-from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....recipe import BF16, BITS, COMBINE, Format
 
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
@@ -268,10 +268,7 @@ def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
 def deepest_ring(plan: Any, capacity: int) -> int:
     """Stages of the deepest ring of a plan within `capacity` bytes.  Cached, because a preset asks for every number of tokens and there are
     few plans."""
-    stages = 0
-    while plan.with_stages(stages + 1).num_bytes <= capacity:
-        stages += 1
-    return stages
+    return most_that_fit(lambda stages: int(plan.with_stages(stages).num_bytes), capacity)
 
 
 @dataclass(frozen=True)
