@@ -79,9 +79,9 @@ def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
 
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
-    config = ctx.config
-    row = tile.group * config.problem.n + tile.n_block * config.block_n
-    return WeightTile(fetch_weights(ctx, tile, config.block_n), row, 0, config.block_n * ROW_BYTES)
+    n, block_n = ctx.config.problem.n, ctx.config.block_n
+    weights = fetch_weights(ctx, tile, block_n)
+    return WeightTile(weights, tile.group * n + tile.n_block * block_n, 0, block_n * ROW_BYTES)
 
 
 @cute.jit
