@@ -15,15 +15,19 @@ from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
+    BF16,
     F32,
     GATE_FIRST,
     GATE_UP,
     GEMM_RECIPES,
+    LEFT,
     PACKED,
+    RIGHT,
     SCALE_BLOCK,
     SORTED_PACKED,
     GatherGemmProblem,
     GemmProblem,
+    VarlenKProblem,
 )
 from ..blocks.gemm.sm100.config import tile_rows
 from ..blocks.gemm.tile import room
@@ -41,16 +45,12 @@ from .registry import choose
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
-        return GemmKernel().choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
+        most = room(rows / problem.num_groups)
+        tile = next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
+        return GemmKernel().choose(problem, target, rows, dynamic_schedule=True, **tile)
     # Linear1 is a launch of blocks/gemm, and where rows lie is said by the one before it.
     own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
     return GemmConfig(problem, **own, **uneven_tile(problem, target, problem.check_rows(rows)))
-
-
-def uneven_pair_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
-    """Fields of the least tile of SM100 that has room for an expert's rows; none where there is no such tile."""
-    most = room(rows / problem.num_groups)
-    return next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
 
 
 def uneven_tile(problem: GemmProblem, target: Target, rows: int) -> dict[str, Any]:
@@ -69,6 +69,15 @@ class LayerConfigs(NamedTuple):
     fc1: BaseGemmConfig
     fc2: BaseGemmConfig
     total: TokensConfig
+
+
+class BackwardProblems(NamedTuple):
+    """GEMMs of the backward pass, BF16: dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+
+    rows: GatherGemmProblem
+    tokens: GemmProblem
+    w1: VarlenKProblem
+    w2: VarlenKProblem
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,20 @@ class ExpertLayer:
         if not self.formats.scales_in_mma:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
+
+    def backward(self, output: str = BF16) -> BackwardProblems:
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
+        n, experts = 2 * self.intermediate, {"num_groups": self.num_experts, "recipe": self.recipe}
+        hidden, own = self.hidden, self.intermediate
+        adds: Any = {**experts, "output": output, "accumulate": output == F32}
+        rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
+        tokens: Any = {**experts, "transposed_b": True}
+        return BackwardProblems(
+            GatherGemmProblem(own, hidden, **rows),
+            GemmProblem(hidden, n, PACKED, **tokens),
+            VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
+            VarlenKProblem(hidden, own, gathered=LEFT, **adds),
+        )
 
     @property
     def formats(self) -> Recipe:

@@ -10,7 +10,7 @@ from ..config_error import ConfigError
 from ..problem import ProblemError
 from ..target import Target
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
-from .gemm.family import GatherGemmKernel, GemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
 from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
@@ -22,6 +22,7 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    VarlenKKernel(),
     TopExpertsKernel(),
     RouteKernel(),
     SumKernel(),

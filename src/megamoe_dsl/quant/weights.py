@@ -143,7 +143,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (whole_tiles.py).
+    """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (packed_tiles.py).
 
     fp8xfp4 and mxf4xmxf4:
         fc1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; fc1_sf int32 [El * (H/128), 2I]: expert outermost, then 128

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ...arch import SM90, Arch
+from ...hardware.operand_tile import K_ROWS
 from .base_config import BaseGemmConfig
-from .epilogue import ActivateGateUp, Store
+from .epilogue import ActivateGateUp, AddSums, GateUpGradient, Store, StoreTransposed
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
-from .rows import ListedRows, LoadedRows
+from .rows import GatheredColumns, ListedRows, LoadedRows
 from .smem_plan import GemmSmemPlan
-from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
-from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
+from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape, TransposedTile
+from .weights import DecodedWeights, GateUpRows, PackedWeights, SortedColumns, TransposedWeights, WeightSource, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -41,7 +42,6 @@ REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegist
 """By math warpgroups."""
 GATHERING_REGISTERS = {1: GemmRegisters(40, 232, gather=56), 2: GemmRegisters(24, 224, gather=40)}
 """The same where rows are gathered: a thread that gathers keeps up to 8 rows of A."""
-MOST_GATHERED = 128  # rows of a tile
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
 DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
@@ -112,12 +112,13 @@ class GemmConfig(BaseGemmConfig):
         self.epilogue.check(self)
         alone = own and (problem.places_rows or not problem.gathers)
         self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
+        if any(self.weights.mn_major):
+            self._check_mn_major()
         self.check_stages("block_n")
         self._check_burst()
 
     def _check_tile(self) -> None:
-        fits = not self.problem.gathers or self.block_m <= MOST_GATHERED
-        self.require("block_m", fits, f"at most {MOST_GATHERED} where rows are gathered")
+        self.require("block_m", not self.problem.gathers or self.block_m <= 128, "at most 128 where rows are gathered")
         if self.problem.decodes:
             self._check_decoding()
         if self.swap_ab:
@@ -171,6 +172,13 @@ class GemmConfig(BaseGemmConfig):
         fits = self.burst == 1 or self.burst <= left
         self.require("burst", fits, f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages")
 
+    def _check_mn_major(self) -> None:
+        where = "where rows of shared memory are K"
+        self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
+        for field, value in {"swap_ab": False, "cluster": 1, "burst": 1, "half_tiles": False}.items():
+            self.require(field, getattr(self, field) == value, f"{value} {where}")
+        self.require("block_m", self.block_m == 2 * K_ROWS or not self.problem.sums_rows, f"{2 * K_ROWS} where K are the rows of groups")
+
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
@@ -189,7 +197,8 @@ class GemmConfig(BaseGemmConfig):
     @property
     def tile(self) -> TileShape:
         scaled, columns = self.problem.formats.scaled, self.most_columns or MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS))
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
+        kind = TransposedTile if self.problem.transposes else TileShape
+        return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -216,6 +225,8 @@ class GemmConfig(BaseGemmConfig):
         problem = self.problem
         if not problem.gathers:
             return LoadedRows(problem.any_row)
+        if problem.sums_rows:
+            return GatheredColumns(1)
         # With swap_ab a thread reads scales of rows that follow one another.
         return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
@@ -223,6 +234,10 @@ class GemmConfig(BaseGemmConfig):
     def weights(self) -> WeightSource:
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
+        if self.problem.sums_rows:
+            return SortedColumns()
+        if self.problem.transposed_b:
+            return TransposedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 
@@ -230,6 +245,12 @@ class GemmConfig(BaseGemmConfig):
     def epilogue(self) -> Store | ActivateGateUp:
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
+        if self.problem.gradient:
+            return GateUpGradient()
+        if self.problem.sums_rows and self.problem.accumulate:
+            return AddSums(self.epilogue_buffers, self.problem.transposes)
+        if self.problem.transposes:
+            return StoreTransposed(self.epilogue_buffers)
         return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)
 
     @property
@@ -251,6 +272,8 @@ class GemmConfig(BaseGemmConfig):
     def registers(self) -> GemmRegisters:
         if self.weights.decode_warps:
             return DECODE_REGISTERS
+        if self.problem.sums_rows:
+            return GemmRegisters(56, 224)
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say

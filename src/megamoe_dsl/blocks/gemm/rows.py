@@ -89,7 +89,7 @@ class ListedRows(RowSource):
     """Every thread arrives on its own."""
     any_row: ClassVar[bool] = False
     map_names: ClassVar[tuple[str, ...]] = ()
-    words: ClassVar[str] = f"{warps} warps gather them, 16 bytes a lane"
+    words: ClassVar[str] = "threads gather them, 16 bytes at a time"
 
     def scale_rows(self, tile: TileShape) -> int:
         return tile.m if tile.scaled else 0
@@ -118,6 +118,21 @@ class ListedRows(RowSource):
         from .gather import gathered_stage
 
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
+
+
+@dataclass(frozen=True)
+class GatheredColumns(ListedRows):
+    """Two warps beside the loaders gather rows of K, each half warp 256 bytes of one."""
+
+    warps: ClassVar[int] = 2
+    own_warps: ClassVar[int] = 0
+    arrivals: ClassVar[int] = 32 * warps
+
+    def load(self, ctx: Any, number: Any) -> None:
+        """What warp `number` of those that gather does."""
+        from .varlen_k import gather_columns
+
+        gather_columns(ctx, number)
 
 
 def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:

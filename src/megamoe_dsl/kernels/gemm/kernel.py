@@ -2,10 +2,10 @@
 
 | warps | role | registers |
 |---|---|---|
-| 0   | token loader, where rows are not gathered | loader |
+| 0   | token loader, where no warpgroup gathers | loader |
 | 1   | weight loader                 | loader |
 | 2   | scheduler: tiles              | loader |
-| 3   | nothing                       | loader |
+| 3   | nothing, or token loader too  | loader |
 | 4.. | math, epilogues               | math   |
 | last 4 | gather rows, or decode B where math warps do not | gather, decode |
 """
@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import cutlass
@@ -85,10 +86,9 @@ def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """The warps that do not multiply."""
     weights = one_warp("weight loader", WEIGHTS_WARP, config.weights.load)
     scheduler = one_warp("scheduler", SCHEDULER_WARP, schedule)
-    tokens = one_warp("token loader", TOKENS_WARP, lambda ctx: config.rows.load(ctx, Int32(0)))
-    if not config.problem.of_experts:
-        return (tokens, weights, scheduler)
-    return (weights, scheduler, *(() if config.rows.own_warps else (tokens,)))
+    numbers = () if config.rows.own_warps else (TOKENS_WARP, None)[: config.rows.warps]
+    tokens = tuple(one_warp("token loader", warp, partial(config.rows.load, number=Int32(i))) for i, warp in enumerate(numbers))
+    return (weights, scheduler, *tokens) if config.problem.of_experts else (*tokens, weights, scheduler)
 
 
 def roles(config: GemmConfig) -> tuple[WarpRole, ...]:

@@ -56,8 +56,7 @@ def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[Pair]:
 
 
 def list_key(ctx: EpContext, expert: Any, lane: Any) -> Any:
-    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token travels for another
-    expert of that rank."""
+    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token travels for another expert of it."""
     problem = ctx.config.problem
     rank, travels = div(expert, problem.experts_per_rank), expert != NO_KEY
     if ctx.config.token_saving:
