@@ -22,8 +22,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
@@ -38,7 +37,7 @@ COMMENT = re.compile(r"\s*//.*$")
 
 def digest(artifact: Artifact) -> str:
     """Sixteen hexadecimal digits of a kernel's instructions, declarations and parameters."""
-    text = artifact.ptx.replace(artifact.entry, "kernel")
+    text = artifact.ptx.replace(artifact.entry, "kernel").replace(f".target {artifact.arch.compiled_for}", f".target {artifact.arch}")
     lines = (COMMENT.sub("", line).strip() for line in text.splitlines() if not DEBUG_LINE.match(line))
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.distributed import all_gather_into_tensor
 from transformers.activations import ACT2FN
-from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 from transformers.integrations import moe as experts_module
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -31,6 +30,10 @@ from ..reference import activate
 from ..runtime.experts import moe
 from ..runtime.moe_layer import MoE
 
+try:
+    from transformers.distributed import expert_parallel
+except ImportError:  # 5.17 has none
+    expert_parallel = None  # type: ignore[assignment]
 __all__ = ["NAME", "experts_forward", "fp8_experts_forward", "layer_of", "prepare"]
 NAME = "megamoe"
 """What `experts_implementation` is set to."""
@@ -258,7 +261,7 @@ def recognized_activation(function: Callable[[torch.Tensor], torch.Tensor], inte
     return None
 
 
-class MoEOfRanks(EPImplementation):
+class MoEOfRanks(expert_parallel.EPImplementation if expert_parallel else object):  # type: ignore[misc]
     """Experts of ranks that share a batch, as one `MoE` over their group: each rank takes an equal part of the tokens, which the layer
     sends where their experts are, and results are gathered.  Inference alone; the weights are those of the first call."""
 
@@ -285,6 +288,7 @@ class MoEOfRanks(EPImplementation):
         return gathered[:tokens]
 
 
-EPImplementationInterface.register(NAME, MoEOfRanks)
+if expert_parallel:
+    expert_parallel.EPImplementationInterface.register(NAME, MoEOfRanks)
 ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, fp8_experts_forward)

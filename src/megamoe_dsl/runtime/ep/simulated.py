@@ -16,8 +16,7 @@ from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
-from .routing import RoutingTables, Splits
-from .scatter_indices import check_scatter_indices
+from .routing import RoutingTables, Splits, check_scatter_indices
 
 
 class SimulatedEp:
