@@ -79,9 +79,10 @@ def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
 
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
-    n, block_n = ctx.config.problem.n, ctx.config.block_n
-    weights = fetch_weights(ctx, tile, block_n)
-    return WeightTile(weights, tile.group * n + tile.n_block * block_n, 0, block_n * ROW_BYTES)
+    config = ctx.config
+    weights = fetch_weights(ctx, tile, config.block_n)
+    row = tile.group * config.problem.n + tile.n_block * config.block_n
+    return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
 
 @dataclass(frozen=True)
