@@ -87,9 +87,8 @@ def gather_tokens(ctx: GemmContext, number: Int32):
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
-    rows = ctx.config.rows
-    first, places = ctx.first_stage, rows.scale_places(ctx.config.num_stages)
-    stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, places, Int32(0))
+    rows, first = ctx.config.rows, ctx.first_stage
+    stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, rows.scale_places(first.ring.depth), Int32(0))
     while tile.valid():
         ctx.wait_rows(tile)
         ctx.stamp(Activity.WAIT_TOKENS, tile)
