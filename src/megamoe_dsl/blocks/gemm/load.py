@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.tma import load_tile_cta
+from ...device.tma import load_tile_cta, load_tile_multicast
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...layouts.arith import select
@@ -71,33 +71,45 @@ def load_tokens(ctx: GemmContext):
     read_end(tile, tiles, config.blocks_per_fetch)
 
 
+def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
+    """How a box of `rows` rows of B is fetched; CTAs that work alone have no map of a part, and need none."""
+    maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(rows))
+    return Fetch.of(maps, ctx.place, False, tile.same_weights)
+
+
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config = ctx.config
-    # CTAs that work alone have no map of a part, and need none.
-    maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(config.block_n))
-    weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
+    weights = fetch_weights(ctx, tile, config.block_n)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
 
 @dataclass(frozen=True)
 class ColumnTile(WeightTile):
-    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on."""
+    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on.  Where two CTAs have the
+    same, each fetches half of the boxes for both, from number `weights.first` on."""
 
     column: Int32
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
         """64 rows of K, from K block k on, into a stage that begins at `destination`."""
-        for box in range(self.num_bytes // BOX_BYTES):
-            x, y = self.column + box * ROW_BYTES, self.row + k * K_ROWS
-            load_tile_cta(destination + box * BOX_BYTES, self.weights.map, full, x, y)
+        fetch, boxes, y = self.weights, self.num_bytes // BOX_BYTES, self.row + k * K_ROWS
+        if fetch.multicast:
+            for box in range(boxes // 2):
+                own = fetch.first + box
+                load_tile_multicast(destination + own * BOX_BYTES, fetch.map, full, self.column + own * ROW_BYTES, y, fetch.ctas)
+        else:
+            for box in range(boxes):
+                load_tile_cta(destination + box * BOX_BYTES, fetch.map, full, self.column + box * ROW_BYTES, y)
 
 
 def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
     """A tile's columns of B, from this row on."""
     columns = ctx.config.block_n
     fetch = Fetch(ctx.maps.weights, Int32(0), Int32(1), False)
+    if ctx.config.fetchers > 1:
+        fetch = Fetch(ctx.maps.weights, ctx.cta_rank * (columns // K_ROWS // 2), ctx.place.everyone, True)
     return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
 
 
@@ -178,6 +190,7 @@ def gate_and_up(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     config, problem = ctx.config, ctx.config.problem
     rows, up_first = config.block_n // 2, problem.gate_up == UP_FIRST
     apart = -problem.n // 2 if up_first else problem.n // 2
-    fetch = GateUpFetch(ctx.maps.weights, Int32(0), Int32(1), False, rows, apart)
+    box = fetch_weights(ctx, tile, rows)
+    fetch = GateUpFetch(box.map, box.first, box.ctas, box.multicast, rows, apart)
     row = tile.group * problem.n + tile.n_block * rows + up_first * (problem.n // 2)
     return WeightTile(fetch, row, 0, config.block_n * ROW_BYTES)
