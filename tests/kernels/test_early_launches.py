@@ -30,10 +30,11 @@ TOP, ROUTE, FC1, FC2, SUM = range(5)
 
 
 @cache
-def compiled(recipe: str) -> tuple[Artifact, ...]:
-    layer, target = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe), Target.typical("sm_90a", SMS)
+def compiled(recipe: str, tokens: int = TOKENS, sms: int = SMS) -> tuple[Artifact, ...]:
+    """Of configurations for so many tokens."""
+    layer, target = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe), Target.typical("sm_90a", sms)
     chooses = choose(TopExpertsProblem(EXPERTS, TOPK), target, 0)
-    return tuple(artifact(config) for config in (chooses, *layer.configs(target, TOKENS)))
+    return tuple(artifact(config) for config in (chooses, *layer.configs(target, tokens)))
 
 
 def weights(recipe: str) -> ExpertWeightsFp8:
@@ -89,6 +90,14 @@ def test_calls_in_a_stream_are_exact(recipe: str, seed: int) -> None:
     artifacts = compiled(recipe)
     assert all(one.kernel.early for one in artifacts) and artifacts[FC2].config.prefetch_weights
     same, report = run(artifacts, seed)
+    assert same == [True] * 3 and not report.findings
+
+
+def test_linears_in_pairs_begin_early_too() -> None:
+    """As they are for many tokens, given few."""
+    artifacts = compiled("bf16xbf16", tokens=400, sms=4)
+    assert [artifacts[number].config.cluster for number in (FC1, FC2)] == [2, 2] and artifacts[FC2].config.prefetch_weights
+    same, report = run(artifacts)
     assert same == [True] * 3 and not report.findings
 
 

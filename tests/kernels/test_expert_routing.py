@@ -100,9 +100,11 @@ def test_rows_are_summed_in_order() -> None:
 
 @pytest.mark.parametrize("tokens", [5, 200])
 def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
-    """Few tokens, and so many that Linear1 has tiles of 128 rows."""
+    """Few tokens, and so many that both linears have tiles of 128 rows, in pairs."""
     call = call_of(LAYER if tokens < 100 else replace(LAYER, num_experts=2, topk=1), tokens)
-    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), tokens)]
+    configs = call.layer.configs(Target.typical("sm_90a", 4), tokens)
+    assert (configs.fc1.cluster, configs.fc2.cluster) == ((1, 1) if tokens < 100 else (2, 2))
+    artifacts = [artifact(config) for config in configs]
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert torch.equal(y, layer_on_cpu(call))
@@ -114,7 +116,7 @@ def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
     """Numbers are normal, and every sum the tensor core's."""
     layer = replace(LAYER, recipe="bf16xbf16") if tokens < 100 else ExpertLayer(256, 128, 2, 1, recipe="bf16xbf16")
     call = call_of(layer, tokens)
-    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), tokens)]
+    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 4), tokens)]
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert call.x_q.numel() == 0 and call.fc1.a is call.x and call.fc1.d_sf is None
