@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .decode.family import DecodeKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .kernel import Kernel, KernelConfig
@@ -22,6 +23,7 @@ KERNELS: list[Kernel] = [
     GemmKernel(),
     GatherGemmKernel(),
     TopExpertsKernel(),
+    DecodeKernel(),
     RouteKernel(),
     SumKernel(),
     *STAGES,

@@ -1,0 +1,98 @@
+"""The layer of a few tokens in one launch: warps to roles, set-up of a CTA.  Only this file knows warp indices.
+
+| warps | role |
+|---|---|
+| 0     | takes tiles, loads weights |
+| 1..7  | load rows |
+| 8..   | math, epilogues, sums |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memory
+from ...blocks.weighted_sum import PER_LANE
+from ...device.launch import addresses, kernel_with_maps
+from ...device.memory import VECTOR, fence_async_shared, store_shared_u32, store_shared_v4, store_v4
+from ...device.tma import prefetch_tensor_map
+from ...device.warp import elect
+from .arguments import DecodeArguments
+from .config import ROW_WARPS, DecodeConfig
+from .context import DecodeContext
+from .load import claim, load_rows, load_weights
+from .math import math
+from .slots import expert_of, find_blocks
+
+LOADER = 1 + ROW_WARPS
+
+
+@cute.jit
+def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
+    """mbarriers, and zeros where rows and scales will lie: a tile leaves the rows that it does not have as they are."""
+    if warp == 0:
+        init_barriers(ctx)
+    if warp == 1:
+        if elect():
+            for name in ctx.config.map_names:
+                prefetch_tensor_map(getattr(ctx.maps, name))
+    region = ctx.config.region
+    for name in ("tokens", "sfa"):
+        placed = region[name]
+        for start in cutlass.range(thread * VECTOR, placed.field.num_bytes, ctx.config.num_threads * VECTOR, unroll=1):
+            store_shared_v4(ctx.smem + placed.offset + start, (Int32(0),) * 4)
+    fence_async_shared()
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def clear(ctx: DecodeContext, thread: Int32):
+    """y, where every slot is masked."""
+    config = ctx.config
+    chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
+    first = ctx.cta * config.num_threads + thread
+    for chunk in cutlass.range(first, chunks, config.num_sms * config.num_threads, unroll=1):
+        store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
+
+
+def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
+    """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
+    return (
+        WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
+        WarpRole("row loaders", range(1, LOADER), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER)),
+    )
+
+
+@cute.jit
+def run(ctx: DecodeContext, warp: Any, thread: Int32):
+    """One CTA."""
+    initialize(ctx, warp, thread)
+    begin()
+    claimed = Int32(0)
+    if warp == 0:
+        claimed = claim(ctx)
+    blocks = find_blocks(ctx, thread, expert_of(ctx, thread))
+    if blocks == 0:
+        clear(ctx, thread)
+    if thread == 0:
+        store_shared_u32(ctx.shared("blocks", 0), blocks)
+    cute.arch.sync_threads()
+    run_roles(roles(claimed, blocks), ctx, warp)
+
+
+def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:
+    """One CTA, from its place in the grid on."""
+    warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
+    places = addresses(config.map_names, maps)
+    run(DecodeContext(config, args, places, shared_memory(config.region), Int32(cute.arch.block_idx()[0])), warp, thread)
+
+
+def kernel_of(config: DecodeConfig) -> Callable[..., Any]:
+    """The kernel that takes the configuration's tensor maps."""
+    return kernel_with_maps(decode_kernel, config.map_names)
