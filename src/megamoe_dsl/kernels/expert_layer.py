@@ -8,6 +8,7 @@ hold nearly every expert's rows, or a whole number of tiles should waste little 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ..blocks.gemm.problem import (
     GATE_FIRST,
     GATE_UP,
     GEMM_RECIPES,
+    I64,
     PACKED,
     ROW_BLOCK,
     SCALE_BLOCK,
@@ -29,11 +31,15 @@ from ..blocks.gemm.problem import (
     GemmProblem,
 )
 from ..blocks.gemm.sm100.config import Sm100GemmConfig, tile_rows
+from ..config_error import ConfigError
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
 from ..target import Target
-from .expert_routing.config import I64, TokensConfig
+from .decode.config import MOST_TOKENS, DecodeConfig
+from .decode.family import DecodeKernel
+from .decode.problem import DecodeProblem
+from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
@@ -152,11 +158,25 @@ class ExpertLayer:
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 
     @property
+    def decode(self) -> DecodeProblem:
+        """Of a few tokens in one launch."""
+        fields = "hidden", "intermediate", "num_experts", "topk", "gate_up", "activation", "activation_clamp", "recipe"
+        return DecodeProblem(**{name: getattr(self, name) for name in fields})
+
+    @property
     def formats(self) -> Recipe:
         return self.routing.formats
 
+    def kernels(self, target: Target, tokens: int) -> LayerConfigs | tuple[DecodeConfig]:
+        """What so many tokens are computed with: one launch for a few, where there is such a kernel, else four."""
+        named = self.indices, self.weights
+        if target.arch.name in DecodeKernel.configs and 0 < tokens <= MOST_TOKENS and not (self.biases or self.preactivations):
+            with suppress(ConfigError):
+                return (DecodeKernel().choose(self.decode, target, tokens, indices=named[0], weights=named[1]),)
+        return self.configs(target, tokens)
+
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
-        """For so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
+        """Of the four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),

@@ -15,9 +15,8 @@ from typing import Any, cast
 
 import torch
 
-from ..blocks.gemm.problem import F32
+from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.config import I32
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device

@@ -14,7 +14,7 @@ from ...blocks.gemm.weights import runs_of_gate_and_up
 from ...config_error import require, require_integers
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
-from ...layouts.region import F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
+from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
 from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
 
@@ -23,11 +23,14 @@ WEIGHT_ROWS = 64
 RUNS = WEIGHT_ROWS // 16
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
+MOST_TOKENS = TOKENS[-1]
 ROW_WARPS = 7
 GROUP_WARPS = 4
 WORK_TILES = 8
-LINES = 32
-"""Words between two counters that different CTAs add to at the same time... a line of L2."""
+LINE = 128
+"""Bytes of L2: counters that are added to for different reasons lie in different ones."""
+MOST_COUNTERS = 2048
+"""Bytes of a launch's counters."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class DecodeConfig:
         require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
         promoted, recipe = self.problem.formats.promoted, self.problem.recipe
         require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8 or bf16xbf16")
+        size, shape = self.counters.size, f"{self.problem.hidden}, {self.problem.topk}"
+        require(size <= MOST_COUNTERS, "problem.hidden, problem.topk", shape, f"such that counters fit {MOST_COUNTERS} bytes, not {size}")
         most = 0
         while self.region_of(most + 1).size <= self.arch.smem_bytes:
             most += 1
@@ -76,7 +81,7 @@ class DecodeConfig:
     def choose(cls, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> Self:
         """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
         block_m = next((m for m in TOKENS if num_tokens <= m), None)
-        require(block_m is not None, "num_tokens", num_tokens, f"at most {TOKENS[-1]}")
+        require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
         return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
 
     # --- work
@@ -123,9 +128,18 @@ class DecodeConfig:
         return Region.stack(
             "counters",
             Field("next", (1,), U32),
-            Field("finished", (1,), U32, 4 * LINES),
-            Field("ready", (self.slots,), U32, 4 * LINES),
-            Field("done", (self.n_blocks(FC2),), U32, 4 * LINES),
+            Field("finished", (1,), U32, LINE),
+            Field("ready", (self.slots,), U32, LINE),
+            Field("done", (self.n_blocks(FC2),), U32, LINE),
+        )
+
+    def workspace(self, tokens: int) -> Region:
+        """Of a call of so many tokens: `h` and `rows` of the arguments."""
+        slots, hidden = tokens * self.problem.topk, F32 if self.problem.formats.scaled else BF16
+        return Region.stack(
+            "workspace",
+            Field("h", (slots, self.problem.intermediate), hidden, LINE),
+            Field("rows", (slots, self.problem.hidden), BF16, LINE),
         )
 
     # --- shared memory

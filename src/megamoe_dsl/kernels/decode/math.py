@@ -19,7 +19,7 @@ from ...blocks.sm90.main_loop import accumulate_tile, multiply_ahead
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.swiglu import activate
-from ...blocks.weighted_sum import PER_LANE, add_row, store_sum
+from ...blocks.weighted_sum import PER_LANE, add_row, packed_sum
 from ...device.cast import pack_bf16
 from ...device.memory import (
     count_arrival,
@@ -30,6 +30,7 @@ from ...device.memory import (
     store_shared_u32,
     store_u16,
     store_u32,
+    store_v4,
 )
 from ...device.ring import Stage
 from ...device.warp import named_barrier
@@ -157,5 +158,5 @@ def sum_column(ctx: DecodeContext, n_block: Int32, thread: Int32):
                 slot = token * topk + i
                 there = Int32(load_shared_u32(ctx.shared("expert_of", slot))) >= 0
                 weight = load_float(args.topk_weights + Int64(slot) * (2 if bf16 else 4), bf16)
-                total = add_row(total, args.rows + (Int64(slot) * hidden + channel) * 2, there, weight)
-            store_sum(args.y + (Int64(token) * hidden + channel) * 2, total)
+                total = add_row(total, lambda at=slot: args.rows + (Int64(at) * hidden + channel) * 2, there, weight)
+            store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed_sum(total))

@@ -3,8 +3,6 @@ slot, in shared memory."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64

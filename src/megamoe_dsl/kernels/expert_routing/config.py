@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ...arch import ARCHES, SM90, SM100, Arch
-from ...blocks.gemm.problem import F32, GEMM_RECIPES, I32, I64, INDICES, OUTPUTS
+from ...blocks.gemm.problem import F32, GEMM_RECIPES, I64, INDICES, OUTPUTS
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
