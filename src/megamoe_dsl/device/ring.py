@@ -25,7 +25,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..layouts.arith import div, select
+from ..layouts.arith import select
 from ..layouts.region import Region
 from .mbarrier import arrive, arrive_cluster, arrive_expect_cluster, release, release_cluster, wait
 from .memory import atomic_add_u32, load_shared_v4, store_shared_v4
@@ -49,12 +49,6 @@ class Ring:
         """The stage after this one; the parity changes where the ring wraps."""
         wraps = self.index == self.depth - 1
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))
-
-    def forward(self, count: Any) -> Ring:
-        """The stage `count` >= 0 after this one."""
-        place = self.index + count
-        turns = div(place, self.depth)
-        return Ring(self.depth, place - turns * self.depth, self.phase ^ (turns & 1))
 
     def previous(self) -> Ring:
         """The stage before this one; for its addresses, the phase is not said."""
@@ -85,10 +79,6 @@ class Stage:
     def next(self) -> Self:
         """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
-
-    def forward(self, count: Any) -> Self:
-        """The stage `count` after it."""
-        return replace(self, ring=self.ring.forward(count))
 
     def previous(self) -> Stage:
         """The stage before it, for its addresses."""

@@ -159,7 +159,7 @@ class ExpertLayer:
 
     @property
     def decode(self) -> DecodeProblem:
-        """Of a few tokens in one launch."""
+        """The same layer as one launch computes it for a few tokens."""
         fields = "hidden", "intermediate", "num_experts", "topk", "gate_up", "activation", "activation_clamp", "recipe"
         return DecodeProblem(**{name: getattr(self, name) for name in fields})
 
@@ -176,7 +176,7 @@ class ExpertLayer:
         return self.configs(target, tokens)
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
-        """Of the four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
+        """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),

@@ -24,7 +24,8 @@ RUNS = WEIGHT_ROWS // 16
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
 MOST_TOKENS = TOKENS[-1]
-ROW_WARPS = 7
+ROW_WARPS = 6
+LOADER_WARPS = 8
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
@@ -39,9 +40,9 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    groups       warpgroups that multiply: each takes every so many-th tile
+    groups       warpgroups that multiply: each takes every so many-th tile, from a ring of its own
     k_in_flight  K blocks that a warpgroup has in the tensor core at a time, where sums are promoted
-    num_stages   depth of the TMA ring; 0 chooses the deepest that fits
+    num_stages   depth of a ring; 0 chooses the deepest that fits
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
 
@@ -86,7 +87,7 @@ class DecodeConfig:
 
     # --- work
     def k_blocks(self, phase: int) -> int:
-        """Of 128 bytes."""
+        """Blocks of 128 bytes in a row of a linear's weights."""
         return -(-self.problem.formats.weights.row_bytes(self.problem.k(phase)) // ROW_BYTES)
 
     def n_blocks(self, phase: int) -> int:
@@ -106,7 +107,7 @@ class DecodeConfig:
     # --- threads
     @property
     def num_threads(self) -> int:
-        return 32 * (1 + ROW_WARPS + GROUP_WARPS * self.groups)
+        return 32 * (LOADER_WARPS + GROUP_WARPS * self.groups)
 
     # --- global memory
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
@@ -134,7 +135,7 @@ class DecodeConfig:
         )
 
     def workspace(self, tokens: int) -> Region:
-        """Of a call of so many tokens: `h` and `rows` of the arguments."""
+        """What a call of so many tokens leaves between its linears and its sum: `h` and `rows` of the arguments."""
         slots, hidden = tokens * self.problem.topk, F32 if self.problem.formats.scaled else BF16
         return Region.stack(
             "workspace",
@@ -146,27 +147,27 @@ class DecodeConfig:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-        readers = 32 * (ROW_WARPS + GROUP_WARPS * self.groups)
+        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), self.groups * self.num_stages
         return (
-            MBarrier("full", self.num_stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
-            MBarrier("empty", self.num_stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
+            MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
+            MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
             MBarrier("work_tile_full", WORK_TILES, 1, "weight loader", "", "row loaders, math warps"),
-            MBarrier("work_tile_empty", WORK_TILES, readers, "every lane of who reads work tiles", "", "weight loader"),
+            MBarrier("work_tile_empty", WORK_TILES, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"),
         )
 
     def region_of(self, stages: int) -> Region:
-        """Shared memory with so many stages.
+        """Shared memory with rings of so many stages.
 
         expert_of   each slot's expert, -1 where it is masked; block_of  the tile of rows that a first slot begins
         experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
         totals, blocks  tiles of rows that a warp's slots begin, and that there are
         """
-        slots = -(-self.slots // 4) * 4
+        slots, rings = -(-self.slots // 4) * 4, self.groups * stages
         return Region.stack(
             "smem",
-            Field("weights", (stages, WEIGHT_ROWS * ROW_BYTES), U8, OPERAND_ALIGNMENT),
-            Field("tokens", (stages, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
-            Field("sfa", (stages, self.block_m), F32, 16),
+            Field("weights", (rings, WEIGHT_ROWS * ROW_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (rings, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("sfa", (rings, self.block_m), F32, 16),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             Field("expert_of", (slots,), I32, 16),
             Field("block_of", (slots,), U32),
@@ -176,8 +177,8 @@ class DecodeConfig:
             Field("totals", (16,), U32),
             Field("blocks", (1,), U32),
             Field("last", (2,), U32),
-            Field("full_barrier", (stages,), U64),
-            Field("empty_barrier", (stages,), U64),
+            Field("full_barrier", (rings,), U64),
+            Field("empty_barrier", (rings,), U64),
             Field("work_tile_full_barrier", (WORK_TILES,), U64),
             Field("work_tile_empty_barrier", (WORK_TILES,), U64),
         )

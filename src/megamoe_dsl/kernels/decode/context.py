@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from ...device.memory import load_shared_u16
-from ...device.ring import Stage, TileQueue, read_tile
+from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...layouts.arith import div, select
 from .config import WORK_TILES
 from .problem import FC1, FC2
@@ -34,6 +34,39 @@ class DecodeTile:
 
 
 @dataclass(frozen=True)
+class GroupStage(Stage):
+    """A stage of a warpgroup's ring.  Whoever waits for a stage waits for each of its uses, or for none of them: a barrier's parity says
+    no more than whether the next phase is over."""
+
+    group: Int32
+
+    def shared(self, name: str) -> Any:
+        """Shared address of a field of the plan, in this stage."""
+        return self.plan.address(self.smem, name, self.group * self.ring.depth + self.ring.index)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """For a loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where the other rings are."""
+
+    stage: GroupStage
+    index: tuple[Int32, ...]
+    phase: tuple[Int32, ...]
+
+    def after(self, stage: GroupStage) -> Turns:
+        """At the next warpgroup's tile, where this one's has ended before `stage`."""
+        groups, mine = len(self.index), stage.group
+        index = tuple(select(mine == group, stage.ring.index, old) for group, old in enumerate(self.index))
+        phase = tuple(select(mine == group, stage.ring.phase, old) for group, old in enumerate(self.phase))
+        following = select(mine == groups - 1, Int32(0), mine + 1)
+        ring = Ring(stage.ring.depth, index[0], phase[0])
+        for group in range(1, groups):
+            own = following == group
+            ring = Ring(ring.depth, select(own, index[group], ring.index), select(own, phase[group], ring.phase))
+        return Turns(replace(stage, ring=ring, group=following), index, phase)
+
+
+@dataclass(frozen=True)
 class DecodeContext:
     """`config` and `maps`, the shared address of the plan, and the CTA's number in the grid."""
 
@@ -43,9 +76,13 @@ class DecodeContext:
     smem: Int32
     cta: Int32
 
+    def first_stage(self, group: Any) -> GroupStage:
+        """The first of a warpgroup's ring."""
+        return GroupStage(self.config.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
+
     @property
-    def first_stage(self) -> Stage:
-        return Stage.first(self.config.region, self.smem, self.config.num_stages)
+    def first_turn(self) -> Turns:
+        return Turns(self.first_stage(0), (Int32(0),) * self.config.groups, (Int32(0),) * self.config.groups)
 
     @property
     def first_tile(self) -> TileQueue:
@@ -66,9 +103,6 @@ class DecodeContext:
     def slot(self, tile: DecodeTile, row: Any) -> Any:
         """The top-k slot of a row of a tile."""
         return Int32(load_shared_u16(self.shared("slots", tile.block, row)))
-
-    def k_blocks(self, tile: DecodeTile) -> Any:
-        return select(tile.phase == FC1, Int32(self.config.k_blocks(FC1)), Int32(self.config.k_blocks(FC2)))
 
 
 @cute.jit

@@ -43,6 +43,6 @@ class DecodeKernel(Kernel):
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
-        """Grid, tile, ring."""
+        """Grid, tile of a wgmma, and depth of the ring."""
         tile = f"{config.block_m} rows x 64 weights x 128 bytes on {config.groups} warpgroups in turn; rows are the wgmma's columns"
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

@@ -3,7 +3,8 @@
 | warps | role |
 |---|---|
 | 0     | takes tiles, loads weights |
-| 1..7  | load rows |
+| 1..6  | load rows |
+| 7     | nothing |
 | 8..   | math, epilogues, sums |
 """
 
@@ -23,13 +24,11 @@ from ...device.memory import VECTOR, fence_async_shared, store_shared_u32, store
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .arguments import DecodeArguments
-from .config import ROW_WARPS, DecodeConfig
+from .config import LOADER_WARPS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
 from .slots import expert_of, find_blocks
-
-LOADER = 1 + ROW_WARPS
 
 
 @cute.jit
@@ -64,14 +63,15 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, LOADER), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER)),
+        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 
 
 @cute.jit
 def run(ctx: DecodeContext, warp: Any, thread: Int32):
-    """One CTA."""
+    """One CTA, which finds out what tokens need before its roles begin."""
     initialize(ctx, warp, thread)
     begin()
     claimed = Int32(0)

@@ -3,7 +3,7 @@
 | role         | waits | signals |
 |---|---|---|
 | load_weights | work_tile_empty per tile; empty per stage | work_tile_full per tile; full per stage, with the bytes of the weights |
-| load_rows    | work_tile_full per tile; of Linear2 counter `ready`; empty per stage | work_tile_empty per tile; full per stage |
+| load_rows    | work_tile_full per tile; of Linear2 counter `ready`; empty per own stage | work_tile_empty per tile; full per own stage |
 
 Tiles are taken from a counter, so that whoever waits for a tile of Linear1 waits for a CTA that runs.
 """
@@ -54,12 +54,13 @@ def claim(ctx: DecodeContext) -> Int32:
 
 
 @dataclass(frozen=True)
-class GateUpFetch(Fetch):
+class GateUpRuns(Fetch):
     """Runs of gate and up of an expert, from run `y` on."""
 
     expert: Int32
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """A K block of them, from byte `x` on."""
         load_box_5d_cta(destination, self.map, full, (x, 0, 0, y, self.expert))
 
 
@@ -76,7 +77,7 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
     config = ctx.config
     number, total = shuffle(claimed, 0), blocks * (config.n_blocks(FC1) + config.n_blocks(FC2))
-    queue, stage = ctx.first_tile, ctx.first_stage
+    queue, turns = ctx.first_tile, ctx.first_turn
     whole = WEIGHT_ROWS * ROW_BYTES
     while number < total:
         following = claim(ctx)
@@ -84,36 +85,35 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         expert, count = load_shared_u32(ctx.shared("experts", block)), load_shared_u32(ctx.shared("counts", block))
         queue.wait_empty()
         publish(queue, lambda cta, words=(block * 2 + phase, n_block, expert, count): words)
-        queue = queue.next()
+        queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            gate_up = GateUpFetch(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
+            gate_up = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
             stage = load_phase(stage, WeightTile(gate_up, n_block * RUNS, 0, whole), config.k_blocks(FC1), config.burst)
         else:
             fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
             row = expert * config.problem.n(FC2) + n_block * WEIGHT_ROWS
             stage = load_phase(stage, WeightTile(fetch, row, 0, whole), config.k_blocks(FC2), config.burst)
-        number = shuffle(following, 0)
+        turns, number = turns.after(stage), shuffle(following, 0)
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back.
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
             reduce_add_u32(ctx.counter("next"), 0 - (total + config.num_sms), "relaxed", "gpu")
-    queue.wait_empty()
-    publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+    for _ in cutlass.range_constexpr(config.groups):
+        queue.wait_empty()
+        publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+        queue = queue.next()
 
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th K block."""
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
     tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
+    turns = ctx.first_turn
     while tile.valid():
         if tile.phase == FC1:
-            stage = fill_rows(ctx, tile, stage, number, FC1)
+            turns = turns.after(fill_rows(ctx, tile, turns.stage, number, FC1))
         else:
-            if number < ctx.config.k_blocks(FC2):  # nobody waits for a warp without K blocks: it might look when counters are 0 again
-                while load_acquire_u32(ctx.counter("ready", tile.block), "gpu") != ctx.config.n_blocks(FC1):
-                    pass
-            stage = fill_rows(ctx, tile, stage, number, FC2)
+            turns = turns.after(fill_rows(ctx, tile, turns.stage, number, FC2))
         tile, tiles = next_tile(tiles)
 
 
@@ -127,29 +127,40 @@ def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int
 
 @cute.jit
 def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, phase: cutlass.Constexpr[int]):
-    """A warp's K blocks of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile."""
+    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile."""
     config, lane = ctx.config, cute.arch.lane_idx()
-    scaled, k_blocks = config.problem.formats.scaled, config.k_blocks(phase)
+    scaled, waits = config.problem.formats.scaled, Int32(phase == FC2)
     lanes = 16 if scaled else 8  # of a row
-    step = 32 // lanes
-    row, part = lane // lanes, lane % lanes
+    row, part, step = lane // lanes, lane % lanes, 32 // lanes
     firsts = list(range(0, config.block_m, step))
-    bytes_of_part = (32 if phase == FC2 else VECTOR) if scaled else VECTOR
-    sources = [source_of(ctx, tile, row + first, phase) for first in firsts]
-    for k in cutlass.range(number, k_blocks, ROW_WARPS, unroll=1):
-        column = Int64(k * (lanes * bytes_of_part) + part * bytes_of_part)
-        there = bytes_there(ctx, k, part, phase)
-        loaded = [load_part(sources[i] + column, (firsts[i] < tile.count) & there, bytes_of_part) for i in range(len(firsts))]
-        own = stage.forward(k)
-        own.wait_empty()
-        for i in cutlass.range_constexpr(len(firsts)):
-            if firsts[i] < tile.count:
-                store_part(own, row + firsts[i], part, loaded[i], scaled, phase)
-        fence_async_shared()
-        sync_warp()
-        if lane == 0:
-            arrive(own.full)
-    return stage.forward(k_blocks)
+    num_bytes = 2 * VECTOR if scaled and phase == FC2 else VECTOR
+    sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
+    for k in cutlass.range(config.k_blocks(phase), unroll=1):
+        if stage.ring.index % ROW_WARPS == number:
+            if waits != 0:  # only here: nobody waits for a warp without stages, which might look when counters are 0 again
+                wait_hidden(ctx, tile)
+                waits = Int32(0)
+            there = bytes_there(ctx, k, part, phase)
+            loaded = [
+                load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
+            ]
+            stage.wait_empty()
+            for i in cutlass.range_constexpr(len(firsts)):
+                if firsts[i] < tile.count:
+                    store_part(stage, row + firsts[i], part, loaded[i], scaled, phase)
+            fence_async_shared()
+            sync_warp()
+            if lane == 0:
+                arrive(stage.full)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
+def wait_hidden(ctx: DecodeContext, tile: DecodeTile):
+    """Until a tile's rows of Linear2 are there."""
+    while load_acquire_u32(ctx.counter("ready", tile.block), "gpu") != ctx.config.n_blocks(FC1):
+        pass
 
 
 def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:

@@ -50,19 +50,15 @@ def math(ctx: DecodeContext, warp: Int32):
     """All math warps; `warp` counts within them."""
     config, group = ctx.config, warp // GROUP_WARPS
     me = ColumnShare.of(MathThread(Int32(0), warp % GROUP_WARPS, cute.arch.lane_idx()), config.block_m, 1)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage, turn = ctx.first_stage, Int32(0)
+    tile, tiles = next_tile(ctx.first_tile.alternate(group, config.groups))
+    stage = ctx.first_stage(group)
     while tile.valid():
-        if turn == group:
-            if tile.phase == FC1:
-                sums, stage = multiply(ctx, tile, me, stage, FC1)
-                finish_fc1(ctx, tile, me, group, sums)
-            else:
-                sums, stage = multiply(ctx, tile, me, stage, FC2)
-                finish_fc2(ctx, tile, me, group, sums)
+        if tile.phase == FC1:
+            sums, stage = multiply(ctx, tile, me, stage, FC1)
+            finish_fc1(ctx, tile, me, group, sums)
         else:
-            stage = stage.forward(ctx.k_blocks(tile))
-        turn = Int32(cutlass.select_(turn == config.groups - 1, Int32(0), turn + 1))
+            sums, stage = multiply(ctx, tile, me, stage, FC2)
+            finish_fc2(ctx, tile, me, group, sums)
         tile, tiles = next_tile(tiles)
 
 
@@ -76,7 +72,7 @@ def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage
 
 
 def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> WeightScales:
-    """Of Linear1 those of gate and those of up, in the order of W1's rows; one where these alternate."""
+    """Linear1 has those of gate and those of up, in the order of W1's rows; where these alternate they are the same."""
     problem = ctx.config.problem
     rows = problem.n(phase) // SCALE_BLOCK
     matrix = ScaleMatrix((ctx.args.w1_sf, ctx.args.w2_sf)[phase], Int32(ctx.config.k_blocks(phase)), ctx.config.k_blocks(phase))

@@ -69,5 +69,5 @@ class DecodeProblem:
         return (2 * self.intermediate, self.hidden)[phase]
 
     def k(self, phase: int) -> int:
-        """Columns."""
+        """Columns of a linear's weights."""
         return (self.hidden, self.intermediate)[phase]
