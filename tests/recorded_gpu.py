@@ -225,6 +225,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
                 patch.setattr(owner, name, answer, raising=False)
         forget()
         gpu.show(counters=tile_counters.tile_counters(torch.device("cuda", 0)).memory)
+        gpu.show(decode_counters=tile_counters.decode_counters(torch.device("cuda", 0)).memory)
         try:
             yield gpu
         finally:

@@ -10,7 +10,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
-from megamoe_dsl.sim import Launch, Report
+from megamoe_dsl.sim import Launch, Report, Simulator
 
 
 def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options: Any) -> tuple[torch.Tensor, list[Report]]:
@@ -31,6 +31,20 @@ def simulate_route(artifact: Artifact, call: ExpertCall, **options: Any) -> Repo
     counter, (read, written) = torch.zeros(1, dtype=torch.int32), call.route_tensors()
     report = _launch(artifact, call, (read, {**written, "counter": counter}), options)
     assert not counter.any()
+    return report
+
+
+def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, **options: Any) -> Report:
+    """A layer of a few tokens, `launches` times without a pause between them, into `call.y`."""
+    call.check()
+    config, weights = artifact.config, {name: one for name, one in vars(call.weights).items() if one is not None}
+    region, counters = config.workspace(call.tokens), torch.zeros(config.counters.size // 4, dtype=torch.int32)
+    between = torch.full((region.size,), 0x77, dtype=torch.uint8)
+    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
+    written = {**{name: region.view(between, name) for name in ("h", "rows")}, "y": call.y.fill_(7.0), "counters": counters}
+    arguments = {**{name: one.data_ptr() for name, one in {**read, **written}.items()}, "num_tokens": call.tokens}
+    report = Simulator(None, memory_of(read, written), **options).run([launch_of(artifact, arguments)] * launches)
+    assert not counters.any()
     return report
 
 

@@ -245,3 +245,4 @@ def test_counters_of_one_launch_are_a_stream_s() -> None:
             gpu.stream, gpu.capture = stream, capture
             found[name] = {gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)[0].arguments["counters"] for tokens in (1, 9)}
     assert all(len(one) == 1 for one in found.values()) and found["0"] == found["back"] and len(set.union(*found.values())) == 4
+    assert found["0"] == {"decode_counters"}
