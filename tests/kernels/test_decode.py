@@ -67,6 +67,16 @@ def test_a_short_ring_is_exact(recipe: str, groups: int, seed: int) -> None:
     assert torch.equal(call.y, layer_on_cpu(call))
 
 
+@sample("48-fp8xfp8-384-gate_first", "32-bf16xbf16-160-up_first")
+@pytest.mark.parametrize(
+    ("recipe", "intermediate", "gate_up"), [(FP8, 384, "gate_first"), (FP8, 256, "interleaved"), (BF16, 160, "up_first")]
+)
+@pytest.mark.parametrize("fc1_rows", [64, 48, 32])
+def test_tiles_of_linear1_may_have_fewer_rows(recipe: str, intermediate: int, gate_up: str, fc1_rows: int) -> None:
+    """A tile then meets two rows of scales, or is partial."""
+    assert_exact(call_of(ExpertLayer(256, intermediate, 8, 2, gate_up, recipe=recipe), 3), fc1_rows=fc1_rows)
+
+
 def test_experts_may_have_many_rows_or_none() -> None:
     """All tokens have one expert, in every slot; slots name what is no expert; nothing is chosen at all."""
     layer = ExpertLayer(128, 128, 70, 3)

@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from cuda.bindings import driver
 
-from ..kernels.decode.config import MOST_COUNTERS
+from ..kernels.decode.config import LINE, MOST_COUNTERS
 from ..problem import ProblemError
 from .cuda_kernel import current_stream
 
-COUNTERS, DECODING_STREAMS = 1 << 16, 1 << 12
+COUNTERS, DECODING_STREAMS = 1 << 16, 1 << 11
 EACH, BYTES = 3, 4
 """Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
 
@@ -61,4 +61,4 @@ def tile_counters(device: torch.device) -> TileCounters:
 @lru_cache
 def decode_counters(device: torch.device) -> TileCounters:
     """Those of layers of a few tokens, which count more than tiles."""
-    return TileCounters(device, MOST_COUNTERS // BYTES, DECODING_STREAMS)
+    return TileCounters(device, (LINE + 2 * MOST_COUNTERS) // BYTES, DECODING_STREAMS)

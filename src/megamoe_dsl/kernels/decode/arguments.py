@@ -21,7 +21,7 @@ class DecodeArguments:
     h           f32, with bf16 weights bf16, [num_tokens * topk, intermediate]: activated gate and up of each slot
     rows        bf16 [num_tokens * topk, hidden]: each slot's results
     y           bf16 [num_tokens, hidden], 16-byte aligned
-    counters    the words of `config.counters`: 0 before the launch and after
+    counters    128 bytes and twice `MOST_COUNTERS` (config.py), 0 before the first launch on them; no two launches at once
     """
 
     x: Int64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
@@ -19,19 +20,31 @@ from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
 
 WEIGHT_ROWS = 64
-"""Of a tile: the rows of a wgmma, of Linear1 32 of gate and 32 of up."""
-RUNS = WEIGHT_ROWS // 16
+"""Of a tile of Linear2, and the rows of a wgmma."""
+GATE_UP_ROWS = (64, 48, 32)
+"""Of a tile of Linear1, half gate and half up; the rest of the wgmma's rows are nobody's."""
+RUN_ROWS = 16
+"""8 rows of gate and the 8 of up that belong to them: of a warp."""
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
 MOST_TOKENS = TOKENS[-1]
 ROW_WARPS = 6
+TILE_ROWS = 8
+"""A tile takes as long beside its rows as so many of them do."""
 LOADER_WARPS = 8
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
 """Bytes of L2: counters that are added to for different reasons lie in different ones."""
 MOST_COUNTERS = 2048
-"""Bytes of a launch's counters."""
+"""Bytes of a launch's counters, without the first."""
+
+
+def fc1_rows(problem: DecodeProblem, num_sms: int, num_tokens: int) -> int:
+    """Rows of a tile of Linear1 such that the CTAs have about as many of them, with so many tokens routed at random."""
+    experts, topk = problem.num_experts, problem.topk
+    met = experts * (1 - (1 - topk / experts) ** num_tokens)
+    return min(GATE_UP_ROWS, key=lambda rows: ceil(met * ceil(problem.n(FC1) / rows) / num_sms) * (rows + TILE_ROWS))
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
+    fc1_rows     weight rows of a tile of Linear1: 64, 48 or 32
     groups       warpgroups that multiply: each takes every so many-th tile, from a ring of its own
     k_in_flight  K blocks that a warpgroup has in the tensor core at a time, where sums are promoted
     num_stages   depth of a ring; 0 chooses the deepest that fits
@@ -52,6 +66,7 @@ class DecodeConfig:
     problem: DecodeProblem
     block_m: int
     num_sms: int
+    fc1_rows: int = WEIGHT_ROWS
     groups: int = 2
     k_in_flight: int = 2
     num_stages: int = 0
@@ -60,9 +75,10 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
-        require_integers(self, "block_m", "num_sms", "groups", "k_in_flight", "num_stages")
+        require_integers(self, "block_m", "num_sms", "fc1_rows", "groups", "k_in_flight", "num_stages")
         require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.fc1_rows in GATE_UP_ROWS, "fc1_rows", self.fc1_rows, "64, 48 or 32")
         require(self.groups in (1, 2), "groups", self.groups, "1 or 2")
         require(1 <= self.k_in_flight <= 8, "k_in_flight", self.k_in_flight, "between 1 and 8")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
@@ -83,7 +99,8 @@ class DecodeConfig:
         """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
         block_m = next((m for m in TOKENS if num_tokens <= m), None)
         require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
-        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
+        rows = fc1_rows(problem, target.num_sms, num_tokens)
+        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, "fc1_rows": rows, **fields})
 
     # --- work
     def k_blocks(self, phase: int) -> int:
@@ -92,7 +109,12 @@ class DecodeConfig:
 
     def n_blocks(self, phase: int) -> int:
         """Tiles of an expert's weights; the last one of Linear2 may be partial."""
-        return -(-self.problem.n(phase) // WEIGHT_ROWS)
+        return -(-self.problem.n(phase) // (self.fc1_rows, WEIGHT_ROWS)[phase])
+
+    @property
+    def runs(self) -> int:
+        """Runs of gate and up in a tile of Linear1: as many warps have one."""
+        return self.fc1_rows // RUN_ROWS
 
     @property
     def burst(self) -> int:
@@ -120,16 +142,16 @@ class DecodeConfig:
             operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
             for phase, address in ((FC1, args.w1), (FC2, args.w2))
         ]
-        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, self.runs), rows[FC2]]
 
     @cached_property
     def counters(self) -> Region:
-        """next: number of the next tile.  finished: columns of tiles that are summed.  ready: of each tile of rows, finished tiles of
-        Linear1.  done: of each column of tiles, finished tiles of Linear2."""
+        """ready: of each tile of rows, finished tiles of Linear1.  done: of each column of tiles, finished tiles of Linear2.
+
+        There are two such regions, of `MOST_COUNTERS` bytes each, behind the line with the number of the next tile, whose highest bit says
+        which of them this launch counts in.  It clears the other one, which the launch before it has left."""
         return Region.stack(
             "counters",
-            Field("next", (1,), U32),
-            Field("finished", (1,), U32, LINE),
             Field("ready", (self.slots,), U32, LINE),
             Field("done", (self.n_blocks(FC2),), U32, LINE),
         )
@@ -160,7 +182,9 @@ class DecodeConfig:
 
         expert_of   each slot's expert, -1 where it is masked; block_of  the tile of rows that a first slot begins
         experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
-        totals, blocks  tiles of rows that a warp's slots begin, and that there are
+        totals  tiles of rows that a warp's slots begin
+        blocks  tiles of rows that there are, and what the counter of tiles said first
+        before  of each warpgroup, finished tiles of a column before its own
         """
         slots, rings = -(-self.slots // 4) * 4, self.groups * stages
         return Region.stack(
@@ -175,8 +199,8 @@ class DecodeConfig:
             Field("counts", (slots,), U32),
             Field("slots", (slots, self.block_m), U16),
             Field("totals", (16,), U32),
-            Field("blocks", (1,), U32),
-            Field("last", (2,), U32),
+            Field("blocks", (2,), U32, 8),
+            Field("before", (2,), U32),
             Field("full_barrier", (rings,), U64),
             Field("empty_barrier", (rings,), U64),
             Field("work_tile_full_barrier", (WORK_TILES,), U64),

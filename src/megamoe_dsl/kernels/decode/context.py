@@ -7,12 +7,12 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32
+from cutlass import Boolean, Int32, Int64
 
 from ...device.memory import load_shared_u16
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...layouts.arith import div, select
-from .config import WORK_TILES
+from .config import LINE, MOST_COUNTERS, WORK_TILES
 from .problem import FC1, FC2
 
 LAST = -1
@@ -68,13 +68,14 @@ class Turns:
 
 @dataclass(frozen=True)
 class DecodeContext:
-    """`config` and `maps`, the shared address of the plan, and the CTA's number in the grid."""
+    """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's counters."""
 
     config: cutlass.Constexpr[Any]
     args: Any
     maps: Any
     smem: Int32
     cta: Int32
+    counters: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
         """The first of a warpgroup's ring."""
@@ -98,7 +99,11 @@ class DecodeContext:
 
     def counter(self, name: str, *index: Any) -> Any:
         """Global address of a counter."""
-        return self.config.counters.address(self.args.counters, name, *index)
+        return self.config.counters.address(self.counters, name, *index)
+
+    def counting_in(self, region: Any) -> DecodeContext:
+        """The same where counters are those of region 0 or 1."""
+        return replace(self, counters=self.args.counters + LINE + Int64(region) * MOST_COUNTERS)
 
     def slot(self, tile: DecodeTile, row: Any) -> Any:
         """The top-k slot of a row of a tile."""

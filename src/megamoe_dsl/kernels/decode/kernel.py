@@ -20,11 +20,13 @@ from cutlass import Int32, Int64
 from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memory
 from ...blocks.weighted_sum import PER_LANE
 from ...device.launch import addresses, kernel_with_maps
-from ...device.memory import VECTOR, fence_async_shared, store_shared_u32, store_shared_v4, store_v4
+from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_shared_v2, store_shared_v4, store_v4
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
+from ...hardware.operand_tile import ROW_BYTES
+from ...layouts.arith import div
 from .arguments import DecodeArguments
-from .config import LOADER_WARPS, ROW_WARPS, DecodeConfig
+from .config import LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -33,30 +35,34 @@ from .slots import expert_of, find_blocks
 
 @cute.jit
 def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
-    """mbarriers, and zeros where rows and scales will lie: a tile leaves the rows that it does not have as they are."""
+    """mbarriers, and zeros where rows and scales will lie, and weights that tiles of Linear1 may not have: a tile leaves what it does not
+    have as it is."""
     if warp == 0:
         init_barriers(ctx)
     if warp == 1:
         if elect():
             for name in ctx.config.map_names:
                 prefetch_tensor_map(getattr(ctx.maps, name))
-    region = ctx.config.region
-    for name in ("tokens", "sfa"):
-        placed = region[name]
-        for start in cutlass.range(thread * VECTOR, placed.field.num_bytes, ctx.config.num_threads * VECTOR, unroll=1):
-            store_shared_v4(ctx.smem + placed.offset + start, (Int32(0),) * 4)
+    for name, first in (("tokens", 0), ("sfa", 0), ("weights", ctx.config.fc1_rows * ROW_BYTES)):
+        count, own = ctx.config.groups * ctx.config.num_stages, ctx.config.region[name].field.strides[0] - first
+        for start in cutlass.range(thread * VECTOR, count * own, ctx.config.num_threads * VECTOR, unroll=1):
+            stage = div(start, max(own, 1))
+            store_shared_v4(ctx.shared(name, stage) + first + start - stage * own, (Int32(0),) * 4)
     fence_async_shared()
     cute.arch.sync_threads()
 
 
 @cute.jit
-def clear(ctx: DecodeContext, thread: Int32):
-    """y, where every slot is masked."""
+def clear(ctx: DecodeContext, thread: Int32, blocks: Int32, region: Int32):
+    """The other region of counters; y, where every slot is masked."""
     config = ctx.config
-    chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
     first = ctx.cta * config.num_threads + thread
-    for chunk in cutlass.range(first, chunks, config.num_sms * config.num_threads, unroll=1):
-        store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
+    if first < MOST_COUNTERS // VECTOR:
+        store_v4(ctx.counting_in(region).counters + Int64(first) * VECTOR, (Int32(0),) * 4)
+    if blocks == 0:
+        chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
+        for chunk in cutlass.range(first, chunks, config.num_sms * config.num_threads, unroll=1):
+            store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
 
 
 def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
@@ -78,19 +84,21 @@ def run(ctx: DecodeContext, warp: Any, thread: Int32):
     if warp == 0:
         claimed = claim(ctx)
     blocks = find_blocks(ctx, thread, expert_of(ctx, thread))
-    if blocks == 0:
-        clear(ctx, thread)
     if thread == 0:
-        store_shared_u32(ctx.shared("blocks", 0), blocks)
+        store_shared_v2(ctx.shared("blocks"), blocks, claimed)
     cute.arch.sync_threads()
-    run_roles(roles(claimed, blocks), ctx, warp)
+    claimed = load_shared_u32(ctx.shared("blocks", 1))
+    region = Int32(cutlass.select_(claimed < 0, Int32(1), Int32(0)))
+    clear(ctx, thread, blocks, 1 - region)
+    run_roles(roles(claimed, blocks), ctx.counting_in(region), warp)
 
 
 def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:
     """One CTA, from its place in the grid on."""
     warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
     places = addresses(config.map_names, maps)
-    run(DecodeContext(config, args, places, shared_memory(config.region), Int32(cute.arch.block_idx()[0])), warp, thread)
+    cta = Int32(cute.arch.block_idx()[0])
+    run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.counters), warp, thread)
 
 
 def kernel_of(config: DecodeConfig) -> Callable[..., Any]:

@@ -36,20 +36,23 @@ from ...device.memory import (
 )
 from ...device.ring import Stage, publish
 from ...device.tma import load_box_5d_cta
-from ...device.warp import shuffle, sync_warp
+from ...device.warp import ballot, shuffle, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div
-from .config import ROW_WARPS, RUNS, WEIGHT_ROWS
+from .config import ROW_WARPS, WEIGHT_ROWS
 from .context import LAST, DecodeContext, DecodeTile, next_tile, place_of
 from .problem import FC1, FC2
+
+NUMBER, REGION = 0x7FFFFFFF, -0x80000000
+"""Bits of the counter of tiles."""
 
 
 @cute.jit
 def claim(ctx: DecodeContext) -> Int32:
-    """Lane 0: the next tile's number, which may still be on its way."""
+    """Lane 0: the next tile's number, which may still be on its way; its highest bit says in which region this launch counts."""
     number = Int32(0)
     if cute.arch.lane_idx() == 0:
-        number = atomic_add_u32(ctx.counter("next"), 1)
+        number = atomic_add_u32(ctx.args.counters, 1)
     return number
 
 
@@ -76,9 +79,8 @@ def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int],
 def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
     config = ctx.config
-    number, total = shuffle(claimed, 0), blocks * (config.n_blocks(FC1) + config.n_blocks(FC2))
+    number, total = claimed & NUMBER, blocks * (config.n_blocks(FC1) + config.n_blocks(FC2))
     queue, turns = ctx.first_tile, ctx.first_turn
-    whole = WEIGHT_ROWS * ROW_BYTES
     while number < total:
         following = claim(ctx)
         phase, block, n_block = place_of(ctx, number, blocks)
@@ -88,16 +90,17 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
             gate_up = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
-            stage = load_phase(stage, WeightTile(gate_up, n_block * RUNS, 0, whole), config.k_blocks(FC1), config.burst)
+            rows = WeightTile(gate_up, n_block * config.runs, 0, config.fc1_rows * ROW_BYTES)
+            stage = load_phase(stage, rows, config.k_blocks(FC1), config.burst)
         else:
             fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
             row = expert * config.problem.n(FC2) + n_block * WEIGHT_ROWS
-            stage = load_phase(stage, WeightTile(fetch, row, 0, whole), config.k_blocks(FC2), config.burst)
-        turns, number = turns.after(stage), shuffle(following, 0)
-    # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back.
+            stage = load_phase(stage, WeightTile(fetch, row, 0, WEIGHT_ROWS * ROW_BYTES), config.k_blocks(FC2), config.burst)
+        turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
+    # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
-            reduce_add_u32(ctx.counter("next"), 0 - (total + config.num_sms), "relaxed", "gpu")
+            reduce_add_u32(ctx.args.counters, REGION - (total + config.num_sms), "relaxed", "gpu")
     for _ in cutlass.range_constexpr(config.groups):
         queue.wait_empty()
         publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
@@ -108,13 +111,38 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 def load_rows(ctx: DecodeContext, number: Int32):
     """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
     tile, tiles = next_tile(ctx.first_tile)
-    turns = ctx.first_turn
+    turns, seen = ctx.first_turn, ReadyBlocks(Int32(0), Int32(0))
     while tile.valid():
         if tile.phase == FC1:
-            turns = turns.after(fill_rows(ctx, tile, turns.stage, number, FC1))
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC1)
+            turns = turns.after(stage)
         else:
-            turns = turns.after(fill_rows(ctx, tile, turns.stage, number, FC2))
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC2)
+            turns = turns.after(stage)
         tile, tiles = next_tile(tiles)
+
+
+@dataclass(frozen=True)
+class ReadyBlocks:
+    """Which of 32 tiles of rows, from `first` on, are there for Linear2: a bit each."""
+
+    first: Int32
+    mask: Int32
+
+    def has(self, block: Any) -> Any:
+        return (self.first == (block & -32)) & (((self.mask >> (block & 31)) & 1) != 0)
+
+
+@cute.jit
+def wait_ready(ctx: DecodeContext, block: Int32, seen: ReadyBlocks):
+    """Until a tile of rows is there; looks at 32 of them together."""
+    while not seen.has(block):
+        first = block & -32
+        mine = cutlass.min(first + cute.arch.lane_idx(), Int32(ctx.config.slots - 1))
+        count = load_acquire_u32(ctx.counter("ready", mine), "gpu")
+        seen = ReadyBlocks(first, ballot(Int32(count == ctx.config.n_blocks(FC1))))
+        sync_warp()
+    return seen
 
 
 def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int64:
@@ -126,10 +154,10 @@ def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int
 
 
 @cute.jit
-def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, phase: cutlass.Constexpr[int]):
-    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile."""
-    config, lane = ctx.config, cute.arch.lane_idx()
-    scaled, waits = config.problem.formats.scaled, Int32(phase == FC2)
+def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, seen: ReadyBlocks, phase: cutlass.Constexpr[int]):
+    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile, and
+    what has been `seen`."""
+    config, lane, scaled = ctx.config, cute.arch.lane_idx(), ctx.config.problem.formats.scaled
     lanes = 16 if scaled else 8  # of a row
     row, part, step = lane // lanes, lane % lanes, 32 // lanes
     firsts = list(range(0, config.block_m, step))
@@ -137,9 +165,8 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
     sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
     for k in cutlass.range(config.k_blocks(phase), unroll=1):
         if stage.ring.index % ROW_WARPS == number:
-            if waits != 0:  # only here: nobody waits for a warp without stages, which might look when counters are 0 again
-                wait_hidden(ctx, tile)
-                waits = Int32(0)
+            if cutlass.const_expr(phase == FC2):
+                seen = wait_ready(ctx, tile.block, seen)
             there = bytes_there(ctx, k, part, phase)
             loaded = [
                 load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
@@ -153,14 +180,7 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
             if lane == 0:
                 arrive(stage.full)
         stage = stage.next()
-    return stage
-
-
-@cute.jit
-def wait_hidden(ctx: DecodeContext, tile: DecodeTile):
-    """Until a tile's rows of Linear2 are there."""
-    while load_acquire_u32(ctx.counter("ready", tile.block), "gpu") != ctx.config.n_blocks(FC1):
-        pass
+    return stage, seen
 
 
 def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:

@@ -3,7 +3,7 @@
 | phase   | what becomes of sums | signals |
 |---|---|---|
 | Linear1 | gate and up of a channel lie in one thread: activated, to `h` | counter `ready` of the tile's rows |
-| Linear2 | BF16, to `rows`; who finishes the last tile of a column sums those of each token to y | counters `done` and `finished` |
+| Linear2 | BF16, to `rows`; who finishes the last tile of a column sums those of each token to y | counter `done` of the column |
 """
 
 from __future__ import annotations
@@ -29,20 +29,17 @@ from ...device.memory import (
     store_f32,
     store_shared_u32,
     store_u16,
-    store_u32,
     store_v4,
 )
 from ...device.ring import Stage
 from ...device.warp import named_barrier
 from ...layouts.arith import div
-from .config import GROUP_WARPS, WEIGHT_ROWS
+from .config import GROUP_WARPS, RUN_ROWS, WEIGHT_ROWS
 from .context import DecodeContext, DecodeTile, next_tile
 from .problem import FC1, FC2
 
 THREADS = 32 * GROUP_WARPS
 CHUNKS = WEIGHT_ROWS // PER_LANE
-NOBODY, SUMS, ENDS = range(3)
-"""What a warpgroup is to do behind a tile of Linear2: nothing; sum a column; set counters back, too, because it is the last one."""
 
 
 @cute.jit
@@ -77,22 +74,37 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
     rows = problem.n(phase) // SCALE_BLOCK
     matrix = ScaleMatrix((ctx.args.w1_sf, ctx.args.w2_sf)[phase], Int32(ctx.config.k_blocks(phase)), ctx.config.k_blocks(phase))
     halves = phase == FC1 and not problem.interleaved
-    first = tile.expert * rows + div(tile.n_block, SCALE_BLOCK // (WEIGHT_ROWS // 2 if halves else WEIGHT_ROWS))
+    block = tile.n_block // (SCALE_BLOCK // WEIGHT_ROWS)
+    if phase == FC1:  # of the warp's run
+        block = cutlass.min(div(run_of(ctx, tile, me), SCALE_BLOCK // (RUN_ROWS // (2 if halves else 1))), rows // (2 if halves else 1) - 1)
+    first = tile.expert * rows + block
     found = [first, first + rows // 2] if halves else [first]
     return WeightScales(tuple(matrix.load(row, me.lane) for row in found), Boolean(False))
+
+
+def run_of(ctx: DecodeContext, tile: DecodeTile, me: Any) -> Any:
+    """The run of gate and up that a warp has in a tile of Linear1."""
+    return tile.n_block * ctx.config.runs + me.warp
+
+
+def has_run(ctx: DecodeContext, tile: DecodeTile, me: Any) -> Any:
+    """Whether it has one."""
+    config, runs = ctx.config, ctx.config.problem.n(FC1) // RUN_ROWS
+    inside = run_of(ctx, tile, me) < runs if runs % config.runs else True
+    return inside & (me.warp < config.runs) if config.fc1_rows < WEIGHT_ROWS else inside
 
 
 @cute.jit
 def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int32, sums: Any):
     """A thread's channel of each row."""
-    problem, channel = ctx.config.problem, tile.n_block * (WEIGHT_ROWS // 2) + me.warp * 8 + me.row
+    problem, channel = ctx.config.problem, run_of(ctx, tile, me) * (RUN_ROWS // 2) + me.row
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
         gate, up = reversed(halves) if problem.up_first else halves
         values = activate(ctx, gate, up, (Float32(1.0),) * 2)
         for q in cutlass.range_constexpr(2):
             column = 8 * j + me.pair + q
-            if column < tile.count:
+            if (column < tile.count) & has_run(ctx, tile, me):
                 place = Int64(ctx.slot(tile, column)) * problem.intermediate + channel
                 if cutlass.const_expr(problem.formats.scaled):
                     store_f32(ctx.args.h + place * 4, values[q])
@@ -105,7 +117,7 @@ def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int
 
 @cute.jit
 def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int32, sums: Any):
-    """A thread's two channels of each row; then what is left to do for the tile's column."""
+    """A thread's two channels of each row; then the sums of the tile's column, where no other tile of it is left."""
     config, hidden, thread = ctx.config, ctx.config.problem.hidden, me.warp * 32 + me.lane
     for j in cutlass.range_constexpr(config.block_m // 8):
         for q in cutlass.range_constexpr(2):
@@ -119,27 +131,10 @@ def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int
                         store_u16(row + Int64(channel) * 2, pack_bf16(value, value))
     named_barrier(group + 1, THREADS)
     if thread == 0:
-        store_shared_u32(ctx.shared("last", group), what_is_left(ctx, tile))
+        store_shared_u32(ctx.shared("before", group), count_arrival(ctx.counter("done", tile.n_block)))
     named_barrier(group + 1, THREADS)
-    left = load_shared_u32(ctx.shared("last", group))
-    if left != NOBODY:
+    if load_shared_u32(ctx.shared("before", group)) == load_shared_u32(ctx.shared("blocks", 0)) - 1:
         sum_column(ctx, tile.n_block, thread)
-    if left == ENDS:
-        for block in cutlass.range(thread, config.slots, THREADS, unroll=1):
-            store_u32(ctx.counter("ready", block), 0)
-
-
-@cute.jit
-def what_is_left(ctx: DecodeContext, tile: DecodeTile) -> Int32:
-    """One thread, behind a tile of Linear2: whether it was its column's last one, and that the last column."""
-    left, blocks = Int32(NOBODY), Int32(load_shared_u32(ctx.shared("blocks", 0)))
-    if count_arrival(ctx.counter("done", tile.n_block)) == blocks - 1:
-        left = Int32(SUMS)
-        store_u32(ctx.counter("done", tile.n_block), 0)
-        if count_arrival(ctx.counter("finished")) == ctx.config.n_blocks(FC2) - 1:
-            left = Int32(ENDS)
-            store_u32(ctx.counter("finished"), 0)
-    return left
 
 
 @cute.jit
