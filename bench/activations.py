@@ -20,7 +20,7 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -47,7 +47,7 @@ def activation_configs(point: Point, target: Target) -> list[KernelConfig]:
     """Every kernel that `activation_point` runs."""
     family, problems = find_kernel("mega_moe"), problems_of(point).values()
     fused = [family.choose(problem, target, point.tokens) for problem in problems]
-    return [*fused, *(PreDispatchConfig.choose(problem, target, True) for problem in problems)]
+    return [*fused, *(PreDispatchKernel().choose(problem, target, 0, quantized=True) for problem in problems)]
 
 
 def activation_point(point: Point, rank: int, store: ArtifactStore) -> dict[str, Any]:

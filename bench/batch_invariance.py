@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from megamoe_dsl import GemmProblem, MegaMoE, Problem, gemm, gemm_weights, moe
+from megamoe_dsl import GemmProblem, MegaMoE, Problem, choose, gemm, gemm_weights, moe
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -151,7 +151,7 @@ def gemms_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
     """`gemm` to FP32, with batch_invariant and without."""
     n, k = GEMM
     problem, target = GemmProblem(n, k, output="f32", recipe=recipe), target_at_hand()
-    compile_ahead([GemmConfig.choose(problem, target, size, batch_invariant=whole) for size in (*sizes, MOST) for whole in (True, False)])
+    compile_ahead([choose(problem, target, size, batch_invariant=whole) for size in (*sizes, MOST) for whole in (True, False)])
     generator = torch.Generator(DEVICE).manual_seed(0)
     a = repeated(torch.randn(MOST, k, generator=generator, device=DEVICE), 1)
     half = torch.randn(n, k // 2, generator=generator, device=DEVICE)

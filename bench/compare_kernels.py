@@ -32,7 +32,7 @@ from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.predict.roofline import bound_of
+from megamoe_dsl.predict.machine import bound_of
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from script_points import record_points, shares_of

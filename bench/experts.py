@@ -12,6 +12,7 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `memory`: what lies between launches
+    python bench/experts.py launch-table FILE      anywhere: its times into the tuned table by which `MoE` chooses launches
 
 SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
 beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
@@ -33,8 +34,10 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.target import Target
+from megamoe_dsl.target import Target, local_target
+from megamoe_dsl.tuned.table import FOLDER
 from moe_layers.early import compile_early, run_early
+from moe_layers.launch_table import write_launch_table
 from moe_layers.launches import run_launches
 from moe_layers.memory import memory_table
 from moe_layers.point import find_points
@@ -44,8 +47,9 @@ from moe_layers.tiles import compile_tiles, run_tiles
 from moe_layers.trace import trace_experts
 from records import save, save_each
 
-TARGET = Target.typical("sm_90a")
-WHATS = ("prepare", "try", "run", "trace", "prepare-tiles", "tiles", "prepare-early", "early", "launches", "table", "memory")
+TARGET = local_target() or Target.typical("sm_90a")
+LINEARS = ("prepare-tiles", "tiles", "prepare-early", "early", "launches")
+WHATS = ("prepare", "try", "run", "trace", *LINEARS, "table", "memory", "launch-table")
 
 
 def medians(record: dict[str, Any]) -> str:
@@ -79,6 +83,9 @@ def main() -> None:
     if given.what in ("table", "memory"):
         show = markdown if given.what == "table" else memory_table
         print(show(json.loads(given.folder.read_text())["records"]))
+        return
+    if given.what == "launch-table":
+        print(write_launch_table(given.folder, FOLDER))
         return
     try:
         points = find_points(given.points)

@@ -19,6 +19,7 @@ from typing import Any
 
 from fusion import fusion_point, line_of
 from fusion_report import markdown, picture
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
@@ -36,7 +37,7 @@ WATCHDOG_MS = 5000
 
 def config_of(point: Point, host: Host) -> Sm90Config:
     """The fused kernel of a point."""
-    return Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu)
+    return choose(point.problem, Target(SM90, host.num_sms, host.gpu), point.tokens)
 
 
 def work(

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, GemmProblem
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.kernel_cases.gemm import gemm_case
-from megamoe_dsl.kernels.expert_layer import ExpertLayer, family_of
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.sm90.config import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.experts import moe
@@ -132,7 +133,7 @@ def gemm_sets(kind: str, recipe: str) -> list[Any]:
 def gemm_configs(kind: str, recipe: str, target: Target) -> list[KernelConfig]:
     problem = gemm_problem(kind, recipe)
     rows = [tensors.rows for tensors in gemm_sets(kind, recipe)]
-    return list(dict.fromkeys(family_of(problem).choose(problem, target, one) for one in rows))
+    return list(dict.fromkeys(choose(problem, target, one) for one in rows))
 
 
 def gemm_calls(kind: str, recipe: str, store: ArtifactStore) -> list[Call]:

@@ -20,8 +20,7 @@ from baselines.layer import LayerBeside, baseline_option
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Layer, Point, measure_point
-from megamoe_dsl.bench.result_file import POINT, timed_row
-from megamoe_dsl.bench.results import Results, passed
+from megamoe_dsl.bench.results import POINT, Results, passed, timed_row
 from megamoe_dsl.bench.session import TRACES, Measurement, Session, alone, run_session
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs

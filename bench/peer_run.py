@@ -11,7 +11,7 @@ from typing import Any
 
 from cuda_library import CudaLibrary
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.bench.results import heading, result_path, write
 
 RANKS = 2
 LIMIT_S, WATCHDOG_S = 60.0, 20.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.bench.results import heading, result_path, write
 
 
 def save(folder: Path, kind: str, records: list[dict[str, Any]], *sites: Path | str | None) -> Path:

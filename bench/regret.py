@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import beats, median, right_variants
@@ -69,7 +70,7 @@ def regrets(found: Results) -> Iterator[Regret]:
         if "variants" not in record or not record["point"]["tokens"]:
             continue
         point = Point(**record["point"])
-        chosen = kind_of(point.recipe).choose(point.problem, point.tokens, gpu=None)
+        chosen = choose(point.problem, Target(kind_of(point.recipe).arch, 132), point.tokens)
         timed = dict(right_variants(record, chosen))
         if chosen in timed and len(timed) > 1:
             best = min(timed, key=lambda config: median(timed[config]))

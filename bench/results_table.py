@@ -14,7 +14,7 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.kernels.moe.work import Load
-from megamoe_dsl.predict.roofline import bound_of
+from megamoe_dsl.predict.machine import bound_of
 
 SHAPE = ("hidden", "intermediate", "experts", "topk")
 """Fields of a point that replace those of its preset; records of before there were such lack them."""

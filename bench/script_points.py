@@ -10,7 +10,7 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.bench.results import heading, result_path, write
 from megamoe_dsl.presets import PRESETS
 
 

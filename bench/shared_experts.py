@@ -20,7 +20,7 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -41,7 +41,7 @@ def shared_configs(point: Point, target: Target) -> list[KernelConfig]:
     family, shared = find_kernel("mega_moe"), SharedExperts(point.problem, COUNT)
     problems = [(shared.whole, COUNT), (shared.routed, 0), (dense_problem(shared.routed), 0)]
     fused = [family.choose(problem, target, point.tokens) for problem, _ in problems]
-    return [*fused, *(PreDispatchConfig.choose(problem, target, True, count) for problem, count in problems)]
+    return [*fused, *(PreDispatchKernel().choose(problem, target, 0, quantized=True, shared=count) for problem, count in problems)]
 
 
 def shared_point(point: Point, rank: int, store: ArtifactStore) -> dict[str, Any]:

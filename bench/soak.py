@@ -17,7 +17,7 @@ import torch.distributed as dist
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expectation, sample_rows
 from megamoe_dsl.bench.point import Layer, Point
-from megamoe_dsl.bench.result_file import POINT
+from megamoe_dsl.bench.results import POINT
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.bench.timing import synchronize
 from megamoe_dsl.bench.variant import variant_name

@@ -23,6 +23,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
@@ -129,7 +130,7 @@ def report_of(text: str) -> tuple[Point, Path]:
 
 def judge(point: Point, report: Path) -> dict[str, Any]:
     """A record: metrics, and samples by function and reason."""
-    listing = compile_kernel(Sm90Config.choose(point.problem, point.tokens), line_info=True).listing
+    listing = compile_kernel(choose(point.problem, Target.typical("sm_90a"), point.tokens), line_info=True).listing
     source, raw = (report.with_name(f"{report.name}.{page}.csv") for page in ("source", "raw"))
     found = lay_over(read_source_page(source), [one.opcode for one in listing.instructions], functions(listing))
     metrics = read_raw_page(raw)

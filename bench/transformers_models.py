@@ -1,11 +1,13 @@
 """Times models of transformers, with random weights, by what computes their experts: this project, or transformers itself.
 
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
-    python bench/transformers_models.py run FOLDER [--models ...] [--out FOLDER]      where a GPU and transformers are
+    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--others ...] [--deep-gemm SITE] [--sonic SITE]
+        [--out FOLDER]      where a GPU and transformers are
     python bench/transformers_models.py table FILE      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
 a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order.
+SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
 from __future__ import annotations
@@ -17,143 +19,30 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from baselines.site import import_from
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
+from megamoe_dsl.options.option import at_least
+from megamoe_dsl.runtime.preparation import compile_ahead
+from megamoe_dsl.target import Target, local_target
 from records import save_each
+from transformers_shapes import CACHED, MODELS, Model
 
 OURS, EAGER = "megamoe", "eager"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
 TURNS, STEPS = 5, 16
-CACHED = 128
-"""Tokens of a prompt before decoding."""
 GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
 """More rows than these make `batched_mm` copy more weights than a GPU has memory for."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A class of transformers, its configuration, and the shape of its experts."""
-
-    name: str
-    config: dict[str, Any]
-    layer: ExpertLayer
-    prompts: tuple[int, ...] = (512, 2048, 8192)
-    batches: tuple[int, ...] = (1, 8, 32, 128)
-    device: str = "cuda"
-
-    @property
-    def token_counts(self) -> set[int]:
-        """Of all calls of a layer."""
-        return {*self.prompts, *self.batches, *(batch * CACHED for batch in self.batches), 1}
-
-    def make(self) -> Any:
-        """The model on its device, in BF16."""
-        import transformers
-
-        config = getattr(transformers, f"{self.name}Config")(**self.config)
-        torch.manual_seed(0)
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            with torch.device(self.device):
-                model = getattr(transformers, f"{self.name}ForCausalLM")(config)
-        finally:
-            torch.set_default_dtype(torch.float32)
-        return model.eval().requires_grad_(False)
-
-
-QWEN3_30B = Model(
-    "Qwen3Moe",
-    {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": True,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-    },
-    ExpertLayer(2048, 768, 128, 8, recipe="bf16xbf16"),
-)
-MIXTRAL = Model(
-    "Mixtral",
-    {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "vocab_size": 32000,
-        "max_position_embeddings": 32768,
-    },
-    ExpertLayer(4096, 14336, 8, 2, recipe="bf16xbf16"),
-)
-GPT_OSS_20B = Model(
-    "GptOss",
-    {
-        "hidden_size": 2880,
-        "intermediate_size": 2880,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "num_local_experts": 32,
-        "num_experts_per_tok": 4,
-        "sliding_window": 128,
-        "vocab_size": 201088,
-    },
-    ExpertLayer(2880, 2880, 32, 4, "interleaved", "swigluoai", "bf16xbf16", biases="bf16"),
-)
-TINY = Model(
-    "Qwen3Moe",
-    {
-        **QWEN3_30B.config,
-        **{"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 64},
-        **{"num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
-    },
-    ExpertLayer(128, 128, 4, 2, recipe="bf16xbf16"),
-    (3, 5),
-    (1, 2),
-    "cpu",
-)
-TINY_GPT_OSS = Model(
-    "GptOss",
-    {
-        **GPT_OSS_20B.config,
-        **{"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "vocab_size": 64, "sliding_window": 16},
-        **{"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
-    },
-    ExpertLayer(96, 160, 4, 2, "interleaved", "swigluoai", "bf16xbf16", biases="bf16"),
-    (3, 5),
-    (1, 2),
-    "cpu",
-)
-MODELS = {
-    "qwen3-30b-a3b": QWEN3_30B,
-    "mixtral-8x7b": MIXTRAL,
-    "gpt-oss-20b": GPT_OSS_20B,
-    "tiny": TINY,
-    "tiny-gpt-oss": TINY_GPT_OSS,
-}
-"""By their public `config.json`; the tiny ones are for trying this script without a GPU."""
 
 
 def compile_models(models: list[Model], folder: Path, target: Target) -> int:
@@ -161,7 +50,7 @@ def compile_models(models: list[Model], folder: Path, target: Target) -> int:
     layers = [replace(model.layer, weights=weights) for model in models for weights in (F32, BF16)]  # routers give either
     counts = [sorted(model.token_counts) for model in models for _ in (F32, BF16)]
     every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.configs(target, tokens)]
-    return compile_missing(list(dict.fromkeys(every)), folder)
+    return compile_ahead(every, ArtifactStore(folder))
 
 
 @dataclass
@@ -169,12 +58,13 @@ class Timed:
     """A model on its device, timed by implementation."""
 
     model: Model
+    others: Sequence[str] = OTHERS
     refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.module = self.model.make()
         self.names = [OURS]
-        for name in OTHERS:
+        for name in self.others:
             try:
                 self.use(name)
                 self.first_token(16)
@@ -348,6 +238,16 @@ class Timed:
         return float(two[0] - two[1])
 
 
+def use_kernels(**sites: Path | None) -> None:
+    """Takes kernels of transformers' hub from folders."""
+    from transformers.integrations import deepgemm, hub_kernels, sonicmoe
+
+    for name, package, user in (("deep-gemm", "deep_gemm", deepgemm), ("sonic-moe", "sonicmoe", sonicmoe)):
+        if site := sites[package]:
+            hub_kernels._KERNEL_MODULE_MAPPING[name] = import_from(package, site)
+            user.is_kernels_available = lambda: True
+
+
 def line_of(record: dict[str, Any]) -> str:
     """A record in a line."""
     if record["what"] == "agreement":
@@ -379,19 +279,27 @@ def main() -> None:
     parser.add_argument("what", choices=("prepare", "run", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=["qwen3-30b-a3b"])
+    parser.add_argument("--layers", type=at_least(1), help="of each model, of which it has more")
+    parser.add_argument("--others", nargs="*", choices=OTHERS, default=OTHERS)
+    parser.add_argument("--deep-gemm", type=Path)
+    parser.add_argument("--sonic", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what == "table":
         print(tables(json.loads(given.folder.read_text())["records"]))
         return
     if given.what == "prepare":
-        print(f"{compile_models([MODELS[name] for name in given.models], given.folder, Target.typical('sm_90a'))} kernels")
+        models, target = [MODELS[name] for name in given.models], local_target() or Target.typical("sm_90a")
+        print(f"{compile_models(models, given.folder, target)} kernels")
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 
+    use_kernels(deep_gemm=given.deep_gemm, sonicmoe=given.sonic)
+    fewer = {} if given.layers is None else {"num_hidden_layers": given.layers}
+    models = {name: replace(MODELS[name], config={**MODELS[name].config, **fewer}) for name in given.models}
     with torch.no_grad():
-        every = (record for name in given.models for record in Timed(MODELS[name]).records(name))
+        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name))
         save_each(given.out, "transformers", every, line_of)
 
 

@@ -61,7 +61,7 @@ from threading import Event, Timer
 from typing import Any
 
 from megamoe_dsl.bench.point import FP8
-from megamoe_dsl.bench.result_file import without_folders
+from megamoe_dsl.bench.results import without_folders
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import MEASURED, PRESETS
 from records import save

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from megamoe_dsl import Sm100Config, preset
+from megamoe_dsl import Target, choose, preset
 from megamoe_dsl.schedule import FC1, FusedMoeOrder
 
 problem = preset("flash").problem(max_tokens_per_rank=256)
-config = Sm100Config.choose(problem, num_tokens=256)
+config = choose(problem, Target.typical("sm_100a"), 256)
 print(f"tiles of 256 weight rows x {config.block_m} tokens, Linear1 {config.lookahead} experts ahead, {config.num_clusters} CTA pairs")
 
 # Tokens that each of this rank's experts received: skewed on purpose.

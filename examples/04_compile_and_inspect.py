@@ -1,11 +1,11 @@
 """A configuration compiles without a GPU; the artifact says what every role became."""
 
-from megamoe_dsl import Problem, Sm90Config, Sm100Config, compile_kernel
+from megamoe_dsl import Problem, Target, choose, compile_kernel
 from megamoe_dsl.inspect import Inspection, differences
 
 shape = {"hidden": 1024, "intermediate": 512, "num_experts": 16, "topk": 4, "num_ranks": 2, "max_tokens_per_rank": 256}
-blackwell = Sm100Config.choose(Problem(**shape), num_tokens=64)
-hopper = Sm90Config.choose(Problem(**shape, recipe="fp8xfp8"), num_tokens=64)
+blackwell = choose(Problem(**shape), Target.typical("sm_100a"), 64)
+hopper = choose(Problem(**shape, recipe="fp8xfp8"), Target.typical("sm_90a"), 64)
 
 # Line info lets instructions be attributed to roles; it changes none of them.
 inspections = []
@@ -29,7 +29,7 @@ math = inspections[1].artifact.histogram("math")["K block"]
 assert (mma["mma"], math["mma"]) == (4, 8)
 
 # What a change did to the code: here, another tile.
-larger = compile_kernel(Sm100Config.choose(blackwell.problem, 64, block_m=128), line_info=True)
+larger = compile_kernel(choose(blackwell.problem, Target.typical("sm_100a"), 64, block_m=128), line_info=True)
 for change in differences(inspections[0].as_dict(), Inspection.of(larger).as_dict()):
     if change.path in ("config.block_m", "config.stages", "resources.instructions", "measures.mma_k_block.instructions"):
         print(f"  {change.path}: {change.before} -> {change.after}")

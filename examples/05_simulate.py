@@ -2,10 +2,10 @@
 
 import torch
 
-from megamoe_dsl import Inputs, Problem, SimulatedMoE, Sm100Config, compile_kernel, random_case
+from megamoe_dsl import Inputs, Problem, SimulatedMoE, Target, choose, compile_kernel, random_case
 
 problem = Problem(hidden=256, intermediate=128, num_experts=4, topk=2, num_ranks=2, max_tokens_per_rank=16)
-artifact = compile_kernel(Sm100Config.choose(problem, num_tokens=16, num_sms=2), line_info=True)
+artifact = compile_kernel(choose(problem, Target.typical("sm_100a", 2), 16), line_info=True)
 
 # Data whose sums are exact in FP32, so that no order of summation hides a mistake.  One rank has fewer tokens, some slots are masked.
 case = random_case(problem, tokens=[9, 4], seed=0, mask=0.2)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 
-from megamoe_dsl import Problem, Sm90Config, export_kernel
+from megamoe_dsl import Problem, Target, choose, export_kernel
 
 LOAD = """
 import sys
@@ -31,7 +31,7 @@ print("  the DSL was not imported")
 """
 
 problem = Problem(hidden=512, intermediate=256, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=64, recipe="fp8xfp8")
-config = Sm90Config.choose(problem, num_tokens=64, num_sms=132)
+config = choose(problem, Target.typical("sm_90a", 132), 64)
 with tempfile.TemporaryDirectory() as folder:
     files = export_kernel(config, folder)
     for path in files.files:

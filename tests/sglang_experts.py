@@ -150,6 +150,38 @@ class SglangLayer:
         )
 
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where the engines' layers are: a Hopper GPU, or a simulated one, which sees tensors of the CPU."""
+
+
+@contextmanager
+def on_a_gpu(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[None]:
+    """One Hopper GPU, simulated where there is none; compiled kernels go to a folder."""
+    if DEVICE == "cuda":
+        patch.setenv(FOLDER_VARIABLE, str(kernels))
+        yield
+        return
+    with on_a_simulated_gpu(patch, kernels):
+        yield
+
+
+def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """On a GPU, what replays a step's CUDA graph and copies its result; otherwise the step."""
+    if DEVICE != "cuda":
+        return step
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return y.clone()
+
+    return replay
+
+
 @contextmanager
 def on_a_simulated_gpu(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[type[SimulatedKernel]]:
     """One Hopper GPU whose kernels see the tensors of a call; compiled ones go to a folder."""
@@ -170,8 +202,9 @@ def on_a_simulated_gpu(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[typ
         yield gpu
 
 
-def random_routing(problem: Problem, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def random_routing(problem: Problem, tokens: int, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """BF16 tokens, int32 experts and weights."""
     generator = torch.Generator().manual_seed(tokens)
     idx = torch.rand(tokens, problem.num_experts, generator=generator).topk(problem.topk).indices.int()
-    return torch.randn(tokens, problem.hidden, generator=generator).bfloat16(), idx, torch.rand(tokens, problem.topk, generator=generator)
+    x, weights = torch.randn(tokens, problem.hidden, generator=generator), torch.rand(tokens, problem.topk, generator=generator)
+    return x.bfloat16().to(device), idx.to(device), weights.to(device)

@@ -14,7 +14,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime import inputs_stage, layer, rank_kernel
-from megamoe_dsl.runtime.argument_block import ArgumentBlock
+from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
 NUM_SMS = 4

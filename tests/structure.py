@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recipe",
         "reference",
         "runtime",
+        "target",
         "testing",
     },
     "bench": {

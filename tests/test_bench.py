@@ -21,15 +21,14 @@ from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, points_of, summarize
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.result_file import packages, timed_row, without_folders
-from megamoe_dsl.bench.results import Results, is_point, passed
+from megamoe_dsl.bench.results import Results, is_point, packages, passed, timed_row, without_folders
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.options.option import add_options, options_of, read_options
 from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions
-from megamoe_dsl.predict.roofline import bound_of, measured_gpu
+from megamoe_dsl.predict.machine import bound_of, measured_gpu
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 

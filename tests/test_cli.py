@@ -19,7 +19,7 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
+from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli.app import app
@@ -28,9 +28,8 @@ from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.runtime import comparison
-from megamoe_dsl.runtime.comparison import RankComparison
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime import simulated
+from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sass import listing
 from megamoe_dsl.sass.listing import DisassemblyError
@@ -232,7 +231,7 @@ def test_inspect_shows_tables() -> None:
 
 
 def test_narrow_tables_lose_no_digit() -> None:
-    config = Sm90Config.choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), 16, num_sms=4)
+    config = choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), Target.typical("sm_90a", 4), 16)
     found = Inspection.of(compile_kernel(config, line_info=True))
     figure, name = 1234567.5, "a_field_of_shared_memory_with_a_long_name"
     found = replace(found, measures=[replace(one, instructions=figure) for one in found.measures])
@@ -274,7 +273,7 @@ def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_artifact_prints_short() -> None:
-    artifact = Artifact(Sm100Config.choose(Problem(256, 128, 4, 2), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
+    artifact = Artifact(choose(Problem(256, 128, 4, 2), Target.typical("sm_100a"), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
     assert "Sm100Config" in repr(artifact) and "seconds=1.0" in repr(artifact)
     assert ".entry" not in repr(artifact) and "cubin" not in repr(artifact)
 
@@ -310,7 +309,7 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
 @pytest.mark.usefixtures("compiled_once")
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
-    monkeypatch.setattr(comparison, "compare", lambda case, y: [wrong])
+    monkeypatch.setattr(simulated, "compare", lambda case, y: [wrong])
     result = runner.invoke(app, SIMULATE)
     assert result.exit_code == 1
     assert "5 mismatches" in result.output

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from megamoe_dsl.artifact import workers
-from megamoe_dsl.cli import INTERRUPTED, errors
-from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli import INTERRUPTED
+from megamoe_dsl.cli.app import app, said
 from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.interrupts import held_interrupts
 
@@ -140,7 +140,7 @@ def test_what_the_machine_lacks_is_one_line(error: BaseException, code: int, lin
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.cli.app.__version__", Raised(RuntimeError("a bug")))
     assert isinstance(run("--version").exception, RuntimeError)
-    assert errors.said(RuntimeError("a bug")) is None
+    assert said(RuntimeError("a bug")) is None
 
 
 def test_a_full_stdout_is_one_line() -> None:

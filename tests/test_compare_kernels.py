@@ -16,6 +16,7 @@ import torch
 import compare_kernels
 import energy_per_call
 import records
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench import timing
@@ -30,7 +31,7 @@ from megamoe_dsl.quant.expansion import fp8_weights
 from script_points import shares_of
 
 MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
-CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
+CONFIG = choose(MOE, Target.typical("sm_90a", 4), 24, block_m=128)
 
 
 def store(folder: Path, config: Sm90Config) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.compile import compile, compile_kernel
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 from sweep import sample
 
@@ -31,7 +31,7 @@ def test_what_is_no_configuration_is_refused(given):
 @pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])
 def test_a_kernels_name_can_carry_any_clamp(clamp):
     problem = Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8", activation_clamp=clamp)
-    assert "activation_clamp" in compile_kernel(Sm90Config.choose(problem, 16, num_sms=4)).entry
+    assert "activation_clamp" in compile_kernel(choose(problem, Target.typical("sm_90a", 4), 16)).entry
 
 
 @pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "recipe")])

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, pool_capacity, symmetric_buffer
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_lookahead, choose_tier
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, choose_registers
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
@@ -20,6 +22,7 @@ from megamoe_dsl.quant.weights import checkpoint_layout
 from megamoe_dsl.testing import configs_sm100, problems
 
 FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
+H200 = Target.typical("sm_90a")
 FLASH_FP8 = replace(FLASH, recipe="fp8xfp8")
 PRO = Problem(7168, 3072, 384, 6, num_ranks=8, max_tokens_per_rank=32768)
 EVERY_TIER = pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
@@ -63,13 +66,13 @@ def test_tier_edges(num_tokens, expected, block_m):
     problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
     assert problem.expected_tokens_per_expert(num_tokens) == expected
     assert choose_tier(problem, expected).block_m == block_m
-    assert Sm100Config.choose(problem, num_tokens).block_m == block_m
+    assert choose(problem, Target.typical("sm_100a"), num_tokens).block_m == block_m
 
 
 def test_expected_tokens_are_not_rounded():
     """6 * 8 / 256 of 53 tokens is 9.9375: an integer division would stay in the smallest tier."""
-    assert Sm100Config.choose(FLASH, 52).block_m == 16
-    assert Sm100Config.choose(FLASH, 53).block_m == 32
+    assert choose(FLASH, Target.typical("sm_100a"), 52).block_m == 16
+    assert choose(FLASH, Target.typical("sm_100a"), 53).block_m == 32
     assert nextafter(9.75, inf) < TIERS[0].max_expected < 9.76
 
 
@@ -128,7 +131,7 @@ def test_pool_counts_local_experts_when_topk_exceeds_them():
 # --- stages (article 3.2.1.4)
 def test_stages_of_the_worked_example():
     problem = Problem(7168, 3072, 256, 8, num_ranks=8, max_tokens_per_rank=1024)
-    config = Sm100Config.choose(problem, 1, block_m=128, store_block_m=32)
+    config = choose(problem, Target.typical("sm_100a"), 1, block_m=128, store_block_m=32)
     assert config.num_stages == 7
     plan = config.smem
     assert plan.region["pull"].field.num_bytes == 4 * 7168  # send buffers
@@ -143,7 +146,7 @@ def test_stages_of_the_worked_example():
 @BOTH_SHAPES
 @EVERY_TIER
 def test_published_shapes_fit(problem, block_m):
-    config = Sm100Config.choose(problem, 128, num_sms=148, block_m=block_m)
+    config = choose(problem, Target.typical("sm_100a", 148), 128, block_m=block_m)
     assert config.num_stages >= 4
     assert config.smem.num_bytes <= SMEM_BYTES == 232448
     assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_BYTES
@@ -179,7 +182,7 @@ def test_budgets(config):
 @given(problems(max_experts_per_rank=128), st.integers(1, 74), st.data())
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
-    config = Sm100Config.choose(problem, num_tokens, num_sms=2 * clusters)
+    config = choose(problem, Target.typical("sm_100a", 2 * clusters), num_tokens)
     assert config.block_m == choose_tier(problem, problem.expected_tokens_per_expert(num_tokens)).block_m
     assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
     assert config.replace() == config
@@ -226,33 +229,33 @@ def test_fields_of_sm90_are_integers(field, value):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("target", "fields", "message"),
     [
-        ({"trace": "no"}, "trace = 'no': must be True or False"),
-        ({"trace": 1}, "trace = 1: must be True or False"),
-        ({"block_m": "16"}, r"block_m = '16': must be one of \[8, 16, 32, 128\]"),
-        ({"gpu": 5}, "gpu = 5: must be None or the name of a GPU"),
-        ({"num_sms": "132"}, "num_sms = '132': must be an integer"),
+        (H200, {"trace": "no"}, "trace = 'no': must be True or False"),
+        (H200, {"trace": 1}, "trace = 1: must be True or False"),
+        (H200, {"block_m": "16"}, r"block_m = '16': must be one of \[8, 16, 32, 128\]"),
+        (Target(SM90, 132, 5), {}, "gpu = 5: must be None or the name of a GPU"),
+        (Target(SM90, "132"), {}, "num_sms = '132': must be an integer"),
     ],
 )
-def test_choose_of_sm90_checks_what_it_is_given(options, message):
+def test_choose_of_sm90_checks_what_it_is_given(target, fields, message):
     with pytest.raises(ConfigError, match=message):
-        Sm90Config.choose(FLASH_FP8, 16, **options)
+        choose(FLASH_FP8, target, 16, **fields)
 
 
 @pytest.mark.parametrize(("kind", "problem"), [(Sm100Config, FLASH_FP8), (Sm90Config, FLASH)])
 def test_another_architectures_recipe_are_refused(kind, problem):
     with pytest.raises(ConfigError, match=f"problem.recipe = '{problem.recipe}': must be fp8xfp"):
-        kind.choose(problem, 16)
+        choose(problem, Target.typical(kind.arch), 16)
 
 
 def test_lead_of_sm90_follows_the_tiles():
     """Flash fills the SMs two and a half times; long tiles, as Pro's, keep the phases apart, on any grid and with any cluster."""
     flash, pro = (PRESETS[name].problem(8192, recipe="fp8xfp8") for name in ("flash", "pro"))
-    leads = [Sm90Config.choose(flash, tokens, gpu=None).lookahead for tokens in (64, 512, 1024, 2048, 4096, 8192)]
+    leads = [choose(flash, Target(SM90, 132), tokens).lookahead for tokens in (64, 512, 1024, 2048, 4096, 8192)]
     assert leads == [32, 32, 16, 8, 4, 2]
-    for options in ({}, {"cluster": 1}, {"num_sms": 120}):
-        assert Sm90Config.choose(pro, 8192, gpu=None, **options).lookahead == 48
+    for num_sms, fields in ((132, {}), (132, {"cluster": 1}), (120, {})):
+        assert choose(pro, Target(SM90, num_sms), 8192, **fields).lookahead == 48
 
 
 def test_store_block_must_divide_the_tile():
@@ -267,7 +270,7 @@ def test_store_block_must_divide_the_tile():
 def test_smem_too_small_for_two_stages(kind, field, value):
     huge = replace(FLASH if kind is Sm100Config else FLASH_FP8, **{"num_ranks": 1, field: value})
     with pytest.raises(ConfigError, match=f"problem.{field} = {value}: must be small enough to leave SMEM for two stages"):
-        kind.choose(huge, 1)
+        choose(huge, Target.typical(kind.arch), 1)
 
 
 def test_register_file_overflow(monkeypatch):
@@ -281,29 +284,29 @@ def test_register_file_overflow(monkeypatch):
 )
 def test_choose_rejects_the_grid(num_sms, allowed):
     with pytest.raises(ConfigError, match=f"num_sms = {num_sms!r}: must be {allowed}"):
-        Sm100Config.choose(FLASH, 1024, num_sms=num_sms)
+        choose(FLASH, Target.typical("sm_100a", num_sms), 1024)
 
 
 def test_choose_rejects_tokens_and_blocks():
     with pytest.raises(ProblemError, match=r"num_tokens = 32769: must be between 0 and max_tokens_per_rank = 32768"):
-        Sm100Config.choose(FLASH, 32769)
+        choose(FLASH, Target.typical("sm_100a"), 32769)
     with pytest.raises(ProblemError, match=r"num_tokens = 1.0: must be an integer"):
-        Sm100Config.choose(FLASH, 1.0)
+        choose(FLASH, Target.typical("sm_100a"), 1.0)
     with pytest.raises(ConfigError, match=r"block_m = 8: must be one of \[16, 32, 64, 96, 128, 192\]"):
-        Sm100Config.choose(FLASH, 1, block_m=8)
+        choose(FLASH, Target.typical("sm_100a"), 1, block_m=8)
 
 
 def test_overrides_replace_fields_and_block_m_brings_its_tier():
-    config = Sm100Config.choose(FLASH, 1024, block_m=64, num_stages=3)
+    config = choose(FLASH, Target.typical("sm_100a"), 1024, block_m=64, num_stages=3)
     assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
     assert config.lookahead == choose_lookahead(FLASH, FLASH.expected_tokens_per_expert(1024), 64, 148)
-    assert Sm100Config.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
+    assert choose(FLASH, Target.typical("sm_100a"), 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
 
 
 @pytest.mark.parametrize(("preset", "config"), [("flash", Sm100Config), ("pro", Sm100Config), ("deepseek-v3", Sm90Config)])
 def test_memory_of_a_rank_is_that_of_its_tensors(preset: str, config: type[Sm90Config | Sm100Config]) -> None:
     problem = PRESETS[preset].problem(64, recipe=config.recipes[0])
     held = sum(prod(shape) * dtype.itemsize for dtype, shape in checkpoint_layout(problem).values())
-    symmetric, chosen = symmetric_buffer(problem, config.arch).size, config.choose(problem, 64)
+    symmetric, chosen = symmetric_buffer(problem, config.arch).size, choose(problem, Target.typical(config.arch), 64)
     facts = dict(kernel_of(chosen).facts(chosen))
     assert facts["memory per rank"] == f"{held / 2**20:,.0f} MiB of weights, {symmetric / 2**20:,.0f} MiB of symmetric buffer"

@@ -10,7 +10,7 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from megamoe_dsl import Problem, Sm100Config
+from megamoe_dsl import Problem, Target, choose
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.cli import estimate
 from megamoe_dsl.cli.app import app
@@ -30,7 +30,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of(problem: Problem, tokens: list[int], launches: int = 1, exact: bool = True) -> Estimate:
-    return Estimate.of(Sm100Config.choose(problem, max(tokens), num_sms=4), tokens, launches, exact)
+    return Estimate.of(choose(problem, Target.typical("sm_100a", 4), max(tokens)), tokens, launches, exact)
 
 
 def test_instructions_and_memory_are_near_what_was_seen() -> None:

@@ -14,20 +14,19 @@ import torch
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import FoundError, Search, verdict
-from megamoe_dsl.fuzz.strategies import SIMULATED, Sizes, trials
-from megamoe_dsl.fuzz.trial import VALUES, FuzzedCall, Trial, case_of
+from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, trials
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8")
-CONFIG = Sm90Config.choose(PROBLEM, 3, num_sms=2)
+CONFIG = choose(PROBLEM, Target.typical("sm_90a", 2), 3)
 CALLS = (FuzzedCall((3,)), FuzzedCall((5,), "masked", "zeros", 1))
 TRIAL = Trial(CONFIG, CALLS, CONFIG.replace(block_m=16, num_stages=0), unfused=True)
 TINY = Sizes(hidden=256, intermediate=128, experts_per_rank=3, topk=2, ranks=2, tokens=6, sms=2, calls=2)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gemms.baselines import find_package
 from gemms.counters import launch_once
-from megamoe_dsl import GemmConfig
+from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
@@ -25,7 +25,7 @@ from megamoe_dsl.bench.tuning import read_gemm_run as read_run
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_gemms
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_table
 from megamoe_dsl.tuned.table import key_of
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
@@ -65,7 +65,7 @@ def test_blackwells_gemms_are_not_timed(tmp_path: Path) -> None:
 def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the DSL is not: which kernels are there is all that counts."""
     store = ArtifactStore(tmp_path)
-    chosen = GemmConfig.choose(POINT.problem, H200, POINT.rows)
+    chosen = choose(POINT.problem, H200, POINT.rows)
     near, far = chosen.replace(group_m=3), GemmConfig(POINT.problem, 192, 128)
     there: list[GemmConfig] = []
     monkeypatch.setattr(run_module, "dsl_version", lambda: None)
@@ -102,7 +102,7 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     """Entering a record again changes nothing in the package's table; what a table has stays where another is hardly faster."""
-    table = tuned_gemms(DEFAULT_GPU)
+    table = tuned_table(DEFAULT_GPU, GemmEntry)
     name = table.entries[-1].results
     gpu, records = read_run(RESULTS / name)
     assert enter_run(table, name, records) == table

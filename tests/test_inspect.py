@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_baseline
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -49,7 +49,7 @@ TABLE = """
 
 @pytest.fixture(scope="module")
 def config() -> Sm100Config:
-    return Sm100Config.choose(Problem(512, 512, 8, 2, 2, 64), 64, num_sms=4, block_m=32)
+    return choose(Problem(512, 512, 8, 2, 2, 64), Target.typical("sm_100a", 4), 64, block_m=32)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,10 @@ def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: Sm
 @pytest.mark.sweep
 def test_a_second_chunk_doubles_a_combined_slot() -> None:
     one, two = (
-        {m.key: m for m in compile_kernel(Sm100Config.choose(Problem(hidden, 512, 8, 2, 2, 64), 64, num_sms=4), line_info=True).measures}
+        {
+            m.key: m
+            for m in compile_kernel(choose(Problem(hidden, 512, 8, 2, 2, 64), Target.typical("sm_100a", 4), 64), line_info=True).measures
+        }
         for hidden in (2048, 4096)
     )
     assert two["combine_slot"].kinds["smem"] == 2 * one["combine_slot"].kinds["smem"]
@@ -243,7 +246,7 @@ SM90 = Problem(512, 512, 8, 2, 2, 64, recipe="fp8xfp8")
 @pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [32, 128])
 def test_sm90_measures(block_m: int) -> None:
-    config = Sm90Config.choose(SM90, 64, num_sms=4, block_m=block_m)
+    config = choose(SM90, Target.typical("sm_90a", 4), 64, block_m=block_m)
     inspection = Inspection.of(compile_kernel(config, line_info=True))
     found = {one.key: one for one in inspection.measures}
     assert found["math_k_block"].kinds["mma"] == 8
@@ -260,7 +263,7 @@ def test_sm90_measures(block_m: int) -> None:
 
 def test_measures_of_decoded_weights() -> None:
     """The usual branch of the decode loop: 64 words of values in 16 stores, 32 entries."""
-    config = Sm90Config.choose(replace(SM90, recipe="fp8xmxfp4"), 64, num_sms=4, block_m=128)
+    config = choose(replace(SM90, recipe="fp8xmxfp4"), Target.typical("sm_90a", 4), 64, block_m=128)
     inspection = Inspection.of(compile_kernel(config, line_info=True))
     found = {one.key: one for one in inspection.measures}
     assert 16 + 8 < found["decode_k_block"].kinds["smem"] < 16 + 20
@@ -313,12 +316,12 @@ def test_differences_are_named_by_path() -> None:
 
 def test_baseline_is_shown_where_it_was_measured() -> None:
     flash = PRESETS["flash"].problem(128)
-    baseline = find_baseline(Sm100Config.choose(flash, 128, block_m=16))
+    baseline = find_baseline(choose(flash, Target.typical("sm_100a"), 128, block_m=16))
     assert baseline is not None
     assert baseline.measures["mma_k_block"] == 58.5  # 117 for 256 channels
     assert baseline.resources["stages"] == 5
-    assert find_baseline(Sm100Config.choose(flash, 128, num_sms=132)) is None
-    assert find_baseline(Sm100Config.choose(PRESETS["pro"].problem(128), 128)) is None
+    assert find_baseline(choose(flash, Target.typical("sm_100a", 132), 128)) is None
+    assert find_baseline(choose(PRESETS["pro"].problem(128), Target.typical("sm_100a"), 128)) is None
 
 
 def test_nvdisasm_may_be_tritons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

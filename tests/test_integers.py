@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
 from megamoe_dsl.config_error import ConfigError, as_integer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime.selection import Selection
@@ -54,11 +53,11 @@ def test_a_clamp_may_be_numpys() -> None:
 def test_configurations_of_numpys_integers_are_the_same() -> None:
     """Under one name in a store, too."""
     pairs = [
-        (Sm100Config.choose(PROBLEM, np.int64(8), num_sms=np.int32(4), num_stages=np.int64(3)), {"num_sms": 4, "num_stages": 3}),
-        (Sm90Config.choose(SM90, np.int64(8), num_sms=np.int32(4), block_m=np.int64(16)), {"num_sms": 4, "block_m": 16}),
+        (choose(PROBLEM, Target.typical("sm_100a", np.int32(4)), np.int64(8), num_stages=np.int64(3)), {"num_stages": 3}),
+        (choose(SM90, Target.typical("sm_90a", np.int32(4)), np.int64(8), block_m=np.int64(16)), {"block_m": 16}),
     ]
     for fancy, plain in pairs:
-        same = type(fancy).choose(fancy.problem, 8, **plain)
+        same = choose(fancy.problem, Target.typical(fancy.arch, 4), 8, **plain)
         assert fancy == same and kernel_name(fancy) == kernel_name(same)
         assert not [one.name for one in fields(fancy) if type(getattr(fancy, one.name)).__module__ == "numpy"]
     assert kernel_name(PreDispatchConfig(PROBLEM, np.int64(4), "sm_90a")) == kernel_name(PreDispatchConfig(PROBLEM, 4, "sm_90a"))

@@ -13,7 +13,7 @@ from megamoe_dsl import Inputs, Problem, SimulatedMoE, Sm100Config, compile_kern
 
 reveal_type(Problem)
 problem = Problem(hidden=512, intermediate=512, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=13)
-artifact = compile_kernel(Sm100Config.choose(problem, num_tokens=13, num_sms=4))
+artifact = compile_kernel(choose(problem, Target.typical("sm_100a", 4), num_tokens=13))
 case = random_case(problem, tokens=[13, 7], seed=0)
 inputs = [Inputs(*rank) for rank in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights)]
 y, report = SimulatedMoE(artifact, case.weights)(inputs)

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.chart import PAPER, STYLES, luminance, style, terminal_color
@@ -23,9 +22,9 @@ from megamoe_dsl.pictures.svg import CHARACTER, tick_step
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs_sm90, configs_sm100
 
-SM100 = Sm100Config.choose(preset("flash").problem(256), 256)
-SM90 = Sm90Config.choose(preset("flash").problem(256, recipe="fp8xfp8"), 256)
-SM90_PAIRS = Sm90Config.choose(preset("pro").problem(8192, recipe="fp8xfp8"), 8192, cluster=2)
+SM100 = choose(preset("flash").problem(256), Target.typical("sm_100a"), 256)
+SM90 = choose(preset("flash").problem(256, recipe="fp8xfp8"), Target.typical("sm_90a"), 256)
+SM90_PAIRS = choose(preset("pro").problem(8192, recipe="fp8xfp8"), Target.typical("sm_90a"), 8192, cluster=2)
 BOTH = pytest.mark.parametrize("config", [SM100, SM90], ids=["sm100", "sm90"])
 ONLY_SM100 = {"tmem", "scales"}
 DRAWN = [(name, config) for config in (SM100, SM90) for name in PICTURES if config is SM100 or name not in ONLY_SM100]
@@ -229,7 +228,7 @@ def test_pool_says_how_many_experts_are_left_out():
     rest = picture.charts[0].lanes[-1]
     assert left > 0 and f"the other {left}," in picture.note
     assert (rest.name, rest.bars, rest.details[0]) == (f"{left} more", (), str(sum(counts[EXPERTS:])))
-    few = Sm100Config.choose(preset("flash").problem(256, num_experts=8 * EXPERTS), 256)
+    few = choose(preset("flash").problem(256, num_experts=8 * EXPERTS), Target.typical("sm_100a"), 256)
     assert len(draw("pool", few).charts[0].lanes) == EXPERTS and "left out" not in draw("pool", few).note
 
 
@@ -249,7 +248,7 @@ def test_schedule_says_that_tiles_are_taken_at_run_time(config, pairs):
 
 @pytest.mark.parametrize("tokens", [16, 8192])
 def test_schedule_says_what_is_drawn(tokens):
-    config = Sm100Config.choose(preset("flash").problem(tokens), tokens)
+    config = choose(preset("flash").problem(tokens), Target.typical("sm_100a"), tokens)
     picture = draw("schedule", config, tokens)
     drawn = [len(lane.bars) for lane in picture.charts[0].lanes]
     counts = [int(lane.details[0]) for lane in picture.charts[0].lanes]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl import choose
 from megamoe_dsl import target as target_module
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact import cache
@@ -20,7 +21,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
-from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to, layer_of
+from megamoe_dsl.presets.compiled import CompiledPreset, configs_up_to, layer_of
 from megamoe_dsl.presets.compiled_modules import MODULES
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
@@ -79,7 +80,7 @@ def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(n
     target = Target.typical(arch)
     problem = PRESETS[name].problem(2048, recipe=default_recipe(find_kernel("mega_moe"), target.arch))
     found = configs_up_to(problem, 2048, target)
-    assert set(found) == {choose(problem, tokens, target) for tokens in range(2049)}
+    assert set(found) == {choose(problem, target, tokens) for tokens in range(2049)}
     assert len(found) == len(set(found)) < 32
 
 
@@ -106,7 +107,7 @@ RECIPES = {
 def test_importing_a_preset_gives_its_kernels(module: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a recipe with the published weights, with the model's activation and biases."""
     monkeypatch.setenv(ARCH_VARIABLE, arch)
-    monkeypatch.setattr(compiled, "configs_up_to", lambda problem, _, target: [choose(problem, 200, target)])
+    monkeypatch.setattr(compiled, "configs_up_to", lambda problem, _, target: [choose(problem, target, 200)])
     monkeypatch.setattr(cache, "load_or_compile_all", lambda configs: [fake_artifact(config) for config in configs])
     monkeypatch.delitem(sys.modules, module, raising=False)
     one, found = PRESETS[MODULES[module]], importlib.import_module(module)

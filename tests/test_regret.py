@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.bench.results import Results
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from regret import Regret, details, files_of_tables, regrets, summary
 
@@ -31,9 +31,7 @@ def test_a_choice_is_never_faster_than_the_fastest(found: list[Regret]) -> None:
 
 def test_what_the_records_taught() -> None:
     """Pairs from two blocks of tokens per expert on; tiles of 4-bit weights that hold 12 expected tokens and one deviation."""
-    chosen = {
-        tokens: Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xfp8"), tokens, gpu=None).cluster for tokens in (1024, 1025)
-    }
+    chosen = {tokens: choose(PRESETS["pro"].problem(8192, recipe="fp8xfp8"), Target(SM90, 132), tokens).cluster for tokens in (1024, 1025)}
     assert chosen == {1024: 1, 1025: 2}
     packed, whole = (PRESETS["flash"].problem(64, recipe=recipe) for recipe in ("fp8xmxfp4", "fp8xfp8"))
-    assert [Sm90Config.choose(one, 64, gpu=None).block_m for one in (packed, whole)] == [16, 32]
+    assert [choose(one, Target(SM90, 132), 64).block_m for one in (packed, whole)] == [16, 32]

@@ -12,7 +12,7 @@ import pytest
 from baselines import site_wheels
 from baselines.site_wheels import SITES, make_site
 from baselines.toolkit import cuda_toolkit
-from megamoe_dsl.bench.result_file import packages
+from megamoe_dsl.bench.results import packages
 from moe_layers import sglang_site
 
 FILES = {

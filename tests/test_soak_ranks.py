@@ -14,12 +14,12 @@ import torch
 
 import ranks_on_gpus
 import soak_ranks
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -27,7 +27,7 @@ from soak import SETS
 from unfused_ranks import unequal_elements
 
 MOE = Problem(512, 128, 4, 2, 2, 3, recipe="fp8xfp8")
-CONFIG = Sm90Config.choose(MOE, 3, num_sms=2)
+CONFIG = choose(MOE, Target.typical("sm_90a", 2), 3)
 LAUNCHES = 3
 INPUTS = ("x", "x_sf", "topk_idx", "topk_weights")
 Y, TOKENS = 3, 5  # places among a kernel's arguments

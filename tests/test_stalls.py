@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import stalls
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
 SOURCE = """"Kernel Name","mega_moe",
@@ -48,7 +48,7 @@ def test_samples_go_to_functions() -> None:
 def test_every_instruction_of_a_role_has_its_function() -> None:
     """Also what waits in a helper: the retries of the K loop's wait lie behind the last EXIT."""
     problem = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
-    listing = compile_kernel(Sm90Config.choose(problem, 64, num_sms=4), line_info=True).listing
+    listing = compile_kernel(choose(problem, Target.typical("sm_90a", 4), 64), line_info=True).listing
     names = stalls.functions(listing)
     assert len(names) == len(listing.instructions)
     waits = {name for one, name in zip(listing.instructions, names, strict=True) if one.opcode.startswith("SYNCS.PHASECHK")}

@@ -11,7 +11,8 @@ import transformers
 
 import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 import transformers_models
-from transformers_models import OURS, TINY, TINY_GPT_OSS, Timed, tables
+from transformers_models import OURS, Timed, tables
+from transformers_shapes import TINY, TINY_GPT_OSS
 
 
 def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:

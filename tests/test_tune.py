@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import session
-from megamoe_dsl.bench.candidates import candidates
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.tuning import judge
 from megamoe_dsl.bench.tuning import tune as tune_table
-from megamoe_dsl.bench.variant import read_variant, variant_name
+from megamoe_dsl.bench.variant import candidates, read_variant, variant_name
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
 from result_archive import read_record
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 POINT = Point("flash", 512, 8)
-FIRST = Sm90Config.choose(POINT.problem, 512, gpu=None)
+FIRST = choose(POINT.problem, Target(SM90, 132), 512)
 LESS, FEWER = FIRST.replace(lookahead=16), FIRST.replace(num_stages=3)
 EMPTY = Table(DEFAULT_GPU)
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
@@ -48,11 +49,11 @@ def record(variants: dict[Sm90Config, dict[str, Any]], **more: float | str) -> d
 
 def winner(variants: dict[Sm90Config, dict[str, Any]], table: Table = EMPTY) -> Sm90Config | None:
     entry = judge(table, record(variants), "run.json").entry
-    return None if entry is None else Sm90Config.measured(POINT.problem, entry)
+    return None if entry is None else measured(Sm90Config, POINT.problem, entry)
 
 
 # --- names
-@pytest.mark.parametrize("config", candidates(POINT.problem, 512, Host.typical()), ids=variant_name)
+@pytest.mark.parametrize("config", candidates(POINT.problem, 512, Host.typical().target), ids=variant_name)
 def test_a_variant_is_read_back(config: Sm90Config) -> None:
     assert read_variant(variant_name(config), config.problem, config.num_sms) == config
 
@@ -68,9 +69,9 @@ def test_other_names_are_errors(name: str) -> None:
 @pytest.mark.parametrize("preset", ["flash", "pro"])
 def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     problem = Point(preset, tokens, 8).problem
-    chosen = Sm90Config.choose(problem, tokens)
-    found = candidates(problem, tokens, Host.typical())
-    assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
+    chosen = choose(problem, Target.typical("sm_90a"), tokens)
+    found = candidates(problem, tokens, Host.typical().target)
+    assert found[0] == chosen and choose(problem, Target(SM90, 132), tokens) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
     local = problem.experts_per_rank
     quarters = [chosen.lookahead * n // 4 for n in (1, 2, 4, 8, 16)]
@@ -171,7 +172,7 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(session, "dsl_version", lambda: "4.8.1")
         patch.setattr(store, "get", asked.append)
-        chosen = Sm90Config.choose(POINT.problem, 512)
+        chosen = choose(POINT.problem, Target.typical("sm_90a"), 512)
         assert configs_of(store, POINT, host, True) == [chosen] == configs_of(store, POINT, host, False)
         assert asked == [chosen] * 2
     for config in (FIRST, FIRST.replace(num_sms=100)):
@@ -252,7 +253,7 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     host = Host.typical()
-    assert asked == [*candidates(Point("flash", 8, 8).problem, 8, host), *candidates(POINT.problem, 512, host)]
+    assert asked == [*candidates(Point("flash", 8, 8).problem, 8, host.target), *candidates(POINT.problem, 512, host.target)]
     asked.clear()
     result = runner.invoke(app, [*arguments, "--ranks", "16"])
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
@@ -269,11 +270,11 @@ def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.Monkey
     result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])
     assert result.exit_code == 0, result.output
     point = Point(None, 64, 8, **shape)
-    assert asked == candidates(point.problem, 64, Host.typical())
+    assert asked == candidates(point.problem, 64, Host.typical().target)
     chosen, other = asked[0], asked[-1]
     variants = {variant_name(one): times(us) for one, us in ((chosen, 100), (other, 90))}
     entry = judge(EMPTY, {"name": point.name, "point": json.loads(json.dumps(asdict(point))), "variants": variants}, "run.json").entry
-    assert entry is not None and entry.us == 90 and Sm90Config.measured(point.problem, entry) == other
+    assert entry is not None and entry.us == 90 and measured(Sm90Config, point.problem, entry) == other
     assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (6144, 2048, 48, 8)
 
 
@@ -311,7 +312,7 @@ def test_what_is_predicted_to_be_slow_is_not_made(tmp_path: Path, monkeypatch: p
     options = ["--preset", "flash", "--ranks", "8", "--tokens", "128", "--artifacts", str(tmp_path)]
     result = runner.invoke(app, ["tune", "--compile-only", "--predict", *options])
     assert result.exit_code == 0, result.output
-    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.typical()), Point("flash", 128, 8).problem
+    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.typical().target), Point("flash", 128, 8).problem
     left_out = {one.block_m for one in every} - {one.block_m for one in asked}
     assert set(asked) < set(every) and left_out == {8, 16}
-    assert {every[0], Sm90Config.choose(problem, 128, gpu=None)} <= set(asked)
+    assert {every[0], choose(problem, Target(SM90, 132), 128)} <= set(asked)

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import beats, median
 from megamoe_dsl.bench.variant import read_fields, variant_fields
-from megamoe_dsl.kernels.moe import config as mega_moe_config
+from megamoe_dsl.kernels.moe import choose as mega_moe_choose
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
-from megamoe_dsl.presets.compiled import choose, configs_up_to
+from megamoe_dsl.presets.compiled import configs_up_to
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, GemmEntry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, recipe="fp8xfp8")
+H200 = Target(SM90, NUM_SMS, DEFAULT_GPU)
 OTHER = {"block_m": 32, "lookahead": 16, "num_stages": 3, "cluster": 1}
 """A configuration that the heuristics never choose."""
 
@@ -35,15 +36,15 @@ def entry(tokens: int, us: float = 1.0, **choice: int) -> Entry:
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 200, 512 and 600 tokens, where the heuristics choose alike, and at 1000, where they do not."""
     one = Table(DEFAULT_GPU, (entry(200), entry(512), entry(600, num_stages=99), entry(1000, block_m=16)))
-    monkeypatch.setattr(mega_moe_config, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
+    monkeypatch.setattr(mega_moe_choose, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
 
 
-def chosen(tokens: int, problem: Problem = FLASH, **options: object) -> dict[str, int]:
-    return variant_fields(Sm90Config.choose(problem, tokens, **options))  # type: ignore[arg-type]
+def chosen(tokens: int, problem: Problem = FLASH, target: Target = H200, **fields: int) -> dict[str, int]:
+    return variant_fields(choose(problem, target, tokens, **fields))
 
 
 def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int]:
-    return chosen(tokens, problem, gpu=None)
+    return chosen(tokens, problem, Target(SM90, NUM_SMS))
 
 
 @pytest.mark.usefixtures("measured")
@@ -62,8 +63,8 @@ def test_beyond_its_reach_or_the_heuristics_case_an_entry_is_silent() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_another_share_gpu_or_tile_has_the_heuristics() -> None:
-    assert chosen(512, num_sms=100) == chosen(512, gpu="NVIDIA H100", num_sms=100)
-    assert chosen(512, gpu="NVIDIA H100") == heuristic(512)
+    assert chosen(512, FLASH, Target(SM90, 100, DEFAULT_GPU)) == chosen(512, FLASH, Target(SM90, 100, "NVIDIA H100"))
+    assert chosen(512, FLASH, Target(SM90, NUM_SMS, "NVIDIA H100")) == heuristic(512)
     for changes in ({"intermediate": 1024}, {"num_experts": 128}, {"hidden": 2048}):
         problem = PRESETS["flash"].problem(8192, recipe="fp8xfp8", **changes)
         assert chosen(512, problem) == heuristic(512, problem)
@@ -79,7 +80,7 @@ def test_the_same_share_on_fewer_ranks_and_overrides() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
-    assert chosen(600) == {**OTHER, "num_stages": Sm90Config.choose(FLASH, 600, block_m=32).num_stages}
+    assert chosen(600) == {**OTHER, "num_stages": choose(FLASH, H200, 600, block_m=32).num_stages}
 
 
 @pytest.mark.usefixtures("measured")
@@ -89,7 +90,7 @@ def test_a_preset_has_every_configuration_of_a_table() -> None:
     assert {one.block_m for one in found} == {8, 16, 32, 128}
     measured_ones = [OTHER, {**OTHER, "block_m": 16}, chosen(600, problem)]
     assert all(one in map(variant_fields, found) for one in measured_ones)
-    assert all(choose(problem, tokens, Target.typical("sm_90a")) in found for tokens in range(2101))
+    assert all(choose(problem, H200, tokens) in found for tokens in range(2101))
 
 
 def test_nearest_is_a_ratio() -> None:
@@ -197,8 +198,8 @@ def test_an_entry_is_what_its_results_say(gpu: str, entry: Entry) -> None:
 @pytest.mark.parametrize(("gpu", "entry"), ENTRIES)
 def test_an_entry_is_chosen_at_its_point(gpu: str, entry: Entry) -> None:
     problem = problem_of(entry)
-    config = Sm90Config.choose(problem, entry.tokens, num_sms=entry.num_sms, gpu=gpu)
-    assert config == Sm90Config.measured(problem, entry)
+    config = choose(problem, Target(SM90, entry.num_sms, gpu), entry.tokens)
+    assert config == mega_moe_choose.measured(Sm90Config, problem, entry)
     assert {**asdict(config), **entry.choice, "num_stages": 0} == {**asdict(config), "num_stages": 0}
 
 

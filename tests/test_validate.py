@@ -19,6 +19,7 @@ import prepare
 import validate
 from gpu_options import GpuOptions
 from mega_moe import MegaMoeOptions
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.ep import without_clamp
 from megamoe_dsl.bench.point import Point
@@ -122,12 +123,12 @@ def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
     assert {one.ranks for one in sessions["packed"]} == {gpus}
     assert {(one.recipe, one.pool_rows) for name in ("packed", "packed_soak") for one in sessions[name]} == {("fp8xmxfp4", 0)}
     most = [one.problem for one in sessions["packed"] if one.tokens == 8192]
-    assert all(choose(problem).ring_blocks for problem in most) and len(most) == 2
+    assert all(chosen(problem).ring_blocks for problem in most) and len(most) == 2
     assert {one.recipe for one in sessions["unfused"]} == {"fp8xfp8", "fp8xmxfp4"}
 
 
-def choose(problem: Problem) -> Sm90Config:
-    return Sm90Config.choose(problem, problem.max_tokens_per_rank)
+def chosen(problem: Problem) -> Sm90Config:
+    return choose(problem, Target.typical("sm_90a"), problem.max_tokens_per_rank)
 
 
 @pytest.mark.parametrize("preset", validate.MEASURED)
@@ -153,7 +154,7 @@ def test_pairs_are_timed_in_turns_with_8_bits() -> None:
     ranks = [{command[command.index("--ranks") + 1] for command in commands} for commands in (step.prepare, timed, soaks)]
     assert ranks == [{"1,2,4"}, {"4"}, {"1,2"}]
     two = [point.problem for name in validate.MEASURED for point in shares_of(f"{name}:2048")]
-    assert all(choose(replace(problem, recipe=validate.PACKED)).halves_decoding for problem in two)
+    assert all(chosen(replace(problem, recipe=validate.PACKED)).halves_decoding for problem in two)
 
 
 def test_eight_ranks_on_one_gpu_have_rings_and_stages() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fusion import time_stages
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.ep import FEW_LAUNCHES, MANY_TOKENS, EpRun, ep_point, without_clamp
@@ -23,7 +24,7 @@ from unfused import bind_stages
 
 def fused_config(point: Point, host: Host) -> Sm90Config:
     """Without a clamp, as the activation between the halves."""
-    return Sm90Config.choose(without_clamp(point.problem), point.tokens, num_sms=host.num_sms, gpu=host.gpu)
+    return choose(without_clamp(point.problem), Target(SM90, host.num_sms, host.gpu), point.tokens)
 
 
 def point_beside_fused(run: EpRun, point: Point, layer: Layer, store: ArtifactStore, host: Host) -> dict[str, Any]:

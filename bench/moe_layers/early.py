@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import graph_of, time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -20,8 +21,8 @@ from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
@@ -61,7 +62,7 @@ class Routed:
 
 def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TopExpertsConfig, LayerConfigs]]:
     """By what begins early."""
-    chooses = TopExpertsConfig.choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target)
+    chooses = choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target, 0)
     configs = point.layer.configs(target, point.tokens)
     assert isinstance(configs.fc2, GemmConfig)
     later = configs._replace(fc2=replace(configs.fc2, prefetch_weights=False))
@@ -71,7 +72,7 @@ def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TopExperts
 def compile_early(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks; how many kernels."""
     wanted: set[Any] = {one for point in points for chooses, layer in configs_of(point, target).values() for one in (chooses, *layer)}
-    return compile_missing(wanted, folder)
+    return compile_ahead(wanted, ArtifactStore(folder))
 
 
 def run_early(points: Sequence[ExpertPoint], target: Target, folder: Path, replays: int = REPLAYS) -> Iterator[dict[str, Any]]:

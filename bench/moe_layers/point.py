@@ -9,7 +9,7 @@ from typing import Any
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES, SCALE_BLOCK
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.layouts.arith import align
-from megamoe_dsl.predict.roofline import known_ceilings, measured_gpu
+from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import ProblemError
 

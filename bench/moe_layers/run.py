@@ -11,25 +11,24 @@ from typing import Any
 import torch
 
 from call_times import time_host
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
 from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
+from megamoe_dsl.kernel_cases.gather import BlockedRows
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
-from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.layouts.expert_rows import BlockedRows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, dequantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.preparation import layer_kernels
+from megamoe_dsl.runtime.preparation import compile_ahead, layer_kernels
 from megamoe_dsl.runtime.top_experts import top_experts
 from megamoe_dsl.target import Target
 from moe_layers.baselines import TORCH_LAYER, torch_top_experts
-from moe_layers.compile import compile_missing
 from moe_layers.inputs import TOLERANCE, DrawnCall, draw_weights
 from moe_layers.other_way import Launch, OtherWay
 from moe_layers.others import Bf16Weights, Sites, others
@@ -52,11 +51,11 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     """Compiles what the folder lacks; how many kernels."""
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
     wanted |= {traced_config(one, target) for one in points}
-    wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
+    wanted |= {choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target, 0) for one in points}
     for point in points:
         if find_kernel("mega_moe").takes(point.recipe):
             wanted |= set(layer_kernels(fused_problem(point.layer, point.tokens), target, ()))
-    return compile_missing(wanted, folder)
+    return compile_ahead(wanted, ArtifactStore(folder))
 
 
 def fused_problem(layer: ExpertLayer, tokens: int) -> Problem:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from megamoe_dsl.layouts.expert_rows import BlockedRows
+from megamoe_dsl.kernel_cases.gather import BlockedRows
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from moe_layers import sglang_site
 

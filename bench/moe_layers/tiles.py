@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -20,8 +21,8 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
+from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
-from moe_layers.compile import compile_missing
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
@@ -41,7 +42,7 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     problem, rows = point.layer.fc2, point.tokens * point.layer.topk
     chosen = point.layer.configs(target, point.tokens).fc2
     assert isinstance(chosen, GemmConfig)
-    found = {"chosen": chosen, "equal rows": GemmConfig.choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
+    found = {"chosen": chosen, "equal rows": choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
         try:
@@ -75,7 +76,7 @@ def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -
         for configs in (tile_configs(one, target), fc1_configs(one, target))
         for config in (*configs.values(), *one.layer.configs(target, one.tokens))
     }
-    return compile_missing(wanted, folder)
+    return compile_ahead(wanted, ArtifactStore(folder))
 
 
 def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:

@@ -28,10 +28,11 @@ from .checkpoints import load_experts as load_experts
 from .config_error import ConfigError as ConfigError
 from .kernels.expert_layer import ExpertLayer as ExpertLayer
 from .kernels.moe.config import MegaMoeConfig as MegaMoeConfig
+from .kernels.moe.sm90.choose import choose_pool_rows as choose_pool_rows
 from .kernels.moe.sm90.config import Sm90Config as Sm90Config
-from .kernels.moe.sm90.config import choose_pool_rows as choose_pool_rows
-from .kernels.moe.sm100.config import TIERS as TIERS
+from .kernels.moe.sm100.choose import TIERS as TIERS
 from .kernels.moe.sm100.config import Sm100Config as Sm100Config
+from .kernels.registry import choose as choose
 from .layouts import Layout as Layout
 from .presets import preset as preset
 from .problem import Problem as Problem

@@ -118,17 +118,14 @@ class Problem:
 
     @property
     def formats(self) -> Recipe:
-        """The number formats of the recipe, and of `combine`."""
         return replace(RECIPES[self.recipe], combine=COMBINE[self.combine])
 
     @property
     def activates(self) -> Activation:
-        """What becomes of gate and up."""
         return ACTIVATIONS[self.activation]
 
     @property
     def product(self) -> GatedProduct:
-        """What becomes of gate and up."""
         return GatedProduct(self.activates, self.activation_clamp, self.fast_math, not self.weigh_results)
 
     @property
@@ -139,7 +136,6 @@ class Problem:
 
     @property
     def experts_per_rank(self) -> int:
-        """Experts that a rank owns."""
         return self.num_experts // self.num_ranks
 
     @property

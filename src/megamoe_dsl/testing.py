@@ -25,7 +25,8 @@ except ImportError as error:
 from .hardware.cta_pair import CLUSTER
 from .kernels.moe.config import MegaMoeConfig
 from .kernels.moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
-from .kernels.moe.sm100.config import Sm100Config, block_ks, store_block_ms, tiers_of
+from .kernels.moe.sm100.choose import tiers_of
+from .kernels.moe.sm100.config import Sm100Config, block_ks, store_block_ms
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import CHANNEL_STEP, MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE

@@ -11,11 +11,11 @@ import torch
 from published_files import LAYER, Tensors, deepseek_v3, deepseek_v4, gpt_oss, qwen3_moe, write
 
 from expert_reading import read_experts
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts
 from megamoe_dsl.checkpoints.experts import summarize
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
 from megamoe_dsl.runtime.buffers import RankBuffers
@@ -158,7 +158,7 @@ def test_scales_that_hopper_cannot_apply_exactly(tmp_path: Path) -> None:
     problem = replace(FP4, recipe="fp8xmxfp4")
     weights = random_weights(problem, 0, 1)
     weights.fc2[3, 7], weights.fc2_sf[3, 7, :2] = 0x11, torch.tensor([90, 120], dtype=torch.uint8)
-    buffers = RankBuffers(Sm90Config.choose(problem, 16, num_sms=4), new_weights(problem, SM90, "cpu"))
+    buffers = RankBuffers(choose(problem, Target.typical("sm_90a", 4), 16), new_weights(problem, SM90, "cpu"))
     with pytest.raises(CheckpointError, match=r"has no place in the layer: .*scales 2\^30 apart") as caught:
         load_experts(buffers, write(tmp_path, deepseek_v4(weights)), LAYER)
     assert caught.value.expert == 3 and caught.value.file is not None

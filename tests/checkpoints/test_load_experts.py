@@ -10,6 +10,7 @@ import torch
 from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
 
 from expert_reading import read_experts
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts
@@ -43,7 +44,7 @@ def problem_of(ranks: int, recipe: str) -> Problem:
 
 def empty_buffers(problem: Problem) -> RankBuffers:
     arch, kind = (SM90, Sm90Config) if problem.recipe == "fp8xfp8" else (SM100, Sm100Config)
-    return RankBuffers(kind.choose(problem, 16, num_sms=4), new_weights(problem, arch, "cpu"))
+    return RankBuffers(choose(problem, Target.typical(kind.arch, 4), 16), new_weights(problem, arch, "cpu"))
 
 
 def same(found: object, want: object) -> bool:

@@ -21,7 +21,7 @@ from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat.engines import sglang, sglang_layer
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.layer import MegaMoE
-from sglang_experts import as_loaded, on_a_simulated_gpu, random_routing, sglang_experts
+from sglang_experts import DEVICE, as_loaded, captured, on_a_gpu, random_routing, sglang_experts
 
 pytestmark = pytest.mark.engines
 PROBLEM = Problem(256, 256, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8", activation_clamp=10.0)
@@ -33,7 +33,7 @@ WHEEL = WHEELS["sglang"]
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """SGLang after its start, with the plug-in, `--moe-a2a-backend megamoe` and one GPU."""
     kernels: Path = tmp_path_factory.mktemp("kernels")
-    with importable(WHEEL), pytest.MonkeyPatch.context() as patch, on_a_simulated_gpu(patch, kernels):
+    with importable(WHEEL), pytest.MonkeyPatch.context() as patch, on_a_gpu(patch, kernels):
         patch.setenv(sglang.VARIABLE, "1")
         patch.setenv("SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK", "8")
         plugins: Any = import_module("sglang.srt.plugins")
@@ -61,7 +61,7 @@ def test_every_hook_is_applied() -> None:
 def loaded(problem: Problem, seed: int, **names: Any) -> Any:
     """Experts that SGLang's own quantization method has loaded."""
     fp8: Any = import_module("sglang.srt.layers.quantization.fp8").Fp8MoEMethod
-    experts = sglang_experts(problem, random_weights(problem, 0, seed), **names)
+    experts = sglang_experts(problem, random_weights(problem, 0, seed, DEVICE), **names)
     method = SimpleNamespace(is_fp4_expert=problem.recipe != "fp8xfp8", dequant_fp4_to_fp8=False)
     if method.is_fp4_expert:
         fp8.process_weights_after_loading_block_quant(method, experts)
@@ -72,35 +72,38 @@ def loaded(problem: Problem, seed: int, **names: Any) -> Any:
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
 def test_a_model_of_sglang_computes_with_it(recipe: str) -> None:
-    """Qwen3's block: BF16 tokens, its router, an idle step, an EPLB move, a weight update; the bits of `MegaMoE`."""
+    """Qwen3's block: BF16 tokens, its router, an idle step, an EPLB move, a weight update; the bits of `MegaMoE`, on a GPU in one CUDA
+    graph."""
     problem = Problem(**{**vars(PROBLEM), "recipe": recipe, "activation_clamp": None})
     experts = loaded(problem, 1)
-    x, idx, weights = random_routing(problem, 3)
+    x, idx, weights = random_routing(problem, 3, DEVICE)
     block: Any = import_module("sglang.srt.models.qwen3_moe").Qwen3MoeSparseMoeBlock
     standard: Any = import_module("sglang.srt.layers.moe.topk").StandardTopKOutput
-    routing = [idx]
+    routing = idx.clone()
     model = SimpleNamespace(
         experts=experts,
         gate=lambda hidden: (hidden, None),
-        topk=lambda hidden, logits: standard(topk_weights=weights, topk_ids=routing[0], router_logits=logits),
+        topk=lambda hidden, logits: standard(topk_weights=weights, topk_ids=routing, router_logits=logits),
         _mega_hidden_size=problem.hidden,
         _mega_intermediate_size=problem.intermediate,
         _mega_top_k=problem.topk,
     )
     moe = sglang_layer.LAYERS[experts]
-    other = MegaMoE(moe.problem, random_weights(problem, 0, 1), symmetric=moe.symmetric, bounds=(8,))
-    want = other(x, idx, weights, num_tokens_bound=8)
-    assert torch.equal(block._forward_mega_moe(model, x, None), want) and want.any()
+    other = MegaMoE(moe.problem, random_weights(problem, 0, 1, DEVICE), symmetric=moe.symmetric, bounds=(8,))
+    want = other(x, idx, weights, num_tokens_bound=8).clone()
+    step = captured(lambda: block._forward_mega_moe(model, x, None))
+    assert torch.equal(step(), want) and want.any()
     assert block._forward_mega_moe(model, x[:0], None).shape == (0, problem.hidden)
-    routing[0] = torch.tensor([2, 3, 1, 0]).argsort()[idx.long()].int()
+    routing.copy_(torch.tensor([2, 3, 1, 0], device=DEVICE).argsort()[idx.long()])
     rebalance(experts, [0, 1, 2, 3], [2, 3, 1, 0])
-    assert torch.equal(block._forward_mega_moe(model, x, None), want)
-    routing[0], new = idx, random_weights(problem, 0, 2)
+    assert torch.equal(step(), want)
+    routing.copy_(idx)
+    new = random_weights(problem, 0, 2, DEVICE)
     for field, name in sglang.FP8_NAMES.items():
         getattr(experts, name).data.copy_(as_loaded(problem, field, getattr(new, field)))
     sglang.build(experts, sglang.FP8_NAMES)
     other.load_weights(new)
-    assert torch.equal(block._forward_mega_moe(model, x, None), other(x, idx, weights, num_tokens_bound=8))
+    assert torch.equal(step(), other(x, idx, weights, num_tokens_bound=8))
 
 
 def rebalance(experts: torch.nn.Module, before: list[int], after: list[int]) -> None:
@@ -124,7 +127,7 @@ def rebalance(experts: torch.nn.Module, before: list[int], after: list[int]) -> 
 def test_deepseeks_path_with_shared_experts() -> None:
     mega: Any = import_module(MEGA)
     experts = loaded(PROBLEM, 1)
-    x, idx, weights = random_routing(PROBLEM, 3)
+    x, idx, weights = random_routing(PROBLEM, 3, DEVICE)
     model = SimpleNamespace(
         experts=experts,
         alt_stream=None,
@@ -144,7 +147,7 @@ def test_deepseeks_path_with_shared_experts() -> None:
     assert mega.should_use_mega_moe(model, x) and not mega.should_fuse_mega_moe_shared_experts(model)
     moe = sglang_layer.LAYERS[experts]
     want = moe(x, idx, weights * 2, num_tokens_bound=8) + 1
-    assert torch.equal(mega.forward_mega_moe(model, x), want)
+    assert torch.equal(captured(lambda: mega.forward_mega_moe(model, x))(), want)
 
 
 def test_nvfp4_is_refused() -> None:

@@ -1,5 +1,5 @@
 """The plug-in within vLLM's own modules (`make engines`): loaded as vLLM loads it, in vLLM's layer of experts, whose weights vLLM's loader
-writes and its balancing moves.  Kernels run on a simulated Hopper GPU."""
+writes and its balancing moves.  Kernels run on a Hopper GPU, on a simulated one where there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from megamoe_dsl.compat.engines import vllm, vllm_layer
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.layer import MegaMoE
-from sglang_experts import on_a_simulated_gpu, random_routing
+from sglang_experts import DEVICE, captured, on_a_gpu, random_routing
 
 pytestmark = pytest.mark.engines
 MOE, QUANTIZATION = "vllm.model_executor.layers.fused_moe", "vllm.model_executor.layers.quantization"
@@ -35,7 +35,7 @@ PROBLEM = Problem(256, 256, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8", activ
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
     """vLLM after its start, with the plug-in and one GPU; what its own kernels need is not there."""
     kernels: Path = tmp_path_factory.mktemp("kernels")
-    with importable(WHEEL), pytest.MonkeyPatch.context() as patch, on_a_simulated_gpu(patch, kernels):
+    with importable(WHEEL), pytest.MonkeyPatch.context() as patch, on_a_gpu(patch, kernels):
         patch.setenv(vllm.VARIABLE, "1")
         plugins: Any = import_module("vllm.plugins")
         entry = EntryPoint("megamoe_dsl", "megamoe_dsl.compat.engines.vllm:register", plugins.DEFAULT_PLUGINS_GROUP)
@@ -74,7 +74,7 @@ def new_experts(problem: Problem, checkpoint: str, activation: str = "silu") -> 
         num_local_experts=problem.num_experts,
         num_logical_experts=problem.num_experts,
         activation=import_module(f"{MOE}.activation").MoEActivation.from_str(activation),
-        device="cpu",
+        device=DEVICE,
         routing_method=config.RoutingMethodType.TopK,
         moe_parallel_config=parallel,
         in_dtype=torch.bfloat16,
@@ -113,25 +113,28 @@ def load(experts: Any, weights: ExpertWeights) -> None:
 
 @pytest.mark.parametrize("checkpoint", CONFIGS)
 def test_a_layer_of_vllm_computes_with_it(checkpoint: str) -> None:
-    """A load, an idle step, a move of experts, a weight update: the bits of `MegaMoE`."""
+    """A load, an idle step, a move of experts, a weight update: the bits of `MegaMoE`, on a GPU in one CUDA graph."""
     problem = Problem(**{**vars(PROBLEM), "recipe": "fp8xfp8" if checkpoint == "fp8" else "fp8xmxfp4"})
-    weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
-    experts = new_experts(problem, checkpoint)
+    weights = [random_weights(problem, 0, seed, DEVICE) for seed in (1, 2)]
+    experts = new_experts(problem, checkpoint).to(DEVICE)
     assert type(experts) is vllm.experts_type() and type(experts.quant_method) is vllm.method_type()
     load(experts, weights[0])
     moe = vllm_layer.LAYERS[experts]
     assert moe.problem == problem
     other = MegaMoE(problem, weights[0], symmetric=moe.symmetric)
-    x, idx, topk_weights = random_routing(problem, 3)
-    want = other(x, idx, topk_weights)
-    assert torch.equal(experts.forward_modular(x, topk_weights, idx.long()), want) and want.any()
-    assert experts.forward_modular(x[:0], topk_weights[:0], idx[:0].long()).shape == (0, problem.hidden)
+    x, idx, topk_weights = random_routing(problem, 3, DEVICE)
+    routing = idx.long()
+    want = other(x, idx, topk_weights).clone()
+    step = captured(lambda: experts.forward_modular(x, topk_weights, routing))
+    assert torch.equal(step(), want) and want.any()
+    assert experts.forward_modular(x[:0], topk_weights[:0], routing[:0]).shape == (0, problem.hidden)
     rebalance(list(experts.get_expert_weights()), [0, 1, 2, 3], [2, 3, 1, 0])
-    places = torch.tensor([2, 3, 1, 0]).argsort()
-    assert torch.equal(experts.forward_modular(x, topk_weights, places[idx.long()]), want)
+    routing.copy_(torch.tensor([2, 3, 1, 0], device=DEVICE).argsort()[idx.long()])
+    assert torch.equal(step(), want)
     load(experts, weights[1])
     other.load_weights(weights[1])
-    assert torch.equal(experts.forward_modular(x, topk_weights, idx.long()), other(x, idx, topk_weights))
+    routing.copy_(idx)
+    assert torch.equal(step(), other(x, idx, topk_weights))
 
 
 def rebalance(weights: list[torch.Tensor], before: list[int], after: list[int]) -> None:

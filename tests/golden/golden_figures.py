@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import dsl_version
 from megamoe_dsl.inspect import Inspection, differences
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 
 FOLDER = Path(__file__).parent
@@ -25,11 +27,13 @@ def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     """A tier of a preset at its ranks and the SMs of the largest GPU; `arch` may name a recipe or the results' format too."""
     shape, combine = PRESETS[preset], "e4m3" if arch in RESULTS else "bf16"
     if arch in RECIPES:
-        return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe=arch.partition("-")[2]), TOKENS, block_m=block_m)
+        return choose(shape.problem(MAX_TOKENS, recipe=arch.partition("-")[2]), Target.typical("sm_100a"), TOKENS, block_m=block_m)
     if arch.startswith("sm_90a"):
         pairs = {"cluster": 2} if (preset, block_m) == ("pro", BLOCK_M[-1]) else {}
-        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8", combine=combine), TOKENS, block_m=block_m, **pairs)
-    return Sm100Config.choose(shape.problem(MAX_TOKENS, combine=combine), TOKENS, block_m=block_m)
+        return choose(
+            shape.problem(MAX_TOKENS, recipe="fp8xfp8", combine=combine), Target.typical("sm_90a"), TOKENS, block_m=block_m, **pairs
+        )
+    return choose(shape.problem(MAX_TOKENS, combine=combine), Target.typical("sm_100a"), TOKENS, block_m=block_m)
 
 
 CASES = [

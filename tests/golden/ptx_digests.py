@@ -11,6 +11,7 @@ from typing import Any
 
 import golden_figures as figures
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -23,11 +24,11 @@ from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
-from megamoe_dsl.target import Target
 
 FILE = Path(__file__).parent / "ptx_digests.txt"
 DEBUG_LINE = re.compile(r"\s*(//|\.file|\.loc)")
@@ -42,19 +43,19 @@ def digest(artifact: Artifact) -> str:
 
 
 def _sm100(**problem: float | bool | int | str) -> Sm100Config:
-    return Sm100Config.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
+    return choose(PRESETS["flash"].problem(128, **problem), Target.typical("sm_100a", 132), 128)
 
 
 def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int | str) -> Sm90Config:
-    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
+    return choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), Target.typical("sm_90a"), num_tokens, trace=trace)
 
 
 def _quantized(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
-    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantized=True)
+    return PreDispatchKernel().choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), 0, quantized=True)
 
 
 def _packed_inputs(preset: str) -> PreDispatchConfig:
-    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe="mxf4xmxf4"), Target.typical("sm_100a"))
+    return PreDispatchKernel().choose(PRESETS[preset].problem(128, recipe="mxf4xmxf4"), Target.typical("sm_100a"), 0)
 
 
 PROJECTION = GemmProblem(2112, 7168)
@@ -91,7 +92,7 @@ def _activated(gate_up: str) -> Callable[[], KernelConfig]:
 
 
 def _packed(block_m: int, **fields: int) -> Sm90Config:
-    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m, **fields)
+    return choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 128, block_m=block_m, **fields)
 
 
 def _stage(number: int) -> Callable[[], KernelConfig]:
@@ -99,7 +100,7 @@ def _stage(number: int) -> Callable[[], KernelConfig]:
 
 
 def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
-    return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
+    return lambda: stage_configs(choose(PRESETS["flash"].problem(8192, recipe=recipe), Target.typical("sm_100a"), 512))[number]
 
 
 def _ep(kind: type[EpConfig], preset: str, recipe: str = "fp8xfp8", **fields: Any) -> Callable[[], KernelConfig]:
@@ -128,7 +129,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
     "sm_90a-packed-pairs": lambda: _packed(128, cluster=2),
-    "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
+    "sm_100a-pre-dispatch": lambda: PreDispatchKernel().choose(PRESETS["flash"].problem(128), Target.typical("sm_100a"), 0),
     "sm_90a-gemm-rows": _gemm(128, 256, k_in_flight=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),
     "sm_90a-gemm-ahead": _gemm(64, 32, warpgroups=1, k_in_flight=8),
@@ -200,7 +201,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-route": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-route-nvfp4": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-topk-sum": lambda: SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
-    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
+    "sm_90a-pre-dispatch": lambda: PreDispatchKernel().choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a"), 0),
     "sm_100a-pre-dispatch-quantized": lambda: _quantized("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantized": lambda: _quantized("pro", "sm_90a", "fp8xfp8"),
     "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),

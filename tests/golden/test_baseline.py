@@ -7,7 +7,7 @@ import golden_figures as figures
 import pytest
 
 from megamoe_dsl.inspect import StaticBaseline, find_baseline
-from megamoe_dsl.kernels.moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 
 TILES = [tier.block_m for tier in TIERS]
 

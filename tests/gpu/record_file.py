@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.bench.results import heading, result_path, write
 
 
 class RecordFile:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
@@ -17,8 +18,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.reference import linear1, route
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.comparison import RankComparison, compare
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE, compare
 from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)
@@ -34,7 +34,7 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
 
 
 def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm100Config:
-    return Sm100Config.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+    return choose(moe, Target.typical("sm_100a", num_sms), moe.max_tokens_per_rank, **overrides)
 
 
 def inputs(case: Case) -> list[Inputs]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from mega_moe_runs import Layer, artifact
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
@@ -40,7 +41,7 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
 
 
 def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm90Config:
-    return Sm90Config.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+    return choose(moe, Target.typical("sm_90a", num_sms), moe.max_tokens_per_rank, **overrides)
 
 
 def prove(kernel: Sm90Config, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:

@@ -19,7 +19,7 @@ from megamoe_dsl.activation import SILU
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import error_bound
-from megamoe_dsl.runtime.comparison import compare
+from megamoe_dsl.runtime.simulated import compare
 from sweep import rarely, sample
 
 OTHERS = ("swigluoai", "situ")

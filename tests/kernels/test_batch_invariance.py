@@ -15,7 +15,7 @@ import torch
 from ep_runs import small_config
 from mega_moe_runs import artifact, inputs
 
-from megamoe_dsl import gemm
+from megamoe_dsl import Target, choose, gemm
 from megamoe_dsl.blocks.gemm.choose import DECODED, NARROW, TILES, WIDE
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
@@ -37,8 +37,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
-from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, tuned_gemms
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from simulated_experts import simulate_experts
 from sweep import sample
 
@@ -81,13 +80,14 @@ def y_of(config: MegaMoeConfig, case: Case, tokens: Sequence[int] | None = None,
 def wanted(recipe: str) -> list[list[int]]:
     """Of all tokens at once, in the recipe's smallest tile."""
     problem = problem_of(recipe)
-    return y_of(CONFIGS[recipe].choose(problem, TOKENS, num_sms=4, block_m=CONFIGS[recipe].tiles_of(problem)[0]), whole_case(problem))
+    kind = CONFIGS[recipe]
+    return y_of(choose(problem, Target.typical(kind.arch, 4), TOKENS, block_m=kind.tiles_of(problem)[0]), whole_case(problem))
 
 
 def tiers(recipe: str) -> list[tuple[int, int]]:
     """Tiles, and sizes of clusters, of a recipe."""
     kind, problem = CONFIGS[recipe], problem_of(recipe)
-    chosen = [kind.choose(problem, TOKENS, num_sms=4, block_m=tile) for tile in kind.tiles_of(problem)]
+    chosen = [choose(problem, Target.typical(kind.arch, 4), TOKENS, block_m=tile) for tile in kind.tiles_of(problem)]
     return sorted({(one.block_m, one.cluster) for config in chosen for one in config.siblings})
 
 
@@ -98,7 +98,7 @@ CASES = [(recipe, *tier) for recipe in CONFIGS for tier in tiers(recipe)]
 @pytest.mark.parametrize(("recipe", "tile", "cluster"), CASES, ids=["-".join(map(str, one)) for one in CASES])
 def test_every_tile_and_batch_gives_a_token_the_same_bits(recipe: str, tile: int, cluster: int) -> None:
     problem = problem_of(recipe)
-    config = CONFIGS[recipe].choose(problem, TOKENS, num_sms=4, block_m=tile)
+    config = choose(problem, Target.typical(CONFIGS[recipe].arch, 4), TOKENS, block_m=tile)
     config = next(one for one in config.siblings if one.cluster == cluster)
     for tokens in (ALONE, SOME):
         assert y_of(config, whole_case(problem), tokens) == [wanted(recipe)[token] for token in tokens]
@@ -114,7 +114,7 @@ def test_so_do_more_ranks(recipe: str) -> None:
     halves = [weights.map(lambda tensor, part=part: tensor.chunk(2)[part].contiguous()) for part in range(2)]
     apart = replace(whole_case(two), problem=two, weights=halves)
     fields = {name: [getattr(apart, name)[0], getattr(case, name)[0]] for name in ("x", "x_sf", "topk_idx", "topk_weights")}
-    assert y_of(CONFIGS[recipe].choose(two, TOKENS, num_sms=4), with_inputs(apart, fields)) == wanted(recipe)
+    assert y_of(choose(two, Target.typical(CONFIGS[recipe].arch, 4), TOKENS), with_inputs(apart, fields)) == wanted(recipe)
 
 
 def with_inputs(case: Case, fields: dict[str, list[torch.Tensor]]) -> Case:
@@ -128,13 +128,13 @@ def with_inputs(case: Case, fields: dict[str, list[torch.Tensor]]) -> Case:
 @pytest.mark.parametrize("recipe", CONFIGS)
 def test_so_does_the_unfused_layer(recipe: str) -> None:
     problem = problem_of(recipe)
-    assert y_of(CONFIGS[recipe].choose(problem, TOKENS, num_sms=4), whole_case(problem), fused=False) == wanted(recipe)
+    assert y_of(choose(problem, Target.typical(CONFIGS[recipe].arch, 4), TOKENS), whole_case(problem), fused=False) == wanted(recipe)
 
 
 @pytest.mark.sweep
 def test_so_does_a_ring() -> None:
     problem = problem_of("fp8xfp8", pool_rows=128)
-    config = Sm90Config.choose(problem, TOKENS, num_sms=4, block_m=128)
+    config = choose(problem, Target.typical("sm_90a", 4), TOKENS, block_m=128)
     assert config.ring_blocks and y_of(config, whole_case(problem)) == wanted("fp8xfp8")
 
 
@@ -175,7 +175,7 @@ def test_the_layer_of_four_launches_has_the_bits_of_the_fused_one() -> None:
     problem = problem_of("fp8xfp8", weigh_results=True)
     codes, scales = quantize_e4m3_f32(x.float())
     case = with_inputs(case_of(problem, FuzzedCall((TOKENS,), values=CANCELLING)), {"x": [codes], "x_sf": [scales]})
-    assert y_of(Sm90Config.choose(problem, TOKENS, num_sms=4), case) == y_of_call(expert_call("fp8xfp8", x), range(TOKENS), TOKENS)
+    assert y_of(choose(problem, Target.typical("sm_90a", 4), TOKENS), case) == y_of_call(expert_call("fp8xfp8", x), range(TOKENS), TOKENS)
 
 
 @pytest.mark.sweep
@@ -237,17 +237,19 @@ def test_every_other_tile_of_a_gemm_gives_a_row_the_same_bits(recipe: str, numbe
 @pytest.mark.parametrize("recipe", GemmConfig.recipes)
 @pytest.mark.parametrize("kind", ["dense", "packed", "masked"])
 def test_a_batch_invariant_choice_never_splits_k(recipe: str, kind: str) -> None:
-    shapes = {(one.n, one.k, one.num_groups) for one in tuned_gemms(DEFAULT_GPU).by_share if one.recipe == recipe and one.kind == kind}
+    shapes = {
+        (one.n, one.k, one.num_groups) for one in tuned_table(DEFAULT_GPU, GemmEntry).by_share if one.recipe == recipe and one.kind == kind
+    }
     for n, k, groups in shapes | {(2048, 7168, 1 if kind == "dense" else 8)}:
         problem = GemmProblem(n, k, kind, groups, recipe=recipe)
         for rows in (1, 3, 8, 16, 31, 64, 65, 128, 300, 1024, 8192, 65536):
-            chosen = GemmConfig.choose(problem, Target.typical("sm_90a"), rows * groups, batch_invariant=True)
+            chosen = choose(problem, Target.typical("sm_90a"), rows * groups, batch_invariant=True)
             assert not chosen.split_k
 
 
 def test_without_that_some_do() -> None:
     for recipe in ("fp8xfp8", "fp8xmxfp4"):
-        assert GemmConfig.choose(GemmProblem(2112, 7168, recipe=recipe), Target.typical("sm_90a"), 64).split_k
+        assert choose(GemmProblem(2112, 7168, recipe=recipe), Target.typical("sm_90a"), 64).split_k
     assert not hasattr(Sm100GemmConfig, "split_k")
 
 

@@ -16,7 +16,7 @@ from stage_runs import prove_equal
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime.comparison import compare
+from megamoe_dsl.runtime.simulated import compare
 from sweep import rarely, sample
 
 KERNELS = [

@@ -19,7 +19,7 @@ from stage_runs import prove_equal
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
-from megamoe_dsl.kernels.moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.problem import Problem
 from sweep import sample
 

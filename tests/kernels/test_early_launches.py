@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from gemm_runs import BY_NAME, artifact
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -32,7 +32,7 @@ TOP, ROUTE, FC1, FC2, SUM = range(5)
 @cache
 def compiled(recipe: str) -> tuple[Artifact, ...]:
     layer, target = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe), Target.typical("sm_90a", SMS)
-    chooses = TopExpertsConfig.choose(TopExpertsProblem(EXPERTS, TOPK), target)
+    chooses = choose(TopExpertsProblem(EXPERTS, TOPK), target, 0)
     return tuple(artifact(config) for config in (chooses, *layer.configs(target, TOKENS)))
 
 
@@ -67,13 +67,13 @@ def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Rep
     report = Simulator(None, memory, seed=seed).run(launches)
     expected = []
     for number in range(2):
-        chosen_idx, chosen_weights = choose(logits[number])
+        chosen_idx, chosen_weights = experts_of(logits[number])
         alone = replace(first, x=xs[number], topk_idx=chosen_idx, topk_weights=chosen_weights, memory=None)
         expected.append(simulate_experts(compiled(recipe)[ROUTE:], alone, race=False)[0])
     return [not counters.any() and torch.equal(call.y, expected[number % 2]) for number, call in enumerate(calls)], report
 
 
-def choose(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def experts_of(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts and weights, by the kernel alone."""
     idx, topk_weights = torch.zeros(TOKENS, TOPK, dtype=torch.int64), torch.zeros(TOKENS, TOPK)
     written = {"topk_idx": idx, "topk_weights": topk_weights}

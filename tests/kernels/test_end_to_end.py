@@ -13,7 +13,7 @@ from mega_moe_runs import Layer, config, inputs, problem, prove, received, witho
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.dispatch import ALONE
-from megamoe_dsl.kernels.moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import fused_moe
 from megamoe_dsl.schedule.fused_moe import FusedMoeOrder

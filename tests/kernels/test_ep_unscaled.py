@@ -10,6 +10,7 @@ import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated
 
 from ep_traffic import Traffic
+from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
@@ -84,7 +85,7 @@ def test_the_buffer_has_no_scales() -> None:
 @pytest.mark.parametrize("kind", [Sm90Config, Sm100Config])
 def test_fused_kernels_refuse_it(kind: type[Any]) -> None:
     with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be "):
-        kind.choose(unscaled(9), 9)
+        choose(unscaled(9), Target.typical(kind.arch), 9)
 
 
 def test_there_is_nothing_to_quantize() -> None:

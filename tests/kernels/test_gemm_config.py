@@ -17,7 +17,7 @@ from megamoe_dsl.blocks.gemm.problem import KINDS
 from megamoe_dsl.blocks.gemm.tile import TileShape
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU, tuned_gemms
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 
 H200 = Target.typical("sm_90a")
 PROBLEM = GemmProblem(4096, 7168)
@@ -179,7 +179,7 @@ def test_any_problem_with_any_rows_has_a_configuration(data: st.DataObject) -> N
 
 
 def test_measured_points_have_the_configuration_that_won() -> None:
-    entries = tuned_gemms(DEFAULT_GPU).entries
+    entries = tuned_table(DEFAULT_GPU, GemmEntry).entries
     assert len(entries) > 30
     for one in entries:
         problem = GemmProblem(one.n, one.k, one.kind, one.num_groups, recipe=one.recipe)

@@ -9,9 +9,9 @@ import mega_moe_runs
 import pytest
 from sm90_runs import config, problem, prove
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
 from sweep import rarely, sample
@@ -84,7 +84,7 @@ def test_kernels_that_take_whole_tiles_only_say_so(field: str) -> None:
     step = {"hidden": 256, "intermediate": 128}[field]
     said = f"problem.{field} = 320: must be a multiple of {step}"
     on_sm90, on_sm100 = (Problem(**fields, recipe=recipe) for recipe in ("fp8xfp8", "fp8xfp4"))
-    for fused in (config(on_sm90), Sm100Config.choose(on_sm100, 8)):
+    for fused in (config(on_sm90), choose(on_sm100, Target.typical("sm_100a"), 8)):
         with pytest.raises(ConfigError, match=f"{said} in stages"):
             stage_configs(fused)
     with pytest.raises(ConfigError, match=f"{said} in halves of the layer"):

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from mega_moe_runs import artifact, inputs
 
 from forked import forked_process
+from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.layouts.symmetric import ONE_REPORT, RankBarrier
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import lost_ranks, symmetric_memory
 from megamoe_dsl.runtime.lost_ranks import STATE, Understudy, Waiting, end_or_lose
@@ -108,7 +108,7 @@ def launch_without(moe: SimulatedMoE, case: Case) -> tuple[list[torch.Tensor], l
 def test_launches_end_and_results_without_the_lost_rank_are_right() -> None:
     """Twice in a row, after a launch of all ranks; tokens whose experts are on ranks that are left have the reference's bits."""
     case = random_case(PROBLEM, (8, 5, 6), 3)
-    moe = SimulatedMoE(artifact(Sm90Config.choose(PROBLEM, 8, num_sms=2)), case.weights, race=False)
+    moe = SimulatedMoE(artifact(choose(PROBLEM, Target.typical("sm_90a", 2), 8)), case.weights, race=False)
     wanted, on_lost = case.reference().y, range(LOST * PROBLEM.experts_per_rank, (LOST + 1) * PROBLEM.experts_per_rank)
     y, _ = moe(inputs(case))
     assert all(torch.equal(y[rank], wanted[rank]) for rank in range(RANKS))

@@ -16,12 +16,12 @@ from mega_moe_runs import config, prove
 from mega_moe_runs import problem as any_problem
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90, SMEM_BYTES
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
 from megamoe_dsl.kernels.moe.sm100.maps import Sm100Map, tensor_maps
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -87,11 +87,11 @@ def test_weights_are_loaded_as_they_are() -> None:
 @pytest.mark.parametrize("block_m", [96, *map(rarely, (16, 192))])
 def test_tile_fits_the_chip(block_m: int) -> None:
     """No spills, registers within budgets; as many stages as with E2M1 weights, which take the same room there."""
-    kernel = Sm100Config.choose(PRESETS["pro"].problem(8192, recipe=RECIPE), 128, block_m=block_m)
+    kernel = choose(PRESETS["pro"].problem(8192, recipe=RECIPE), Target.typical("sm_100a"), 128, block_m=block_m)
     compile_fitting("pro", kernel, SMEM_BYTES)
-    assert kernel.num_stages == Sm100Config.choose(PRESETS["pro"].problem(8192), 128, block_m=block_m).num_stages
+    assert kernel.num_stages == choose(PRESETS["pro"].problem(8192), Target.typical("sm_100a"), 128, block_m=block_m).num_stages
 
 
 def test_hopper_refuses_it_by_name() -> None:
     with pytest.raises(ConfigError, match=rf"problem.recipe = '{RECIPE}': must be fp8xfp8 or fp8xmxfp4 for {SM90}"):
-        Sm90Config.choose(problem(), 24)
+        choose(problem(), Target.typical("sm_90a"), 24)

@@ -9,7 +9,7 @@ import torch
 from mega_moe_runs import Layer, config, inputs, lowest_gate, problem, prove, received
 
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.runtime.comparison import compare
+from megamoe_dsl.runtime.simulated import compare
 from sweep import rarely, sample
 
 

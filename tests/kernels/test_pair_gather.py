@@ -15,6 +15,7 @@ import torch
 from test_pair_gemm import PADDING
 
 from gemm_runs import artifact
+from megamoe_dsl import choose
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
@@ -207,16 +208,16 @@ def test_many_rows_of_an_expert_are_shared(recipe: str, rows: int, tile: tuple[i
     """Where weights come from memory once however they are multiplied, a plain tile stays: DeepSeek-V3's Linear1."""
     output = "bf16" if recipe == PLAIN else "e4m3"
     problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output=output)
-    config = Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
+    config = choose(problem, Target.typical("sm_100a"), rows * 256)
     assert (config.block_m, config.consumers, config.pairs) == tile and config.dynamic_schedule == (config.pairs == 2)
-    odd = Sm100GemmConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)
+    odd = choose(problem, Target.typical("sm_100a", 146), rows * 256)
     assert odd.pairs == 1  # 146 CTAs make no clusters of four
-    assert Sm100GemmConfig.choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
+    assert choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
 
 
 def test_the_tile_that_is_chosen_for_many_rows_is_exact() -> None:
     problem = GatherGemmProblem(512, 256, num_groups=1, recipe="fp8xfp4", result="blocked")
-    config = Sm100GemmConfig.choose(problem, Target.typical("sm_100a", 4), 300)
+    config = choose(problem, Target.typical("sm_100a", 4), 300)
     assert config.pairs == 2
     case = gather_case(problem, (300,))
     expected = case.reference()
@@ -235,9 +236,7 @@ def test_bad_configurations_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"m = 4194304: must be at most 2088928 with block_m = 32, whose row blocks are counted in 16 bits"
     ):
-        Sm100GemmConfig.choose(
-            GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 1 << 22, block_m=32
-        )
+        choose(GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 1 << 22, block_m=32)
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first", output="e4m3", recipe="mxf4xmxf4")
     with pytest.raises(ConfigError, match=r"block_m = 96: must be one of \[32, 64, 128, 192, 256\]"):

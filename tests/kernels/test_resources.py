@@ -7,17 +7,19 @@ import pytest
 from golden_figures import has_figures
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
 from megamoe_dsl.inspect.inspection import register_use
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from sweep import sample
 
 
 def config_of(name: str, block_m: int) -> Sm100Config:
-    return Sm100Config.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
+    return choose(PRESETS[name].problem(8192), Target.typical("sm_100a", 148), 128, block_m=block_m)
 
 
 EVERY = [(name, tier.block_m) for name in MEASURED for tier in TIERS]
@@ -40,7 +42,7 @@ def test_tier_has_stages_and_columns(name: str, block_m: int) -> None:
 @sample("pro")
 @pytest.mark.parametrize("name", MEASURED)
 def test_more_than_64_local_experts_fit_too(name: str) -> None:
-    config = Sm100Config.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)
+    config = choose(PRESETS[name].problem(128, num_ranks=2), Target.typical("sm_100a", 148), 128)
     artifact = compile_kernel(config)
     assert artifact.listing.spills == (0, 0)
     assert all(use.fits for use in register_use(artifact.kernel.registers(config), artifact.listing))

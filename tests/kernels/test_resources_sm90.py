@@ -9,6 +9,7 @@ import pytest
 from golden_figures import has_figures
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import REGISTER_FILE, SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.sm90 import tokens_as_n
@@ -40,7 +41,7 @@ class Pair(tuple[Any, ...]):
 
 
 def config_of(name: str, block_m: int) -> Sm90Config:
-    return Sm90Config.choose(PRESETS[name].problem(8192, recipe="fp8xfp8"), 128, block_m=block_m, num_sms=132)
+    return choose(PRESETS[name].problem(8192, recipe="fp8xfp8"), Target.typical("sm_90a", 132), 128, block_m=block_m)
 
 
 EVERY = [(name, block_m) for name in MEASURED for block_m in BLOCK_M]
@@ -64,7 +65,7 @@ def test_tile_has_stages(name: str, block_m: int) -> None:
 @pytest.mark.parametrize("block_m", PACKED_BLOCK_M[:-1])
 def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
     """No spills with A, the next A and two partial sums in registers, and nothing overtaken; rings hold more K blocks than with E4M3."""
-    config = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m, num_sms=132)
+    config = choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), Target.typical("sm_90a", 132), 128, block_m=block_m)
     compile_fitting("pro, packed", config, SMEM_BYTES)
     assert (config.num_stages, config.swap_ab) == (PACKED_STAGES[block_m], True)
 
@@ -73,7 +74,7 @@ def test_tile_of_packed_weights_fits_the_chip(block_m: int) -> None:
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     """512 threads: nothing is on the stack but what the few threads of dispatch have of 384 experts, once, which no loop touches."""
-    config = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=128, num_sms=132, cluster=cluster)
+    config = choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), Target.typical("sm_90a", 132), 128, block_m=128, cluster=cluster)
     artifact = compile_kernel(config)
     assert (
         config.num_threads == 512

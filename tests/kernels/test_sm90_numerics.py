@@ -10,7 +10,7 @@ from mega_moe_runs import Layer, inputs, lowest_gate
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.cases import Case
-from megamoe_dsl.runtime.comparison import compare
+from megamoe_dsl.runtime.simulated import compare
 from sweep import rarely, sample
 
 

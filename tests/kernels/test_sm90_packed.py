@@ -14,6 +14,7 @@ from mega_moe_runs import Layer, artifact, inputs, received
 from sm90_runs import HopperCase, config, hopper_case, prove
 from sm90_runs import problem as fp8_problem
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.blocks.sm90 import decode, decoded_share, packed_share
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.device import e2m1
@@ -213,8 +214,8 @@ def test_a_wrong_instruction_is_noticed(monkeypatch, what):
 
 def test_tiles_of_the_recipe():
     with pytest.raises(ConfigError, match=r"block_m = 64: must be one of \[8, 16, 32, 128\]"):
-        Sm90Config.choose(fp8_problem(64), 64, block_m=64)
+        choose(fp8_problem(64), Target.typical("sm_90a"), 64, block_m=64)
     with pytest.raises(ConfigError, match=r"cluster = 2: must be among \(1,\)"):
-        Sm90Config.choose(problem(64, intermediate=256, hidden=512), 64, block_m=64, cluster=2)
+        choose(problem(64, intermediate=256, hidden=512), Target.typical("sm_90a"), 64, block_m=64, cluster=2)
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
-        Sm90Config.choose(problem(64, recipe="fp8xfp4"), 64)
+        choose(problem(64, recipe="fp8xfp4"), Target.typical("sm_90a"), 64)

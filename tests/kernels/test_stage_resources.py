@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 from sweep import sample
@@ -24,7 +24,7 @@ CASES = [
 @pytest.mark.parametrize(("preset", "recipe", "tokens", "name"), CASES, ids=lambda value: str(value))
 def test_stage_fits_the_chip(preset: str, recipe: str, tokens: int, name: str) -> None:
     """No spills, every role within its budget, SMEM within capacity, no load overtaken; rings at least as deep as the fused kernel's."""
-    fused = Sm90Config.choose(PRESETS[preset].problem(8192, recipe=recipe), tokens)
+    fused = choose(PRESETS[preset].problem(8192, recipe=recipe), Target.typical("sm_90a"), tokens)
     config = stage_configs(fused)[NAMES.index(name)]
     artifact = compile_fitting(f"{preset}, {name}", config, SMEM_BYTES)
     assert artifact.kernel.name == name

@@ -10,6 +10,7 @@ import pytest
 from sm90_runs import config, hopper_case, problem
 from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.store import describe_config, read_config
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.dispatch import ALONE
@@ -97,9 +98,7 @@ def test_fused_and_unfused_calls_take_turns_on_one_buffer() -> None:
 def test_stages_follow_the_fused_choice() -> None:
     """Tile and grid are the fused kernel's, rings the stages' own."""
     for tokens in (1, 64, 2048):
-        fused = config(problem(2048, hidden=4096, intermediate=2048), num_sms=132).choose(
-            problem(2048, hidden=4096, intermediate=2048), tokens
-        )
+        fused = choose(problem(2048, hidden=4096, intermediate=2048), Target.typical("sm_90a"), tokens)
         stages = stage_configs(fused)
         assert {(one.block_m, one.num_sms) for one in stages} == {(fused.block_m, fused.num_sms)}
         assert all(one.num_stages >= fused.num_stages for one in stages[1::2])

@@ -22,10 +22,11 @@ from stage_faults import COUNTER
 from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -99,7 +100,7 @@ def test_stages_follow_the_fused_choice(recipe: str) -> None:
     """Tile, passes, K of a stage and grid are the fused kernel's, rings the stages' own; pairs only where tensor cores multiply."""
     moe = PRESETS["flash"].problem(8192, recipe=recipe)
     for tokens in (1, 512, 8192):
-        fused = Sm100Config.choose(moe, tokens)
+        fused = choose(moe, Target.typical("sm_100a"), tokens)
         stages: list[Any] = list(stage_configs(fused))
         for name in ("block_m", "num_sms", "store_block_m", "epilogue_warpgroups", "block_k"):
             assert {getattr(one, name) for one in stages} == {getattr(fused, name)}
@@ -113,7 +114,7 @@ FITS = [(recipe, tokens, name) for recipe in RECIPES for tokens in (8, 8192) for
 @pytest.mark.parametrize(("recipe", "tokens", "name"), [one if one == ("fp8xfp4", 8192, "moe_fc1") else rarely(*one) for one in FITS])
 def test_stage_fits_the_chip(recipe: str, tokens: int, name: str) -> None:
     """No spills, every role within its budget, SMEM within capacity, no load overtaken."""
-    fused = Sm100Config.choose(PRESETS["pro"].problem(8192, recipe=recipe), tokens)
+    fused = choose(PRESETS["pro"].problem(8192, recipe=recipe), Target.typical("sm_100a"), tokens)
     stage = stage_configs(fused)[NAMES.index(name)]
     compiled = compile_fitting(f"pro, {name}", stage, SMEM_BYTES)
     linear = name in ("moe_fc1", "moe_fc2")

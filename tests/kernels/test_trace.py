@@ -10,7 +10,7 @@ import torch
 from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.bench.result_file import trace_row
+from megamoe_dsl.bench.results import trace_row
 from megamoe_dsl.cases import Case
 from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.layouts.records import CAPACITY, Activity, Role, trace_buffer

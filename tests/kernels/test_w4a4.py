@@ -20,13 +20,15 @@ from mega_moe_runs import config as any_config
 from mega_moe_runs import problem as fp8_problem
 
 from chip_fit import compile_fitting
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.blocks.sm100 import activated_rows
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import SimError
@@ -183,7 +185,7 @@ SHAPES = [(name, block_m, block_k) for name in MEASURED for block_m, block_k in 
 @pytest.mark.parametrize(("name", "block_m", "block_k"), sampled(SHAPES, {("pro", 192, 256)}))
 def test_tile_fits_the_chip(name, block_m, block_k):
     """No spills, registers within budgets; a ring of six stages at least, twelve of 128 channels."""
-    kernel = Sm100Config.choose(PRESETS[name].problem(8192, recipe="mxf4xmxf4"), 128, block_m=block_m, block_k=block_k, num_sms=148)
+    kernel = choose(PRESETS[name].problem(8192, recipe="mxf4xmxf4"), Target.typical("sm_100a", 148), 128, block_m=block_m, block_k=block_k)
     compile_fitting(name, kernel, SMEM_BYTES)
     assert kernel.num_stages >= {128: 12, 256: 6}[block_k]
     assert kernel.tmem.used <= kernel.tmem.allocated <= TMEM_COLUMNS
@@ -192,10 +194,10 @@ def test_tile_fits_the_chip(name, block_m, block_k):
 def test_tiers_of_the_recipe():
     """The smallest tile has 32 tokens; stages of 256 channels where the tile is one of those that gain by it, if K is whole then."""
     flash = PRESETS["flash"].problem(8192, recipe="mxf4xmxf4")
-    chosen = {tokens: Sm100Config.choose(flash, tokens) for tokens in (1, 64, 128, 256, 512, 4096)}
+    chosen = {tokens: choose(flash, Target.typical("sm_100a"), tokens) for tokens in (1, 64, 128, 256, 512, 4096)}
     assert [(one.block_m, one.block_k) for one in chosen.values()] == [(32, 256), (32, 256), (64, 256), (64, 256), (128, 128), (192, 256)]
     assert {one.store_block_m for one in chosen.values()} == {32}
-    assert Sm100Config.choose(replace(flash, intermediate=1920), 128).block_k == 128
+    assert choose(replace(flash, intermediate=1920), Target.typical("sm_100a"), 128).block_k == 128
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from layout_properties import check_offsets, check_pool, check_region, check_views
 
 from drawn_routings import routings, worst_routing
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.hardware.operand_tile import pool_sf_row
 from megamoe_dsl.kernels.moe.layouts.symmetric import (
@@ -24,7 +25,7 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import (
     symmetric_buffer,
     workspace,
 )
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import E4M3 as E4M3_NAME
@@ -201,7 +202,7 @@ def test_pool_formula():
 @settings(max_examples=60)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=64, max_experts_per_rank=8, max_ranks=4), st.sampled_from(BLOCK_M))
 def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
-    config = Sm100Config.choose(problem, 1, block_m=block_m)
+    config = choose(problem, Target.typical("sm_100a"), 1, block_m=block_m)
     capacity = pool_tokens(problem)
     counts = crowded_counts(problem, block_m)
     first = pool_blocks(counts, block_m)

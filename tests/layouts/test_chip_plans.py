@@ -11,7 +11,8 @@ from layout_properties import check_barrier_table, check_deepest, check_smem_pla
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, NamedBarrier
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.sm100.maps import tensor_maps
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import COMBINE

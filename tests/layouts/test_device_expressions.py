@@ -47,7 +47,7 @@ from megamoe_dsl.hardware.operand_tile import (
     pool_sf_row,
 )
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
-from megamoe_dsl.kernels.moe.sm100.config import TIERS
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tile_sums import TileSums
 
-from megamoe_dsl.layouts.expert_rows import BlockedRows, ExpertRows, PackedRows
+from megamoe_dsl.kernel_cases.gather import BlockedRows, ExpertRows, PackedRows
 from megamoe_dsl.schedule.tile_sums import MOST_EXPERTS, MOST_TILES
 
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=130).map(tuple)

@@ -9,7 +9,7 @@ import pytest
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm90.config import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
 from megamoe_dsl.presets import PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab" / "hopper.md"

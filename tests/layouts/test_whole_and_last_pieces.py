@@ -18,7 +18,7 @@ from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps
 from megamoe_dsl.kernels.moe.sm90.smem_plan import pull_chunk
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
 from megamoe_dsl.quant import inverse_transform_weights, transform_weights, weight_names
-from megamoe_dsl.quant.whole_tiles import tiled_shapes
+from megamoe_dsl.quant.packed_tiles import tiled_shapes
 from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.testing import configs_sm90, problems
 

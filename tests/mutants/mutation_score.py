@@ -32,7 +32,7 @@ from mutation_ladder import climb, sound  # noqa: E402
 from mutation_table import page  # noqa: E402
 
 from first_finding import first_sign  # noqa: E402
-from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
+from megamoe_dsl.bench.results import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
 HOST = ("host", "artifact", "checkpoints", "compat")

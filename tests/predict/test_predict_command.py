@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import GPUS
-from megamoe_dsl.bench.candidates import neighbors
+from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers, worth_timing
 from megamoe_dsl.presets import preset
-from megamoe_dsl.target import Target
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
 
@@ -97,7 +96,7 @@ def test_every_constant_has_a_source(gpu):
 
 def test_power_lowers_the_clock():
     problem = preset("flash").problem(512, num_ranks=2, num_experts=64, recipe="fp8xfp8")
-    config, load = Sm90Config.choose(problem, 512), RankLoad.uniform(problem, 512)
+    config, load = choose(problem, Target.typical("sm_90a"), 512), RankLoad.uniform(problem, 512)
     calibration = calibration_of("NVIDIA H200")
     free = Subject.of(config, load).launch(calibration, calibration.clock)
     found = Prediction.of(config, load, calibration).launched
@@ -107,7 +106,7 @@ def test_power_lowers_the_clock():
 
 def test_choices_are_around_the_configuration():
     problem = preset("flash").problem(64, recipe="fp8xfp8")
-    config = Sm90Config.choose(problem, 64)
+    config = choose(problem, Target.typical("sm_90a"), 64)
     found = neighbors(config, 64, Target.typical("sm_90a"))
     assert config not in found and len(found) == len(set(found)) >= 5
     assert {config.block_m, *(one.block_m for one in found)} == {8, 16, 32, 128}

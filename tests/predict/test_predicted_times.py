@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl import Target, choose
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.prediction import Prediction, Subject
@@ -53,7 +52,7 @@ def test_runs_of_bytes_take_their_time() -> None:
     problem, calibration = preset("flash").problem(64, recipe="mxf4xmxf4"), calibration_of("NVIDIA B200")
     load = RankLoad.uniform(problem, 64)
     alike = replace(calibration, kernel={**calibration.kernel, "hbm_gap": 0.0})
-    short, long = (Subject.of(Sm100Config.choose(problem, 64, block_k=block_k), load) for block_k in (128, 256))
+    short, long = (Subject.of(choose(problem, Target.typical("sm_100a"), 64, block_k=block_k), load) for block_k in (128, 256))
     gap, none = ([one.launch(each, each.clock) for one in (short, long)] for each in (calibration, alike))
     assert gap[0].us / gap[1].us > 1.02 * none[0].us / none[1].us
     assert [one.run.hbm_bytes for one in gap] == pytest.approx([one.run.hbm_bytes for one in none], rel=0.01)
@@ -86,7 +85,7 @@ def test_weights_of_4_bits() -> None:
 def test_tokens_are_pulled_by_the_warps_that_there_are() -> None:
     """A kernel that decodes has two dispatch warps a CTA, for which there are more tokens each."""
     problem, calibration = preset("flash").problem(512, num_ranks=2, num_experts=64, recipe="fp8xmxfp4"), calibration_of("NVIDIA H200")
-    config, load = Sm90Config.choose(problem, 512, block_m=128), RankLoad.uniform(problem, 512)
+    config, load = choose(problem, Target.typical("sm_90a"), 512, block_m=128), RankLoad.uniform(problem, 512)
     two = Subject.of(config, load)
     four = replace(two, dispatch_warps=Subject.of(config.replace(block_m=64), load).dispatch_warps)
     assert (two.dispatch_warps, four.dispatch_warps) == (2, 4)
@@ -97,7 +96,9 @@ def test_packed_tokens_take_less_of_everything() -> None:
     """Half the bytes of tokens, and tensor cores twice as fast, at a clock that their power allows."""
     byte, packed = (preset("flash").problem(512, recipe=recipe) for recipe in ("fp8xfp4", "mxf4xmxf4"))
     load = RankLoad.uniform(byte, 512)
-    one, other = (Prediction.of(Sm100Config.choose(p, 512, block_m=128), load, calibration_of("NVIDIA B200")) for p in (byte, packed))
+    one, other = (
+        Prediction.of(choose(p, Target.typical("sm_100a"), 512, block_m=128), load, calibration_of("NVIDIA B200")) for p in (byte, packed)
+    )
     cycles = [found.launched.run.multiplying * found.launched.clock for found in (one, other)]
     assert 0.4 * cycles[0] < cycles[1] < 0.6 * cycles[0]
     assert other.launched.run.l2_bytes < 0.85 * one.launched.run.l2_bytes and other.us < one.us

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megamoe_dsl.layouts.expert_rows import PackedRows
+from megamoe_dsl.kernel_cases.gather import PackedRows
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.router import hashed_experts, router_metadata, softplus_root, top_experts, weighted_sum
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
@@ -21,8 +20,8 @@ from sweep import sample
 
 PROBLEMS = {recipe: Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe=recipe) for recipe in ("fp8xfp4", "fp8xfp8")}
 CONFIGS = {
-    "fp8xfp4": Sm100Config.choose(PROBLEMS["fp8xfp4"], 8, num_sms=2),
-    "fp8xfp8": Sm90Config.choose(PROBLEMS["fp8xfp8"], 8, num_sms=2),
+    "fp8xfp4": choose(PROBLEMS["fp8xfp4"], Target.typical("sm_100a", 2), 8),
+    "fp8xfp8": choose(PROBLEMS["fp8xfp8"], Target.typical("sm_90a", 2), 8),
 }
 TOKENS = 5
 NAN = {torch.uint8: 0xFF, torch.float8_e4m3fn: 0x7F}  # the others take a float

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact import cache, workers
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
@@ -18,9 +19,9 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 
-CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
+CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
 OTHER = CONFIG.replace(num_sms=4)
-SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=2)
+SM90 = choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), Target.typical("sm_90a", 2), 16)
 ARTIFACT = Artifact(CONFIG, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
 
 

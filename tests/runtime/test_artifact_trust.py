@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from megamoe_dsl.artifact import cache, ownership
+from megamoe_dsl import Target, choose
+from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, kernel_name
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
-CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
+CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
 ARTIFACT = Artifact(CONFIG, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
 
 
@@ -174,14 +175,14 @@ def test_another_users_file_or_folder(stored: tuple[ArtifactStore, Path], monkey
     """Told by who the user is, for a test cannot give files away."""
     store, path = stored
     owner = path.stat().st_uid
-    monkeypatch.setattr(ownership, "ROOT", owner + 1)
-    monkeypatch.setattr(ownership.os, "geteuid", lambda: owner + 2)
+    monkeypatch.setattr(artifact_store, "ROOT", owner + 1)
+    monkeypatch.setattr(artifact_store.os, "geteuid", lambda: owner + 2)
     with pytest.raises(ArtifactError, match=rf"kernels: belongs to user {owner}: must belong to the user {owner + 2} or to root"):
         store.load(CONFIG)
-    monkeypatch.setattr(ownership, "require_own_folder", lambda folder: None)
+    monkeypatch.setattr(artifact_store, "require_own_folder", lambda folder: None)
     with pytest.raises(ArtifactError, match=rf"megamoe\.zip: belongs to user {owner}"):
         store.load(CONFIG)
-    monkeypatch.setattr(ownership, "ROOT", owner)
+    monkeypatch.setattr(artifact_store, "ROOT", owner)
     assert store.load(CONFIG).cubin == ARTIFACT.cubin, "root's files are taken"
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 
-PAIRS = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xfp8"), 8192, gpu=None)
+PAIRS = choose(PRESETS["pro"].problem(8192, recipe="fp8xfp8"), Target(SM90, 132), 8192)
 
 
 def test_clusters_that_do_not_run_at_once_are_an_error() -> None:

@@ -12,30 +12,27 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact import export as export_module
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
-from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
-from megamoe_dsl.target import Target
 from sweep import sample
 
 CONFIGS = {
-    "sm_100a": Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=4),
-    "sm_90a": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=3),
+    "sm_100a": choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 4), 16),
+    "sm_90a": choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), Target.typical("sm_90a", 3), 16),
 }
 OTHERS = {
-    "packed weights": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xmxfp4"), 16, num_sms=3),
-    "gemm": GemmConfig.choose(GemmProblem(256, 256), Target.typical("sm_90a"), 64),
+    "packed weights": choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xmxfp4"), Target.typical("sm_90a", 3), 16),
+    "gemm": choose(GemmProblem(256, 256), Target.typical("sm_90a"), 64),
     "dispatch of a half": DispatchGemmConfig(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), num_sms=2),
 }
 RECORDER = Path(__file__).with_name("launch_recorder.c")
@@ -45,7 +42,6 @@ sys.modules["cutlass"] = sys.modules["torch"] = None  # importing either raises 
 if sys.argv[2:]:
     ctypes.CDLL(sys.argv[2], ctypes.RTLD_GLOBAL)
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
-from megamoe_dsl.target import Target
 kernel = ExportedKernel(sys.argv[1])
 kernel(range(1000, 1000 + len(kernel.argument_names)), 77)
 """

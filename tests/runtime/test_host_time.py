@@ -25,7 +25,7 @@ from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import inputs_stage, rank_kernel
-from megamoe_dsl.runtime.argument_block import ArgumentBlock
+from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target

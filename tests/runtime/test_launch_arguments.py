@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
@@ -20,19 +21,20 @@ from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.kernel import ArgumentSpec, KernelConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
-from megamoe_dsl.runtime.argument_block import ArgumentBlock
-from megamoe_dsl.runtime.cuda_kernel import CudaKernel
+from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel
 from megamoe_dsl.runtime.layer import usable_sms
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
 MOE = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
-CONFIG = Sm90Config.choose(MOE, 8, num_sms=2)
-CONFIGS = [CONFIG, Sm100Config.choose(Problem(256, 128, 4, 2, max_tokens_per_rank=8), 8, num_sms=2), PreDispatchConfig(MOE, 2, "sm_90a")]
+CONFIG = choose(MOE, Target.typical("sm_90a", 2), 8)
+CONFIGS = [
+    CONFIG,
+    choose(Problem(256, 128, 4, 2, max_tokens_per_rank=8), Target.typical("sm_100a", 2), 8),
+    PreDispatchConfig(MOE, 2, "sm_90a"),
+]
 PARAMETER = re.compile(r"\.param \.[bus](\d+) ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.tuned import LaunchEntry, tuned_table
 
 PROBLEM = Problem(256, 128, 8, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
 QWEN3 = Problem(2048, 768, 128, 8, max_tokens_per_rank=4096, recipe="fp8xfp8")
-H200 = "NVIDIA H200"
+DEEPSEEK_V3 = {"hidden": 7168, "intermediate": 2048, "num_experts": 256}
+H100 = "NVIDIA H100 80GB HBM3"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "moe.md"
 
 
 def call() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -61,11 +65,12 @@ def test_a_router_chooses() -> None:
 @pytest.mark.parametrize(
     ("fields", "arch", "tokens", "expected"),
     [
-        ({}, SM90, 1, "mega_moe"),
-        ({}, SM90, 97, "moe"),
-        ({}, SM90, 300, "moe"),
-        ({}, SM90, 4000, "mega_moe"),
+        ({}, SM90, 1, "moe"),
+        ({}, SM90, 4000, "moe"),
         ({}, SM90, 0, "mega_moe"),
+        (DEEPSEEK_V3, SM90, 97, "mega_moe"),
+        (DEEPSEEK_V3, SM90, 300, "moe"),
+        (DEEPSEEK_V3, SM90, 4000, "mega_moe"),
         ({"hidden": 4096}, SM90, 97, "mega_moe"),
         ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
         ({"recipe": "bf16xbf16", "num_ranks": 8}, SM90, 97, "ep_moe"),
@@ -76,7 +81,17 @@ def test_a_router_chooses() -> None:
     ],
 )
 def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:
-    assert choose_launch(replace(QWEN3, **fields), arch, H200, tokens) == expected
+    assert choose_launch(replace(QWEN3, **fields), arch, H100, tokens) == expected
+
+
+def test_nobody_measured_this_gpu() -> None:
+    assert choose_launch(QWEN3, SM90, "NVIDIA GPU", 97) == "mega_moe"
+
+
+def test_the_page_has_the_measured_times() -> None:
+    for one in tuned_table(H100, LaunchEntry).entries:
+        row = f"| {one.hidden} x {one.intermediate}, {one.num_experts} | {one.tokens} | {one.us['moe']} | {one.us['mega_moe']} |"
+        assert row in PAGE.read_text() and Path(one.results).stem in PAGE.read_text()
 
 
 @pytest.mark.parametrize(

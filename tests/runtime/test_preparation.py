@@ -9,7 +9,7 @@ from megamoe_dsl import ExpertLayer, MegaMoE, prepare_moe
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -56,7 +56,10 @@ def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels, store = [PreDispatchConfig.choose(PROBLEM, TARGET, quantized) for quantized in (True, False)], ArtifactStore(tmp_path)
+    kernels, store = (
+        [PreDispatchKernel().choose(PROBLEM, TARGET, 0, quantized=quantized) for quantized in (True, False)],
+        ArtifactStore(tmp_path),
+    )
     assert compile_ahead([*kernels, kernels[0]], store, jobs=2) == 2
     lines = sorted(capsys.readouterr().err.splitlines())
     assert [line[:16] for line in lines] == ["compiled 1 of 2,", "compiled 2 of 2,"]
@@ -67,7 +70,7 @@ def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(preparation.sys.stderr, "isatty", lambda: True, raising=False)
     with preparation.showing_progress(2) as step:
-        step(PreDispatchConfig.choose(PROBLEM, TARGET, True))
+        step(PreDispatchKernel().choose(PROBLEM, TARGET, 0, quantized=True))
     assert "compiling kernels" in capsys.readouterr().err
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.kernels.moe import config
+from megamoe_dsl.kernels.moe import choose
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.target import Target
@@ -48,7 +48,7 @@ def test_a_gpus_own_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(gpu)
         return Table(gpu)
 
-    monkeypatch.setattr(config, "tuned_table", table)
+    monkeypatch.setattr(choose, "tuned_table", table)
     Selection(PROBLEM).configs(Target(SM90, 132, "NVIDIA H100"))
     Selection(PROBLEM).configs(Target.typical("sm_90a"))
     assert asked == ["NVIDIA H100", DEFAULT_GPU]

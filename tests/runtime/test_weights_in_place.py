@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 
+from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
@@ -24,7 +25,7 @@ def test_given_weights_stay_as_they_were(recipe):
     kind = Sm90Config if recipe == "fp8xfp8" else Sm100Config
     first, second = random_weights(problem, 0, 1), random_weights(problem, 0, 2)
     before = {name: getattr(first, name).clone() for name in NAMES}
-    buffers = RankBuffers(kind.choose(problem, 16, num_sms=4), first)
+    buffers = RankBuffers(choose(problem, Target.typical(kind.arch, 4), 16), first)
     placed = {name: getattr(buffers.weights, name).clone() for name in NAMES}
     buffers.load_weights(second)
     assert all(torch.equal(getattr(first, n).view(torch.uint8), before[n].view(torch.uint8)) for n in NAMES)
@@ -44,7 +45,7 @@ def test_portable_pickles_keep_tensors(dtype):
 def test_strides_of_given_weights_do_not_matter(recipe):
     """Column-major scales, say: a kernel reads rows."""
     problem = Problem(512, 256, 4, 2, 1, 16, recipe=recipe)
-    config = (Sm90Config if recipe == "fp8xfp8" else Sm100Config).choose(problem, 16, num_sms=4)
+    config = choose(problem, Target.typical("sm_90a" if recipe == "fp8xfp8" else "sm_100a", 4), 16)
     given = random_weights(problem, 0, 1)
     turned = ExpertWeights(*(getattr(given, name).transpose(-1, -2).contiguous().transpose(-1, -2) for name in NAMES))
     assert not turned.fc2_sf.is_contiguous()

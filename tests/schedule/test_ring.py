@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from ring_model import Launch, Overwritten, RingPlan, Stuck, sequence
 
 from drawn_routings import token_counts
+from megamoe_dsl import Target, choose
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import is_ring, pool_tokens, whole_pool
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, with_pool_rows
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.schedule.fused_moe import FC1, FC2, FusedMoeOrder, HostTable, RingOrder
@@ -113,7 +114,7 @@ def test_a_ring_has_as_many_blocks_as_the_pool_has_rows_for(local, block_m, gran
 def test_the_chosen_ring_holds_what_uniform_routing_fills_or_60_blocks(preset, tokens):
     problem = PRESETS[preset].problem(tokens, recipe="fp8xfp8")
     ring = with_pool_rows(problem, 0)
-    config = Sm90Config.choose(ring, tokens)
+    config = choose(ring, Target.typical("sm_90a"), tokens)
     each = problem.expected_tokens_per_expert(tokens)
     filled = problem.experts_per_rank * ceil(each / config.block_m)
     assert ring.pool_rows % 128 == 0 and ring.pool_rows // config.block_m >= min(filled, 60)
@@ -130,8 +131,8 @@ def test_pool_rows_are_refused_with_what_is_allowed(rows):
 def test_no_ring_on_blackwell():
     problem = Problem(512, 256, 4, 1, pool_rows=128)
     with pytest.raises(ConfigError, match=r"problem\.pool_rows = 128: must be None, or at least 1152, on sm_100a"):
-        Sm100Config.choose(problem, 128)
-    assert not is_ring(replace(problem, pool_rows=1152)) and Sm100Config.choose(replace(problem, pool_rows=1152), 128)
+        choose(problem, Target.typical("sm_100a"), 128)
+    assert not is_ring(replace(problem, pool_rows=1152)) and choose(replace(problem, pool_rows=1152), Target.typical("sm_100a"), 128)
 
 
 def test_worked_order():

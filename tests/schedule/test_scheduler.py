@@ -22,6 +22,7 @@ from schedule_properties import (
 )
 
 from drawn_routings import token_counts
+from megamoe_dsl import Target, choose
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
@@ -191,7 +192,7 @@ def test_more_clusters_than_blocks():
 
 def test_published_shape():
     problem = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=512)
-    config = Sm100Config.choose(problem, 512)
+    config = choose(problem, Target.typical("sm_100a"), 512)
     counts = [(37 * e) % 200 for e in range(32)]
     check_schedule(FusedMoeOrder.blocks, config, counts)
 

@@ -11,7 +11,8 @@ import pytest
 from schedule_properties import GemmPlan
 
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.moe.sm100.config import TIERS, Sm100Config
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule.fused_moe import Block, FusedMoeOrder, HostTable, PhaseSizes, RingOrder, RingStep
 from megamoe_dsl.schedule.gemm import DenseBlock, DenseOrder, GroupedBlock, GroupedOrder

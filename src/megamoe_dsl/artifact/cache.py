@@ -17,8 +17,7 @@ from pathlib import Path
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
-from .ownership import make_own_folder
-from .store import ArtifactError, ArtifactStore
+from .store import ArtifactError, ArtifactStore, make_own_folder
 
 FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
 

@@ -61,7 +61,6 @@ class Export:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them, the manifest last."""
         return self.object, self.library, self.runtime, self.manifest
 
 
@@ -122,7 +121,7 @@ def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
-    from .cubin import read_resources
+    from .artifact import read_resources
 
     launch, placeholders = entry(config)
     with tempfile.TemporaryDirectory() as directory:

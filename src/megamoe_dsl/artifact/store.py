@@ -5,6 +5,9 @@ the kernel and its host-side layouts come from, so that a kernel never meets a b
 it; where a DSL is installed, a kernel of another version counts as missing.
 
 Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
+
+A compiled kernel runs with all rights of its process.  A folder or file of another user, or one that its group or others may write, counts
+as missing.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import io
 import json
 import logging
 import os
+import stat
 import tempfile
 import warnings
 import zipfile
@@ -27,12 +31,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..json_file import FileError, parse_json
+from ..json_file import FileError, open_regular, parse_json, read_all
 from ..kernels.kernel import Kernel, KernelConfig
 from ..kernels.registry import config_types, kernel_of
 from .artifact import Artifact
 from .compile import compile_kernel
-from .ownership import make_own_folder, read_own, require_own_folder
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
@@ -295,3 +298,41 @@ class ArtifactStore:
 
 
 _WARNED: set[Path] = set()
+
+
+ROOT = 0
+
+
+def require_own(path: Path, found: os.stat_result) -> None:
+    """Raises `FileError` unless the file or folder is the user's or root's, and no one else may write it."""
+    if found.st_uid not in (ROOT, os.geteuid()):
+        raise FileError(path, f"belongs to user {found.st_uid}: must belong to the user {os.geteuid()} or to root, for it holds code")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        raise FileError(path, f"may be written by others (mode {mode:o}): must not be, for it holds code (chmod go-w)")
+
+
+def require_own_folder(folder: Path) -> None:
+    """Raises `FileError` as `require_own`, and for a folder that is not there."""
+    try:
+        found = folder.stat()
+    except (OSError, ValueError) as error:
+        raise FileError(folder, getattr(error, "strerror", None) or str(error)) from None
+    require_own(folder, found)
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most so many, which like its folder is the user's or root's.  Raises `FileError`."""
+    require_own_folder(path.parent)
+    handle = open_regular(path)
+    try:
+        require_own(path, os.fstat(handle))
+    except FileError:
+        os.close(handle)
+        raise
+    return read_all(handle, path, most)
+
+
+def make_own_folder(folder: Path) -> None:
+    """Makes a folder that others cannot write, whatever the umask is.  Raises OSError."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactStore
 from ..artifact.workers import compile_into
-from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig, tuned_fields
+from ..kernels.moe.halves.choose import choose, tuned_fields
+from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..kernels.moe.halves.tables_config import RoutingTablesConfig
 from ..problem import Problem, ProblemError
@@ -26,7 +27,7 @@ from ..target import Target
 from .host import Host
 from .point import SEED, CurrentLayer, Layer, Point
 from .process_group import RankWorker, run_jobs
-from .result_file import heading, result_path, trace_row, write
+from .results import heading, result_path, trace_row, write
 from .session import LAUNCHES, traced
 from .timing import Times, launches_of, synchronize, time_back_to_back
 
@@ -64,7 +65,7 @@ class Variant:
 
     def config(self, problem: Problem, target: Target) -> EpConfig:
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
-        return kind.choose(problem, target, problem.max_tokens_per_rank, **self.fields)
+        return choose(kind, problem, target, problem.max_tokens_per_rank, **self.fields)
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:

@@ -14,11 +14,11 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..cases.routing import check_remote
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.sm90.config import with_pool_rows
+from ..kernels.moe.sm90.choose import with_pool_rows
 from ..kernels.moe.work import Load
 from ..options.option import numbers
 from ..options.points import PointOptions
-from ..predict.roofline import bound_of
+from ..predict.machine import bound_of
 from ..presets import preset
 from ..presets import preset as find_preset
 from ..problem import Problem, ProblemError

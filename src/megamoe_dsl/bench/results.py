@@ -1,13 +1,25 @@
-"""What a timed run found: the contents of one file of bench/results."""
+"""What a timed run found: the contents of one file of bench/results, records with command, versions and date; and records as text."""
 
 from __future__ import annotations
 
+import json
+import math
+import platform
+import re
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from ..artifact.store import source_digest
 from ..json_file import FileError, read_json_object
+from ..kernels.registry import find_kernel
+from ..predict.machine import measured_gpu
+from ..tuned import DEFAULT_GPU
 from .point import Point
 
 
@@ -70,3 +82,110 @@ def is_timed(times: Any) -> bool:
     spreads = [times.get("us"), *([] if times["graph_us"] is None else [times["graph_us"]])]
     values = [one.get(name) if isinstance(one, dict) else None for one in spreads for name in ("median", "low")]
     return all(isinstance(one, int | float) and 0 < one < inf for one in values)
+
+
+FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
+
+
+def result_path(folder: Path, kind: str) -> Path:
+    return folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+
+
+def write(path: Path, head: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """JSON values without NaN and infinities, which JSON has no words for: strings instead."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def without_folders(text: str) -> str:
+    """The text with the last name alone of every absolute path in it: where things lie on a machine is nobody else's business."""
+    return FOLDERS.sub("", text)
+
+
+def command_line() -> list[str]:
+    """This process's command, without the folders of absolute paths."""
+    return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
+
+
+def heading(*sites: Path | str | None) -> dict[str, Any]:
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(*sites)}
+
+
+def versions(*sites: Path | str | None) -> dict[str, Any]:
+    """What the figures depend on; `sites` are folders of others' packages, or None.  Kernels say themselves which DSL made them."""
+    import torch
+
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        driver = "unknown"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    software = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
+    sources = {"sources": source_digest(find_kernel("mega_moe")), "ceilings": measured_gpu(gpu or DEFAULT_GPU)}
+    return {"gpu": gpu or "none", "gpus": torch.cuda.device_count(), "driver": driver, **software, **sources, "baseline": packages(*sites)}
+
+
+def packages(*folders: Path | str | None) -> dict[str, str]:
+    """Names and versions of the packages that are unpacked in folders; None has none."""
+    found = distributions(path=[str(folder) for folder in folders if folder is not None])
+    return {one.metadata["Name"]: one.version for one in found}
+
+
+POINT = 28  # flash El32 EP2 R0.875 M=8192
+COLUMNS = (
+    *(("us", 8, 1), ("graph", 8, 1), ("baseline", 8, 1), ("graph", 8, 1), ("ratio", 6, 3), ("graph", 6, 3), ("TFLOPS", 7, 1)),
+    *(("ceiling", 8, 0), ("of it", 6, 3), ("slowest", 8, 0), ("of it", 6, 3), ("TB/s", 5, 2), ("NVL GB/s", 8, 0)),
+    *(("MiB", 6, 0), ("baseline", 6, 0)),
+)
+"""Headings of figures, widths, digits."""
+HEADINGS = " ".join(["point".ljust(POINT), *(name.rjust(width) for name, width, _ in COLUMNS), f"{'check':16s} variant"])
+
+
+def cell(value: float | str | None, width: int, digits: int) -> str:
+    return (f"{value:.{digits}f}" if isinstance(value, float | int) else value or "-").rjust(width)
+
+
+def trace_row(record: dict[str, Any]) -> str:
+    """A traced launch: microseconds per warp of every activity, their share of the launch, and when it began and ended."""
+    launch = record["launch_us"]
+    lines = [f"{record['name']}: {launch:.1f} us from the first stamp to the last", f"{'':28s} us/warp  share  spans   from     to"]
+    for role, activities in record["trace"].items():
+        for name, one in activities.items():
+            share = one["us"] / launch if launch else 0.0
+            figures = f"{one['us']:8.1f} {share:6.3f} {one['spans']:6.1f} {one['first']:6.1f} {one['last']:6.1f}"
+            lines.append(f"{role:14s} {name:22s}{figures}")
+    return "\n".join(lines)
+
+
+def timed_row(record: dict[str, Any]) -> str:
+    """A timed point as a line; further variants on lines of their own."""
+    best, work, slowest, baseline = record["best"], record["work"], record["slowest_rank"], record.get("baseline")
+    lines = []
+    for name in sorted(record["variants"], key=lambda one: record["variants"][one]["us"]["median"]):
+        entry = record["variants"][name]
+        us, graph = entry["us"]["median"], entry["graph_us"]["median"] if entry["graph_us"] else None
+        baseline_us = baseline["us"]["median"] if baseline else None
+        baseline_graph = baseline["graph_us"]["median"] if baseline and baseline["graph_us"] else None
+        check = entry["check"]
+        verdict = (
+            "not checked" if check is None else f"{'ok' if check['passed'] else 'WRONG'} {check['worst']:.2f} {check['same_bits']:.4f}"
+        )
+        figures = (
+            *(us, graph, baseline_us, baseline_graph),
+            *(baseline_us / us if baseline_us else None, baseline_graph / graph if baseline_graph and graph else None),
+            *(work["flop"] / us / 1e6, f"{work['bound_us']:.0f} {work['bound_by'][:4]}", work["bound_us"] / us),
+            *(f"{slowest['bound_us']:.0f} {slowest['bound_by'][:4]}", slowest["bound_us"] / us),
+            *(work["hbm_bytes"] / us / 1e6, work["nvlink_bytes"] / us / 1e3),
+            *(record["symmetric_bytes"] / 2**20, baseline["symmetric_bytes"] / 2**20 if baseline else None),
+        )
+        cells = [cell(value, width, digits) for value, (_, width, digits) in zip(figures, COLUMNS, strict=True)]
+        lines.append(" ".join([(record["name"] if name == best["variant"] else "").ljust(POINT), *cells, verdict.ljust(16), name]))
+    return "\n".join(lines)

@@ -25,8 +25,7 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
 from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
 from .process_group import RankWorker, run_jobs
-from .result_file import HEADINGS, POINT, heading, result_path, timed_row, trace_row, write
-from .results import Results
+from .results import HEADINGS, POINT, Results, heading, result_path, timed_row, trace_row, write
 from .timing import run_earlier_batches, synchronize
 from .variant import variant_name
 

@@ -12,11 +12,14 @@ from ..blocks.gemm.problem import GemmProblem
 from ..blocks.gemm.tile import GROUP_ROWS
 from ..config_error import ConfigError
 from ..json_file import read_json_object
+from ..kernels.moe.choose import measured
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import HALVES
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90.config import NUM_SMS
+from ..kernels.registry import choose
 from ..recipe import BF16
+from ..target import Target
 from ..tuned import Entry, EpEntry, GemmEntry, Share, Table
 from .ep import Variant
 from .point import Point
@@ -58,9 +61,9 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
     share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
     if present is None:
-        incumbent = kind_of(problem.recipe).choose(problem, point.tokens, num_sms=num_sms, gpu=None)
+        incumbent = choose(problem, Target(kind_of(problem.recipe).arch, num_sms), point.tokens)
     else:
-        incumbent = kind_of(problem.recipe).measured(problem, present)
+        incumbent = measured(kind_of(problem.recipe), problem, present)
     timed = dict(right_variants(record, incumbent))
     if incumbent not in timed:
         return Verdict(name, None, f"{variant_name(incumbent)} was not timed or was wrong")

@@ -1,15 +1,16 @@
-"""The name of a configuration in a results file, and back."""
+"""The name of a configuration in a results file, and back; and which configurations are worth timing at a point."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, replace
+from typing import Any, TypeVar
 
 from ..config_error import require
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import arch_of_recipe, config_type, find_kernel
 from ..problem import Problem
+from ..target import Target
 
 SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
 
@@ -46,3 +47,35 @@ def read_variant(name: str, problem: Problem, num_sms: int) -> MegaMoeConfig:
     """Inverse of `variant_name`.  Raises `ConfigError`, also for what was a configuration of earlier sources only."""
     values: dict[str, Any] = read_fields(name, problem.recipe)
     return kind_of(problem.recipe)(problem, num_sms=num_sms, **values)
+
+
+TO_EITHER_SIDE = 2
+T = TypeVar("T")
+
+
+def candidates(problem: Problem, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
+    """The chosen configuration, the heuristics', and the neighbors of the chosen one."""
+    kernel = find_kernel("mega_moe")
+    chosen: MegaMoeConfig = kernel.choose(problem, target, num_tokens)
+    heuristic: MegaMoeConfig = kernel.choose(problem, replace(target, gpu=None), num_tokens)
+    return list(dict.fromkeys([chosen, heuristic, *neighbors(chosen, num_tokens, target)]))
+
+
+def neighbors(config: MegaMoeConfig, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
+    """Configurations with one thing changed: two tiles to either side with their own lookahead, a quarter of the lead to four times, all
+    experts, a ring with one stage less, and what the architecture alone has (`MegaMoeConfig.siblings`)."""
+    kernel, problem, local = find_kernel("mega_moe"), config.problem, config.problem.experts_per_rank
+    leads = [n for n in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead) if 1 <= n < local]
+    found = [
+        *(kernel.choose(problem, target, num_tokens, block_m=block_m) for block_m in around(config.tiles_of(problem), config.block_m)),
+        *(config.replace(lookahead=lookahead) for lookahead in (*leads, local)),
+        config.replace(num_stages=max(2, config.num_stages - 1)),
+        *config.siblings,
+    ]
+    return [one for one in dict.fromkeys(found) if one != config]
+
+
+def around(values: Sequence[T], middle: T) -> Sequence[T]:
+    """Returns `middle` and up to two neighbors on either side of it."""
+    place = values.index(middle)
+    return values[max(0, place - TO_EITHER_SIDE) : place + TO_EITHER_SIDE + 1]

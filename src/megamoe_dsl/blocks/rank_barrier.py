@@ -51,7 +51,6 @@ class RankContext:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that compute the layer together."""
         return int(self.config.problem.num_ranks)
 
     @property
@@ -60,11 +59,9 @@ class RankContext:
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     def peer(self, rank: Any) -> Any:
-        """Base address of a rank's symmetric buffer."""
         return load_constant_u64(self.args.peers + Int64(rank) * 8)
 
     def at(self, name: str, *index: Any) -> Any:
-        """Address in this rank's symmetric buffer."""
         return self.at_peer(self.args.sym, name, *index)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
@@ -72,11 +69,9 @@ class RankContext:
         return self.region.address(base, name, *index)
 
     def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier."""
         return self.shared(f"{name}_barrier", index)
 
 
@@ -89,7 +84,6 @@ class Group:
     thread: Int32
 
     def sync(self) -> None:
-        """All threads of the group."""
         named_barrier(self.name, self.size)
 
 

@@ -80,7 +80,7 @@ def inspect(
     else:
         print_inspection(console, inspection)
         if isinstance(config, MegaMoeConfig) and given.tokens > 0:
-            from .predictions import print_model
+            from .predict import print_model
 
             print_model(console, config, given.tokens)
 

@@ -16,8 +16,9 @@ from ..config_error import parse_integer
 from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M, with_pool_rows
-from ..kernels.moe.sm100.config import TIERS
+from ..kernels.moe.sm90 import config as sm90
+from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
 from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
@@ -124,7 +125,7 @@ OF_LAYERS = (
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
-SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
+SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from .tables import compiled, conclude, config_table, counting, problem_table, r
 if TYPE_CHECKING:
     from ..cases import Case
     from ..kernels.kernel import KernelConfig
-    from ..runtime.comparison import RankComparison
-    from ..runtime.simulated import SimulatedMoE
+    from ..runtime.simulated import RankComparison, SimulatedMoE
     from ..sim import Report
 
 FAILED = 1
@@ -197,7 +196,7 @@ def rotate(counts: list[int], by: int) -> list[int]:
 def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankComparison], Report]]:
     """One launch per case on the same buffers."""
     from ..runtime.buffers import Inputs
-    from ..runtime.comparison import compare
+    from ..runtime.simulated import compare
 
     results = []
     for index, case in enumerate(cases):

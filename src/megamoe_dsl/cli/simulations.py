@@ -71,38 +71,42 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
         launches = 1
     case = case_of(config, counts, seed, exact=exact)
     with console.status("making the reference"):
-        compared = case.compared(exact=exact, k_blocks=config.most_k_blocks)
+        ends = case.compared(exact=exact, k_blocks=config.most_k_blocks)
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     (artifact,) = compiled(console, [config])
     with counting(console) as show:
         report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     rows, wrong = ",".join(map(str, counts)), 0
-    for name, (d, low, high) in compared.items():
+    for name, (d, low, high) in ends.items():
         others = d.numel() - int(((low <= d) & (d <= high)).sum())
         row = (rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
         console.print(ruled(f"{name} against the reference", ("rows", "elements", "right", "verdict"), [row]))
         wrong += others
-    known = all(low is high for _, low, high in compared.values())
+    known = all(low is high for _, low, high in ends.values())
     proved = "every element equals the reference bit for bit" if known else "every element is within the error bound"
     return conclude(console, not wrong, [report], proved, race=race)
 
 
 @dataclass(frozen=True)
-class HalfComparison:
-    """What a launch made on a rank: rows of Linear1, or tokens of y; elements, and how many have other bits than the reference's."""
+class Compared:
+    """A part of what a launch made: cells that say which, elements of it, and how many have other bits than the reference's."""
 
-    kernel: str
-    launch: int
-    rank: int
-    rows: int
+    part: tuple[object, ...]
     elements: int
     unequal: int
 
 
-def compare_half(kernel: str, launch: int, rank: int, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> HalfComparison:
-    """BF16 tensors [rows, channels] in pairs."""
+def compared(part: tuple[object, ...], found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Compared:
+    """BF16 tensors [rows, channels] in pairs; the rows are the part's last cell."""
     unequal = sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in zip(found, wanted, strict=True))
-    return HalfComparison(kernel, launch, rank, sum(map(len, wanted)), sum(one.numel() for one in wanted), unequal)
+    return Compared((*part, sum(map(len, wanted))), sum(one.numel() for one in wanted), unequal)
+
+
+def print_compared(console: Console, title: str, headings: tuple[str, ...], parts: Sequence[Compared]) -> bool:
+    """The comparison table; whether everything is equal."""
+    rows = [(*one.part, f"{one.elements:,}", f"{one.elements - one.unequal:,}", verdict(one.unequal)) for one in parts]
+    console.print(ruled(title, (*headings, "equal", "verdict"), rows))
+    return not any(one.unequal for one in parts)
 
 
 def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case], seed: int, *, exact: bool, race: bool) -> bool:
@@ -121,51 +125,32 @@ def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case],
     with counting(console) as show:
         ep = SimulatedEp(artifacts[0], artifacts[1], cases[0].weights, seed=seed, race=race, progress=show)
         launched = [one for number, case in enumerate(cases, 1) for one in launch(ep, case, number, accumulate)]
-    return print_launches(console, launched, race=race)
+    headings = ("launch", "kernel", "rank", "rows", "elements")
+    parts = [one for ranks, _ in launched for one in ranks]
+    right = print_compared(console, "Rows of Linear1, and y, against the reference", headings, parts)
+    for ranks, report in launched:
+        number, kernel, *_ = ranks[0].part
+        console.print(f"Launch {number}: copies of {kernel} moved {report.crossed:,} bytes between ranks.")
+    reports = [report for _, report in launched]
+    return conclude(console, right, reports, "every element equals the reference bit for bit", race=race)
 
 
-def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> Iterator[tuple[list[HalfComparison], Report]]:
+def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> Iterator[tuple[list[Compared], Report]]:
     """Both kernels on one case: what each made of every rank."""
     for buffers, weights in zip(ep.ranks, case.weights, strict=True):
         buffers.weights = weights
     outs, report = ep.dispatch([Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)])
     ranks = range(case.problem.num_ranks)
     found = [[out[place] for place in buffers.expert_slices()] for out, buffers in zip(outs, ep.ranks, strict=True)]
-    yield [compare_half("dispatch", number, rank, found[rank], linear1_rows(case, rank, accumulate)) for rank in ranks], report
+    yield [compared((number, "dispatch", rank), found[rank], linear1_rows(case, rank, accumulate)) for rank in ranks], report
     acts = [draw_activations(case, rank) for rank in ranks]
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx])
     wanted = combined(case, acts, accumulate)
-    yield [compare_half("combine", number, rank, [ys[rank]], [wanted[rank]]) for rank in ranks], report
-
-
-def print_launches(console: Console, launched: Sequence[tuple[list[HalfComparison], Report]], *, race: bool) -> bool:
-    """The comparison table, the bytes between ranks, and the verdict; whether everything passed."""
-    headings = ("launch", "kernel", "rank", "rows", "elements", "equal", "verdict")
-    halves = [one for ranks, _ in launched for one in ranks]
-    rows = [
-        (one.launch, one.kernel, one.rank, one.rows, f"{one.elements:,}", f"{one.elements - one.unequal:,}", verdict(one.unequal))
-        for one in halves
-    ]
-    console.print(ruled("Rows of Linear1, and y, against the reference", headings, rows))
-    for ranks, report in launched:
-        console.print(f"Launch {ranks[0].launch}: copies of {ranks[0].kernel} moved {report.crossed:,} bytes between ranks.")
-    right, reports = not any(one.unequal for one in halves), [report for _, report in launched]
-    return conclude(console, right, reports, "every element equals the reference bit for bit", race=race)
+    yield [compared((number, "combine", rank), [ys[rank]], [wanted[rank]]) for rank in ranks], report
 
 
 FIELDS = ("x", "x_sf", "topk_idx", "topk_weights")
 UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
-
-
-@dataclass(frozen=True)
-class FieldComparison:
-    """Bytes of one rank's symmetric buffer, in one field or outside of all FIELDS, and how many of them differ."""
-
-    rank: int
-    tokens: int
-    field: str
-    num_bytes: int
-    unequal: int
 
 
 def simulate_inputs(
@@ -185,7 +170,8 @@ def simulate_inputs(
             launches.append(launch_inputs(artifact, rank, one, sym, memory))
         report = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=show).run(launches)
     fields = [field for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)) for field in compare_rank(config, rank, one, sym)]
-    return print_fields(console, fields, report, race=race)
+    right = print_compared(console, "The symmetric buffer against quant", ("rank", "tokens", "field", "bytes"), fields)
+    return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=race)
 
 
 def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool) -> list[Bf16Inputs]:
@@ -226,25 +212,14 @@ def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tens
     return sym
 
 
-def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: torch.Tensor) -> list[FieldComparison]:
+def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: torch.Tensor) -> list[Compared]:
     """Every field of a rank's symmetric buffer, and the rest of it, against `expected_buffer`."""
     region = symmetric_buffer(config.problem, config.arch)
     differs = sym != expected_buffer(config, inputs)
     parts = []
     for name in FIELDS:
         field = region.view(differs.view(torch.uint8), name).view(torch.uint8)  # a view: what is counted is then cleared
-        parts.append(FieldComparison(rank, inputs.num_tokens, name, field.numel(), int(field.sum())))
+        parts.append(Compared((rank, inputs.num_tokens, name), field.numel(), int(field.sum())))
         field.zero_()
-    rest = region.size - sum(one.num_bytes for one in parts)
-    return [*parts, FieldComparison(rank, inputs.num_tokens, "all else", rest, int(differs.sum()))]
-
-
-def print_fields(console: Console, fields: Sequence[FieldComparison], report: Report, *, race: bool) -> bool:
-    """The comparison table and the verdict; whether everything passed."""
-    headings = ("rank", "tokens", "field", "bytes", "equal", "verdict")
-    rows = [
-        (one.rank, one.tokens, one.field, f"{one.num_bytes:,}", f"{one.num_bytes - one.unequal:,}", verdict(one.unequal)) for one in fields
-    ]
-    console.print(ruled("The symmetric buffer against quant", headings, rows))
-    right = not any(one.unequal for one in fields)
-    return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=race)
+    rest = region.size - sum(one.elements for one in parts)
+    return [*parts, Compared((rank, inputs.num_tokens, "all else"), rest, int(differs.sum()))]

@@ -89,13 +89,13 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
     from ..artifact.cache import load_one, require_writable
     from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
     from ..artifact.workers import compile_into
-    from ..bench.candidates import candidates
+    from ..bench.variant import candidates
 
     if dsl_version() is None:
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
-    found = [candidates(point.problem, point.tokens, host) for point in points]
+    found = [candidates(point.problem, point.tokens, host.target) for point in points]
     if pruned:
         found = [promising(point, configs, host) for point, configs in zip(points, found, strict=True)]
     configs = list(dict.fromkeys(config for some in found for config in some))

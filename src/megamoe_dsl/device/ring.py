@@ -42,11 +42,9 @@ class Ring:
 
     @staticmethod
     def start(depth: int) -> Ring:
-        """The first stage, in the first phase."""
         return Ring(depth, Int32(0), Int32(0))
 
     def next(self) -> Ring:
-        """The stage after this one; the parity changes where the ring wraps."""
         wraps = self.index == self.depth - 1
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))
 
@@ -77,25 +75,20 @@ class Stage:
         return Stage(plan, cluster, smem, Ring.start(depth))
 
     def next(self) -> Self:
-        """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
 
     def previous(self) -> Stage:
-        """The stage before it, for its addresses."""
         return replace(self, ring=self.ring.previous())
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.ring.index)
 
     @property
     def full(self) -> Any:
-        """Shared address of the mbarrier that says that the stage is loaded."""
         return self.shared("full_barrier")
 
     @property
     def empty(self) -> Any:
-        """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
     @property
@@ -118,11 +111,9 @@ class Stage:
         return lane
 
     def wait_full(self) -> None:
-        """A reader: until the stage is loaded."""
         wait(self.full, self.ring.phase)
 
     def wait_empty(self) -> None:
-        """A loader: until the stage is free."""
         wait(self.empty, self.ring.phase ^ 1)
 
 
@@ -155,7 +146,6 @@ class TileQueue:
 
     @staticmethod
     def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
-        """The first of so many places."""
         return TileQueue(plan, cluster, smem, Ring.start(places))
 
     def alternate(self, first: Any, every: int) -> TileQueue:
@@ -166,7 +156,6 @@ class TileQueue:
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this place."""
         place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.first
         return self.plan.address(self.smem, name, place)
 

@@ -34,7 +34,6 @@ class StampBuffer:
     sm: Int32
 
     def counter(self, warp: Any) -> Any:
-        """Shared address of a warp's number of stamps."""
         return self.plan.address(self.smem, "trace_count", warp)
 
 

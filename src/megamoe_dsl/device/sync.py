@@ -61,7 +61,6 @@ class Equals32:
         return load_acquire_u32(self.address, self.scope)
 
     def met(self, value: Any) -> Any:
-        """Whether this value is the target."""
         return value == self.target
 
 
@@ -76,7 +75,6 @@ class Equals64:
         return load_acquire_u64(self.address, "gpu")
 
     def met(self, value: Any) -> Any:
-        """Whether this value is the target."""
         return value == self.target
 
 
@@ -93,7 +91,6 @@ class HighWordGrewBy:
         return load_acquire_u64(self.address, "sys") - self.before
 
     def met(self, value: Any) -> Any:
-        """Whether the high word of this value is the target."""
         return Int32(Int64(value) >> 32) == self.target
 
 

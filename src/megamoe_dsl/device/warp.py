@@ -109,7 +109,6 @@ class ClusterPlace:
 
     @property
     def itself(self) -> Int32:
-        """Mask of this CTA alone."""
         return Int32(1) << self.rank
 
 

@@ -19,8 +19,7 @@ from ..config_error import as_integer
 from ..options.points import FuzzOptions
 from ..problem import ProblemError
 from .check import GpuMachine, SimulatedMachine, TrialMachine, check_trial
-from .strategies import MAKERS, ON_A_GPU, SIMULATED, trials
-from .trial import Trial
+from .trial import MAKERS, ON_A_GPU, SIMULATED, Trial, trials
 
 TRIALS_A_ROUND = 100
 SHRINK_SECONDS = 120.0

@@ -45,7 +45,6 @@ class Swizzle:
 
     @property
     def mask(self) -> int:
-        """Largest value XORed into the chunk index."""
         return max(self.span // CHUNK - 1, 0)
 
     @property
@@ -112,7 +111,6 @@ class KBlock:
 
     @property
     def words(self) -> int:
-        """Words of scales of a row."""
         return self.channels // (SCALES_PER_WORD * self.scale_channels) if self.scale_channels else 0
 
     @property

@@ -87,7 +87,6 @@ class PackedPart:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of the codes, after which a stage has its records."""
         return self.code_lines * LINE_BYTES
 
     @property
@@ -100,7 +99,6 @@ class PackedPart:
 
     @property
     def per_tile(self) -> int:
-        """Such parts of a tile."""
         return TILE_ROWS // self.rows
 
     def first_lines(self, number: Int, k_blocks: int) -> tuple[Any, Any]:

@@ -50,22 +50,18 @@ class TensorMapDtype(Enum):
 
     @property
     def hardware_code(self) -> int:
-        """Value of the descriptor's type field; bit 16 stands for the separate TF32 flag."""
         return self.value[0]
 
     @property
     def driver_code(self) -> int:
-        """Value of the ``CUtensorMapDataType`` enum."""
         return self.value[1]
 
     @property
     def bits(self) -> int:
-        """Bits per element in global memory."""
         return self.value[2]
 
     @property
     def smem_bits(self) -> int:
-        """Bits per element in shared memory, padding included."""
         return 8 if self is TensorMapDtype.FP4_UNPACKED else self.bits
 
 

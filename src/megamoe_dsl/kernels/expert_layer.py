@@ -30,7 +30,7 @@ from ..blocks.gemm.problem import (
     GatherGemmProblem,
     GemmProblem,
 )
-from ..blocks.gemm.sm100.config import Sm100GemmConfig, tile_rows
+from ..blocks.gemm.sm100.config import tile_rows
 from ..config_error import ConfigError
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
@@ -43,6 +43,7 @@ from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
+from .registry import choose
 
 FEWEST_ROWS = 16
 SPREAD = 2.5
@@ -54,7 +55,7 @@ LONG_K = 8
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
-        return Sm100GemmConfig.choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
+        return GemmKernel().choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
     # Linear1 is a launch of blocks/gemm, and where rows lie is said by the one before it.
     own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
     return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
@@ -93,10 +94,6 @@ class LayerConfigs(NamedTuple):
     fc1: BaseGemmConfig
     fc2: BaseGemmConfig
     total: TokensConfig
-
-
-def family_of(problem: GemmProblem) -> GemmKernel:
-    return GatherGemmKernel() if problem.of_experts else GemmKernel()
 
 
 @dataclass(frozen=True)
@@ -181,6 +178,6 @@ class ExpertLayer:
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
-            family_of(self.fc2).choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
+            choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
             SumKernel().choose(self.routing, target, tokens, weights=self.weights),
         )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -57,6 +58,19 @@ class ArgumentSpec:
             odd = sorted(values.keys() ^ set(self.names))
             raise TypeError(f"arguments {', '.join(odd)}: must be exactly {', '.join(self.names)}")
         return tuple(values[name] for name in self.names)
+
+
+def with_parts(whole: Any, parts: Mapping[type[Any], object]) -> type[Any]:
+    """The arguments of a launch and behind them the fields of those of `parts` that are there."""
+    found: type[Any] = joined(whole, tuple(part for part, there in parts.items() if there))
+    return found
+
+
+@cache
+def joined(whole: Any, parts: tuple[Any, ...]) -> Any:
+    """A dataclass with the fields of `whole`, then of each part."""
+    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, whole)) + "Arguments"
+    return make_dataclass(name, (), bases=(*reversed(parts), whole), frozen=True, namespace={"__module__": __name__}) if parts else whole
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from ..target import Target
 from .decode.family import DecodeKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
 from .gemm.family import GatherGemmKernel, GemmKernel
@@ -46,7 +47,26 @@ def kernel_of(config: object) -> Kernel:
         if kernel.has(config):
             return kernel
     known = ", ".join(kind for _, kind in config_types())
-    raise ConfigError("config", config, f"one of {known}: Sm100Config.choose(problem, num_tokens) makes one")
+    raise ConfigError("config", config, f"one of {known}: choose(problem, target, num_tokens) makes one")
+
+
+def family_of(problem: object) -> Kernel:
+    """The kernel that computes a problem in one launch; of a `Problem`, the fused layer.  Raises `ProblemError` for what is none."""
+    for kernel in KERNELS:
+        if kernel.problem is type(problem):
+            return kernel
+    known = dict.fromkeys(kernel.problem.__name__ for kernel in KERNELS)
+    raise ProblemError("problem", problem, f"one of {', '.join(known)}")
+
+
+def choose(problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:
+    """The configuration that `family_of(problem)` chooses for up to `num_tokens` tokens on every rank, of a GEMM for rows of A.
+
+    Where a point that was measured on the target's GPU is near, its configuration is taken; otherwise heuristics choose.  `fields` replace
+    what is chosen.  Raises `ProblemError` for an architecture that the kernel does not run on, and `ConfigError`."""
+    kernel = family_of(problem)
+    config_type(kernel, target.arch)
+    return kernel.choose(problem, target, num_tokens, **fields)
 
 
 def config_types() -> dict[tuple[str, str], tuple[Kernel, type[Any]]]:

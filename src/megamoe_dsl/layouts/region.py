@@ -9,7 +9,7 @@ A field is row-major over its shape.  Fields of one `overlay` alternative never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,6 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after the field."""
         return self.offset + self.field.num_bytes
 
     def coexists(self, other: Placement) -> bool:
@@ -191,3 +190,11 @@ class MBarrier:
     transaction: str
     waits: str
     leader_only: bool = False
+
+
+def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
+    """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
+    count = 0
+    while num_bytes(count + 1) <= capacity:
+        count += 1
+    return count

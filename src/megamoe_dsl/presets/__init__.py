@@ -3,8 +3,7 @@
 import sys
 
 from .compiled_modules import CompiledModules
-from .projections import PROJECTIONS, Projection, projection
-from .shapes import MEASURED, PRESETS, Preset, preset
+from .shapes import MEASURED, PRESETS, PROJECTIONS, Preset, Projection, preset, projection
 
 sys.meta_path.append(CompiledModules())
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.registry import config_type, find_kernel
+from ..kernels.registry import choose, config_type, find_kernel
 from ..problem import Problem
 from ..recipe import RECIPES
 from ..target import Target, target_at_hand
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 8192
 """Tokens per rank up to which a preset's kernels are compiled: the capacity is a compile-time constant of a kernel."""
-
-
-def choose(problem: Problem, num_tokens: int, target: Target) -> MegaMoeConfig:
-    """The configuration of the target's kernel for `num_tokens` tokens on every rank."""
-    config: MegaMoeConfig = find_kernel("mega_moe").choose(problem, target, num_tokens)
-    return config
 
 
 def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
@@ -41,7 +35,7 @@ def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
 def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
     """Every configuration that 0 to `num_tokens` tokens ask for, in that order: a measured one may come back, so every number is tried
     (8192 take about 0.1 s)."""
-    return list(dict.fromkeys(choose(problem, tokens, target) for tokens in range(num_tokens + 1)))
+    return list(dict.fromkeys(choose(problem, target, tokens) for tokens in range(num_tokens + 1)))
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,8 @@ class CompiledPreset:
 
     def config(self, num_tokens: int) -> MegaMoeConfig:
         """What runs when every rank has at most `num_tokens` tokens.  Raises `ProblemError` beyond the capacity."""
-        return choose(self.problem, num_tokens, self.target)
+        config: MegaMoeConfig = choose(self.problem, self.target, num_tokens)
+        return config
 
     def artifact(self, num_tokens: int) -> Artifact:
         return self.artifacts[self.config(num_tokens)]

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
-from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
-from megamoe_dsl.quant.whole_tiles import MatrixShape, resize, tiled_shapes, weight_shapes
+from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
 from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, Format
 
 if TYPE_CHECKING:

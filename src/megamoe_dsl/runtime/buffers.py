@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
-from ..kernels.moe.layouts.watchdog import WAITS
+from ..kernels.moe.layouts.symmetric import WAITS, symmetric_buffer
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer
@@ -218,7 +217,6 @@ class RankBuffers:
 
     @property
     def weight_addresses(self) -> dict[str, int]:
-        """By name, in kernel order."""
         return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
@@ -228,7 +226,6 @@ class RankBuffers:
 
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
-        """In the order of a launch."""
         return kernel_of(self.config).arguments(self.config).names
 
     @cached_property
@@ -291,7 +288,6 @@ class RankBuffers:
         return tuple(values[name] if name in values else self.address(name) for name in self.argument_names)
 
     def view(self, name: str) -> torch.Tensor:
-        """A field of the symmetric buffer."""
         return self.region.view(self.sym, name)
 
     def load(self, inputs: Inputs) -> None:

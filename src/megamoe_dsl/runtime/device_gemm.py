@@ -11,7 +11,7 @@ from ..artifact.store import ArtifactStore
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GemmProblem
 from ..cuda_device import require_cuda
-from ..kernels.expert_layer import family_of
+from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import LAUNCHES, CudaKernel, encode_tensor_map
@@ -78,7 +78,7 @@ def gpu_target(device: torch.device) -> Target:
 
 
 class DeviceGemm:
-    """All kernels of a problem on a device, by number of rows; `batch_invariant` as `BaseGemmConfig.choose` has it."""
+    """All kernels of a problem on a device, by number of rows; `batch_invariant` as `blocks/gemm/choose.py` has it."""
 
     def __init__(self, problem: GemmProblem, device: torch.device, batch_invariant: bool = False) -> None:
         self.problem, self.device, self.batch_invariant = problem, device, batch_invariant
@@ -99,7 +99,7 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            config = family_of(self.problem).choose(self.problem, self.target, rows, batch_invariant=self.batch_invariant)
+            config = choose(self.problem, self.target, rows, batch_invariant=self.batch_invariant)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]

@@ -185,7 +185,6 @@ class ExpertCall:
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """The result, bfloat16 [tokens, hidden]."""
         return torch.empty_like(self.x)
 
     @cached_property

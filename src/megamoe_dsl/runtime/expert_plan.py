@@ -11,13 +11,13 @@ import torch
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..kernels.decode.config import DecodeConfig
-from ..kernels.expert_layer import ExpertLayer, LayerConfigs, family_of
+from ..kernels.expert_layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts
+from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import ProblemError
-from .argument_block import ArgumentBlock
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, CudaKernel, current_stream, encode_tensor_map
+from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT

@@ -177,19 +177,16 @@ class GatherTensors:
         return min(len(self.a) if self.sources is None else self.sources.numel(), len(self.d))
 
     def scales(self) -> KernelScales:
-        """As the kernel reads them."""
         if self.a_sf.dtype != torch.float32:
             return KernelScales(self.a_sf, scale_words(self.b_sf))
         return KernelScales(scales_by_column(self.a_sf) if self.sources is None else self.a_sf, self.b_sf)
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        """What a launch reads, by name."""
         a_sf = scales.a_storage if self.sources is None else scales.a
         some = {name: found for name in OPTIONAL if (found := getattr(self, name)) is not None}
         return {"a": self.a, "b": self.b, "groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
 
     def results(self) -> dict[str, torch.Tensor]:
-        """What a launch writes, by name."""
         stored = {} if self.preactivations is None else {"preactivations": self.preactivations}
         traced = {} if self.trace is None else {"trace": self.trace}
         return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored, **traced}

@@ -116,16 +116,13 @@ class GemmTensors:
         return self.a.numel() // self.a.shape[-1]
 
     def scales(self) -> KernelScales:
-        """As the kernel reads them."""
         return kernel_scales(self.a_sf, self.b_sf)
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        """What a launch reads, by name."""
         some = {name: found for name in ("groups", "factors", "bias") if (found := getattr(self, name)) is not None}
         return {"a": self.a, "b": self.b, **some, "a_sf": scales.a_storage, "b_sf": scales.b}
 
     def results(self) -> dict[str, torch.Tensor]:
-        """What a launch writes, by name."""
         return {"d": self.d}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:

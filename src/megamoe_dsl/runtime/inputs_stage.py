@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..problem import ProblemError
 from ..shared_experts import SharedExperts
 from ..target import Target
@@ -31,13 +31,16 @@ class InputsStage:
     def __init__(self, shared: SharedExperts, rank: int, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
         self.problem = shared.routed
         self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
-        self._copy = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, True, shared.count)))
-        self._quantize = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, False, shared.count))) if bf16 else None
-        for kernel in (self._copy, self._quantize):
-            if kernel is not None:
-                kernel.arguments.values.sym = memory.sym.data_ptr()
+
+        def kernel(quantized: bool) -> CudaKernel:
+            return CudaKernel(store.get(PreDispatchKernel().choose(shared.whole, target, 0, quantized=quantized, shared=shared.count)))
+
+        self._copy, self._quantize = kernel(True), kernel(False) if bf16 else None
+        for one in (self._copy, self._quantize):
+            if one is not None:
+                one.arguments.values.sym = memory.sym.data_ptr()
                 if shared.count:
-                    kernel.arguments.values.first_shared = shared.first_of(rank)
+                    one.arguments.values.first_shared = shared.first_of(rank)
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""

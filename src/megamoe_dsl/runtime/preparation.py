@@ -18,7 +18,7 @@ from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.tables_config import RoutingTablesConfig
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import find_kernel
 from ..problem import Problem, integer_between
@@ -99,7 +99,7 @@ def layer_kernels(
     tiers = dict.fromkeys(Selection(whole, tried).configs(target).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
-    return [*kernels, *(PreDispatchConfig.choose(whole, target, one, shared_experts) for one in quantized)]
+    return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, shared=shared_experts) for one in quantized)]
 
 
 def halves_kernels(

@@ -30,7 +30,6 @@ class ReferenceKernel:
             self.buffers = RankBuffers(config, weights, sym, watchdog)
 
     def __call__(self, y: torch.Tensor) -> None:
-        """Computes y, bf16 [num_tokens, hidden]."""
         problem, tokens = self.config.problem, len(y)
         x, x_sf, idx, weights = (self.buffers.view(name)[:tokens] for name in ("x", "x_sf", "topk_idx", "topk_weights"))
         scales = x_sf[:, : problem.formats.activations.scales_of(problem.hidden)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
 
 from ..artifact.artifact import Artifact
+from ..cases import Case
 from ..config_error import as_integer
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.unfused.family import STAGES
@@ -173,3 +175,50 @@ class SimulatedStages(SimulatedMoE):
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
         pairs = zip(self.stages, self.buffers, strict=True)
         return [self.launch_of(stage, ranks[rank], rank, num_tokens, y) for stage, ranks in pairs]
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """y of one rank against the reference.
+
+    elements    of y
+    unequal     elements that differ from the reference's bits (0 and -0 are equal)
+    violations  elements farther from it than the bound, NaN included; for an exact case the bound is 0
+    max_error   largest |y - reference|
+    worst       largest |y - reference| / bound; 0 when nothing differs, infinite where the bound is 0 and something differs
+    """
+
+    rank: int
+    tokens: int
+    elements: int
+    unequal: int
+    violations: int
+    max_error: float
+    worst: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element is within its bound."""
+        return self.violations == 0
+
+
+def compare(case: Case, y: Sequence[torch.Tensor]) -> list[RankComparison]:
+    """Every rank's y (bf16 [T_r, hidden]) against `case.reference()` and `case.bound()`.  Raises ValueError when a shape differs."""
+    pairs = zip(y, case.reference().y, case.bound(), strict=True)
+    return [_compare_rank(rank, got, want, limit) for rank, (got, want, limit) in enumerate(pairs)]
+
+
+def _compare_rank(rank: int, got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor) -> RankComparison:
+    if got.shape != want.shape:
+        raise ValueError(f"y[{rank}]: shape {tuple(got.shape)}, allowed: {tuple(want.shape)}")
+    difference = (got.double() - want.double()).abs()
+    ratio = torch.where(difference == 0, 0.0, difference / limit)
+    return RankComparison(
+        rank=rank,
+        tokens=got.shape[0],
+        elements=got.numel(),
+        unequal=int((~(difference == 0)).sum()),
+        violations=int((~(difference <= limit)).sum()),
+        max_error=float(difference.max()) if got.numel() else 0.0,
+        worst=float(ratio.max()) if got.numel() else 0.0,
+    )

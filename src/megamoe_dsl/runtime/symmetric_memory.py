@@ -134,7 +134,6 @@ class SymmetricBuffer:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of this rank's part."""
         return self.sym.numel()
 
     @contextmanager

@@ -186,7 +186,6 @@ class FusedMoeOrder:
         return self.config.problem.experts_per_rank + self.config.lookahead
 
     def has(self, step: Int, sizes: Any) -> Any:
-        """Whether there is such a step."""
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> Any:
@@ -199,7 +198,6 @@ class FusedMoeOrder:
         return step, select(step < config.lookahead, config.problem.experts_per_rank, step - config.lookahead)
 
     def sizes(self, part: Any) -> Any:
-        """Blocks of the step's two experts."""
         config, (fc1_expert, fc2_expert) = self.config, part
         fc1_expert = minimum(fc1_expert, config.problem.experts_per_rank)
         return PhaseSizes(self._size(fc1_expert, config.fc1_n_blocks), self._size(fc2_expert, config.fc2_n_blocks))
@@ -327,11 +325,9 @@ class RingOrder(FusedMoeOrder):
         return select(ended, minimum(expert + 1, self.config.problem.experts_per_rank), expert), select(ended, 0, first)
 
     def _band(self, expert: Int, first: Int) -> Int:
-        """Token blocks of a band."""
         return minimum(self._blocks(expert) - first, min(self.config.group_m, self.config.window))
 
     def _blocks(self, expert: Int) -> Int:
-        """Token blocks of an expert."""
         return ceil_div(self.table.tokens(expert), self.config.block_m)
 
     def block(self, step: Int, local: Int, sizes: RingStep) -> Block:

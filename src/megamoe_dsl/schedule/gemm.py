@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..layouts.arith import Int, ceil_div, minimum, select
-from .scheduler import OneSize, place_in_bands
+from .scheduler import NumberedSteps, OneSize, place_in_bands
 
 
 class DensePlan(Protocol):
@@ -35,7 +35,7 @@ class DenseBlock:
 
 
 @dataclass(frozen=True)
-class DenseOrder:
+class DenseOrder(NumberedSteps):
     """`rows` rows, which may be known at run time only; all blocks are one step."""
 
     config: Any  # DensePlan; cutlass.Constexpr in a kernel
@@ -44,16 +44,6 @@ class DenseOrder:
     @property
     def num_steps(self) -> int:
         return 1
-
-    def has(self, step: Int, sizes: OneSize) -> Any:
-        """Whether there is such a step."""
-        return step < self.num_steps
-
-    def first_sizes(self, zero: Int) -> OneSize:
-        return self.sizes(zero)
-
-    def part(self, step: Int, before: OneSize) -> Int:
-        return step
 
     def sizes(self, part: Int) -> OneSize:
         """All blocks, or none past the only step."""
@@ -96,7 +86,7 @@ class GroupedBlock:
 
 
 @dataclass(frozen=True)
-class GroupedOrder:
+class GroupedOrder(NumberedSteps):
     """One step for each expert of the table."""
 
     config: Any  # GroupedPlan; cutlass.Constexpr in a kernel
@@ -105,17 +95,6 @@ class GroupedOrder:
     @property
     def num_steps(self) -> int:
         return self.config.num_experts
-
-    def has(self, step: Int, sizes: OneSize) -> Any:
-        """Whether there is such a step."""
-        return step < self.num_steps
-
-    def first_sizes(self, zero: Int) -> OneSize:
-        return self.sizes(zero)
-
-    def part(self, step: Int, before: OneSize) -> Int:
-        """The expert with the step's number."""
-        return step
 
     def sizes(self, part: Int) -> OneSize:
         return OneSize(ceil_div(self.table.tokens(part), self.config.block_m) * self.config.n_blocks)

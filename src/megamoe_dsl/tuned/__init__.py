@@ -12,13 +12,10 @@ from .table import (
     Share,
     Table,
     TableError,
-    tuned_gemms,
-    tuned_launches,
-    tuned_layers,
     tuned_table,
 )
 
 __all__ = [
     "DEFAULT_GPU", "Entry", "EpEntry", "EpShare", "GemmEntry", "GemmShare", "LaunchEntry", "LaunchShare", "Share", "Table", "TableError",
-    "tuned_gemms", "tuned_launches", "tuned_layers", "tuned_table",
+    "tuned_table",
 ]  # fmt: skip

@@ -224,7 +224,7 @@ class LaunchShare(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchEntry(Measured):
-    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name."""
+    """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name; `results` as in `Entry`."""
 
     SUFFIX = "-launches"
     SHARE = LaunchShare
@@ -235,6 +235,7 @@ class LaunchEntry(Measured):
     topk: int
     tokens: int
     us: Mapping[str, float]
+    results: str
     recipe: str = FP8
 
     @property
@@ -298,7 +299,6 @@ class Table(Generic[One]):
         return path
 
     def having(self, entry: One) -> Table[One]:
-        """This table with `entry` in place of the one with its key, if there is one."""
         kept = {key_of(one): one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
@@ -326,23 +326,6 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
 
 
 @lru_cache
-def tuned_table(gpu: str) -> Table[Entry]:
-    """The table that comes with the package."""
-    return Table.read(gpu)
-
-
-@lru_cache
-def tuned_gemms(gpu: str) -> Table[GemmEntry]:
-    return Table.read(gpu, kind=GemmEntry)
-
-
-@lru_cache
-def tuned_layers(gpu: str) -> Table[EpEntry]:
-    """The table of the halves of expert-parallel layers."""
-    return Table.read(gpu, kind=EpEntry)
-
-
-@lru_cache
-def tuned_launches(gpu: str) -> Table[LaunchEntry]:
-    """The table of ways to launch a layer on one GPU."""
-    return Table.read(gpu, kind=LaunchEntry)
+def tuned_table(gpu: str, kind: type[Any] = Entry) -> Table[Any]:
+    """The table of a kind of entries that comes with the package."""
+    return Table.read(gpu, kind=kind)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles, unscaled
+from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
@@ -139,7 +139,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
-    """A rough time in clocks (blocks/gemm/choose.py, blocks/gemm/choose.py)."""
+    """A rough time in clocks (blocks/gemm/choose.py)."""
     if point.problem.decodes:
         return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
@@ -154,7 +154,7 @@ def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
     """The one that is chosen on the GPU that most people have, and the `most` that look fastest, each tile with all its variants counted as
     one."""
-    chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
+    chosen = choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     if point.problem.decodes:
         orders = (False, True) if point.problem.has_groups else (False,)
         tiles = decoding_tiles(point.problem, point.rows / point.problem.num_groups)

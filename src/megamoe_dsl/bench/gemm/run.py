@@ -14,7 +14,7 @@ from ...blocks.gemm.config import GemmConfig
 from ...kernels.registry import find_kernel
 from ...target import Target
 from ..host import Host, HostError
-from ..result_file import heading, result_path, write
+from ..results import heading, result_path, write
 from .point import MOST, GemmPoint, candidates, within_reach
 
 if TYPE_CHECKING:

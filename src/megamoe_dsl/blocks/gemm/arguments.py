@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cutlass import Int32, Int64
@@ -107,12 +106,3 @@ class TraceArguments:
     """
 
     trace: Int64
-
-
-@cache
-def with_parts(whole: type[GemmArguments], *parts: type[Any]) -> type[GemmArguments]:
-    """The arguments of a launch and behind them the fields of each of these classes."""
-    if not parts:
-        return whole
-    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, whole)) + "Arguments"
-    return make_dataclass(name, (), bases=(*reversed(parts), whole), frozen=True, namespace={"__module__": __name__})

@@ -11,7 +11,7 @@ from ...arch import Arch
 from ...config_error import require, require_integers
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
-from ...target import Target
+from ...layouts.region import most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
@@ -60,14 +60,7 @@ class BaseGemmConfig(ABC):
     @abstractmethod
     def map_names(self) -> tuple[str, ...]: ...
 
-    @classmethod
-    @abstractmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: only tiles that add up K in one
-        order, so that a row of D does not depend on how many there are."""
-
     def smem_plan(self, num_stages: int) -> Any:
-        """Shared memory with so many stages."""
         return self.plan(self, num_stages)
 
     def maps(self, args: Any) -> list[MapFields]:
@@ -82,7 +75,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def registers(self) -> Any:
-        """Per thread, of each role; None where threads keep what they begin with."""
         return None
 
     def check_rows(self, rows: int) -> None:
@@ -90,12 +82,10 @@ class BaseGemmConfig(ABC):
         self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(cast(Any, self), **changes)
 
     @property
     def tmem(self) -> TmemPlan | None:
-        """The plan of tensor memory, where there is any."""
         return None
 
     @property
@@ -109,7 +99,6 @@ class BaseGemmConfig(ABC):
 
     @property
     def num_experts(self) -> int:
-        """Groups, as the order of grouped tiles calls them."""
         return self.problem.num_groups
 
     @property
@@ -118,12 +107,10 @@ class BaseGemmConfig(ABC):
 
     @property
     def fetchers(self) -> int:
-        """CTAs of a cluster that may fetch operands for one another."""
         return self.cluster
 
     @property
     def most_k_blocks(self) -> int:
-        """K blocks of a tile that a CTA multiplies."""
         return self.problem.k_blocks
 
     @property
@@ -162,9 +149,7 @@ class BaseGemmConfig(ABC):
 
     def check_stages(self, field: str) -> None:
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
-        most = 0
-        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
-            most += 1
+        most = most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes)
         self.require(field, most >= 2, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)

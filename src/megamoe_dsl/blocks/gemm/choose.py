@@ -15,7 +15,8 @@ from typing import Any
 from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
 from ...hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ...target import Target
-from ...tuned import GemmEntry, GemmShare, tuned_gemms
+from ...tuned import GemmEntry, GemmShare, tuned_table
+from .config import GemmConfig
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 from .tile import GROUP_ROWS
@@ -47,6 +48,13 @@ WIDE: tuple[Choice, ...] = (
     {"block_m": 128, "block_n": 256},
     {"block_m": 192, "block_n": 128},
 )
+
+
+def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:
+    """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: a row of D does not depend on how many
+    there are, because no tile splits K.  Raises `ConfigError`."""
+    problem.check_rows(rows)
+    return GemmConfig(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
 
 def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool = False) -> Choice:
@@ -91,7 +99,7 @@ def burst_of(problem: GemmProblem) -> int:
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
     """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
     share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms, problem.recipe)
-    found = tuned_gemms(gpu).by_share.get(share, [])
+    found = tuned_table(gpu, GemmEntry).by_share.get(share, [])
     above = [one for one in found if expected <= one.expected <= 2 * expected]
     many = [one for one in found if min(one.expected, expected) >= MANY_ROWS and expected <= 4 * one.expected]
     return min(above, key=lambda one: one.expected, default=max(many, key=lambda one: one.expected, default=None))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from ...arch import SM90, Arch
-from ...target import Target
 from .base_config import BaseGemmConfig
-from .choose import choose_fields
 from .epilogue import ActivateGateUp, Store
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import ListedRows, LoadedRows
@@ -185,16 +183,9 @@ class GemmConfig(BaseGemmConfig):
         self.require("k_in_flight", room, f"such that all sums fit {most} registers of a thread: they take {needed}")
         self.require("block_n", tile.scale_rows(half) <= 2, "such that a tile needs at most two rows of B's scales")
 
-    @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: not with `split_k`."""
-        problem.check_rows(rows)
-        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
-
     # --- tiles
     @property
     def tile(self) -> TileShape:
-        """Shape, and how warpgroups share it."""
         scaled = self.problem.formats.scaled
         return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
 
@@ -205,7 +196,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def fetchers(self) -> int:
-        """CTAs of a cluster that may fetch operands for one another."""
         return 1 if self.split_k else self.cluster
 
     @property
@@ -221,7 +211,6 @@ class GemmConfig(BaseGemmConfig):
     # --- parts
     @property
     def rows(self) -> LoadedRows | ListedRows:
-        """Who brings rows of A."""
         problem = self.problem
         if not problem.gathers:
             return LoadedRows(problem.any_row)
@@ -230,7 +219,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def weights(self) -> WeightSource:
-        """Who brings rows of B."""
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
@@ -244,7 +232,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def map_names(self) -> tuple[str, ...]:
-        """Tensor maps, in the order of the kernel's parameters."""
         if self.problem.of_experts:
             return ("weights", "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
@@ -260,7 +247,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def registers(self) -> GemmRegisters:
-        """Per thread, of each role."""
         if self.weights.decode_warps:
             return DECODE_REGISTERS
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]

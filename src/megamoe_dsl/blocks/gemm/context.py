@@ -44,7 +44,6 @@ class GemmTile:
 
     @property
     def same_tokens(self) -> Boolean:
-        """Whether the tiles of the cluster have one row block."""
         return self.sharing == SAME_TOKENS
 
     @property
@@ -54,11 +53,9 @@ class GemmTile:
 
     @property
     def alone(self) -> Boolean:
-        """Whether the cluster's other CTA has no tile."""
         return self.sharing == ALONE
 
     def valid(self) -> Boolean:
-        """Whether it is a tile, not the end of the walk."""
         return self.n_block != LAST
 
 
@@ -135,7 +132,6 @@ class GemmContext:
 
     @property
     def k_blocks(self) -> Any:
-        """So many K blocks it multiplies."""
         whole = self.config.problem.k_blocks
         return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
 
@@ -146,7 +142,6 @@ class GemmContext:
 
     @property
     def first_read_stage(self) -> GemmStage:
-        """The same for the math warps."""
         first, zero = self.first_stage, Int32(0)
         rows = self.config.rows
         return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
@@ -165,17 +160,14 @@ class GemmContext:
     # --- pairs of SM100
     @property
     def place_in_pair(self) -> Any:
-        """0 in the even CTA."""
         return self.cta_rank if self.config.pairs == 1 else self.cta_rank & 1
 
     @property
     def pair(self) -> Any:
-        """This CTA's pair among those of the cluster."""
         return 0 if self.config.pairs == 1 else self.cta_rank >> 1
 
     @property
     def own_pair(self) -> Any:
-        """Mask of the CTAs of its pair."""
         return 3 if self.config.pairs == 1 else Int32(3) << (self.cta_rank & 2)
 
     @property
@@ -205,11 +197,9 @@ class GemmContext:
         return tile.valid_m <= self.config.block_m // 2 if self.config.half_tiles else False
 
     def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (smem_plan.py)."""
         return self.shared(f"{name}_barrier", index)
 
 

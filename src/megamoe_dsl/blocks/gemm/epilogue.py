@@ -34,11 +34,9 @@ class Store(Epilogue):
     """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         return result_map(config, args)
 
     def finish(self, config: Any) -> Callable[..., Any]:
-        """What a warp does with the sums of a tile whose rows of A are the wgmma's rows."""
         from .store import finish_rows
 
         return finish_rows
@@ -61,11 +59,9 @@ class ActivateGateUp(Epilogue):
         require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for gate and up")
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         return result_map(config, args)
 
     def finish(self, config: Any) -> Callable[..., Any]:
-        """What a warp does with the sums of a tile."""
         from .gate_up import finish_gate_up, finish_gate_up_bf16
 
         return finish_gate_up if config.tile.scaled else finish_gate_up_bf16
@@ -86,11 +82,9 @@ class StorePasses(Epilogue):
         return "results." if self.staged else "epilogue."
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """No tensor map: threads write rows."""
         return {}
 
     def finish(self, ctx: Any, tile: Any, column: Any, group: Any, warp: Any, lane: Any) -> None:
-        """A warp's part of a tile, whose sums begin at TMEM column `column`."""
         from .sm100.epilogue import store_tile_of
 
         store_tile_of(ctx, tile, column, group, warp, lane)
@@ -120,7 +114,6 @@ class ScatterPasses(Epilogue):
         return finish_results
 
     def finish(self, ctx: Any, tile: Any, column: Any, group: Any, warp: Any, lane: Any) -> None:
-        """A warp's part of a tile, whose sums begin at TMEM column `column`."""
         from .sm100.epilogue import finish_tile
 
         finish_tile(ctx, tile, column, group, warp, lane, self.part())

@@ -56,7 +56,6 @@ class ScaledStage(Stage):
 
     @property
     def token_scales(self) -> Any:
-        """Shared address of the scale of the tile's first row."""
         if self.at_once == 1:
             return super().token_scales
         place = self.word >> (self.at_once.bit_length() - 1)

@@ -110,12 +110,10 @@ class GemmProblem:
 
     @property
     def k_words(self) -> int:
-        """Words of a row's scales, where they are bytes."""
         return self.k // (SCALES_PER_WORD * self.formats.activations.channels)
 
     @property
     def scale_rows(self) -> int:
-        """Rows of one B's scales."""
         return -(-self.n // SCALE_BLOCK)
 
     @property
@@ -148,7 +146,6 @@ class GemmProblem:
 
     @property
     def has_groups(self) -> bool:
-        """Whether rows belong to groups."""
         return self.kind != DENSE
 
     @property
@@ -176,7 +173,7 @@ GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 @dataclass(frozen=True)
 class GatherGemmProblem(GemmProblem):
-    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (layouts/expert_rows.py).  Raises `ProblemError`.
+    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`.
 
     source  order of the rows of A:
             gathered  token order; a list has the token of each row
@@ -226,7 +223,6 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
-        """Whether a list says where rows of A lie."""
         return self.source == GATHERED
 
     @property
@@ -244,7 +240,6 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def activates(self) -> Activation:
-        """What becomes of gate and up."""
         return ACTIVATIONS[self.activation]
 
     @property

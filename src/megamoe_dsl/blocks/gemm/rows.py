@@ -25,7 +25,6 @@ class RowSource:
     """Brings rows of A to a stage, and has no tables, lists or maps of its own unless it says so."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name; none where threads read rows."""
         return {}
 
     def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
@@ -62,7 +61,6 @@ class LoadedRows(RowSource):
         return Field("sfa", (num_stages, align(4 * self.scale_rows(tile), 128) // 4), F32, 128)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         problem, tile, count = config.problem, config.tile, rows_of_a(config.problem, args)
         width = problem.formats.activations.row_bytes(problem.k)
         tokens, tokens_part = (operand_rows(args.a, width, count, box, l2=promotion(problem, width)) for box in (tile.m, part(tile.m)))
@@ -73,7 +71,6 @@ class LoadedRows(RowSource):
         return {"tokens": tokens, "tokens_part": tokens_part, "sfa": scales if tile.scaled else unused}
 
     def load(self, ctx: Any, number: Any) -> None:
-        """What the loader warp does."""
         from .load import load_tokens
 
         load_tokens(ctx)
@@ -93,7 +90,6 @@ class ListedRows(RowSource):
     words: ClassVar[str] = f"{warps} warps gather them, 16 bytes a lane"
 
     def scale_rows(self, tile: TileShape) -> int:
-        """Scales that a stage holds; 0 without scales."""
         return tile.m if tile.scaled else 0
 
     def scale_places(self, num_stages: int) -> int:
@@ -117,7 +113,6 @@ class ListedRows(RowSource):
         gather_tokens(ctx, number)
 
     def read_stage(self, first: Any) -> Any:
-        """The same, as math warps read it."""
         from .gather import gathered_stage
 
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
@@ -170,13 +165,11 @@ class PairRows(RowSource):
         """What the scheduler's warp does before the roles begin."""
 
     def schedule(self, ctx: Any) -> None:
-        """What the scheduler warp does."""
         from .tile_scheduler import schedule_tiles
 
         schedule_tiles(ctx)
 
     def load(self, ctx: Any) -> None:
-        """What the token loader's warp does."""
         from .sm100.load import load_tokens
 
         load_tokens(ctx)
@@ -235,7 +228,6 @@ class BroughtRows(RowSource):
         return {"tokens": token_rows(config, args.a, args.a_rows, 1 if self.gathers else config.block_m // config.cluster)}
 
     def fill_tables(self, ctx: Any) -> None:
-        """Fills the tables that say where rows of experts lie."""
         from .tile_scheduler import fill_tables
 
         fill_tables(ctx)
@@ -265,7 +257,6 @@ class BroughtRows(RowSource):
         gather_tokens(ctx, thread)
 
     def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as its warps know it."""
         from .sm100.gather import CopiedStage
 
         return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.copies else first

@@ -54,7 +54,6 @@ class GroupTable:
         return load_shared_u32(self.address + expert * 8)
 
     def first_row(self, expert: Any) -> Any:
-        """Row of A that a group's rows start at."""
         return load_shared_u32(self.address + expert * 8 + 4)
 
     def first_block(self, expert: Any) -> Any:

@@ -29,7 +29,6 @@ class WholeRows:
     """That a K block of a tile takes."""
 
     def num_bytes(self, columns: int) -> int:
-        """Bytes of a stage for so many rows of B."""
         return columns * ROW_BYTES
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
@@ -41,11 +40,9 @@ class WholeRows:
         return ()
 
     def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:
-        """The barriers of a CTA, from those of a B that is loaded as it is."""
         return tuple(ring)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         problem, columns = config.problem, config.block_n // self.boxes
         width = problem.formats.weights.row_bytes(problem.k)
         l2 = weight_promotion(config, promotion(problem, width))
@@ -57,13 +54,11 @@ class WholeRows:
         return minimum(first + index, problem.scale_rows - 1)
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .load import load_weights
 
         load_weights(ctx)
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        """What the math warps do."""
         from .math import math
 
         math(ctx, warp, ctx.config.epilogue.finish(ctx.config))
@@ -83,7 +78,6 @@ class GateUpRows(WholeRows):
         return (first >> 1) + second * (problem.scale_rows // 2)
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .load import gate_and_up, load_weights
 
         load_weights(ctx, gate_and_up)
@@ -158,7 +152,6 @@ class DecodedWeights(PackedWeights):
         multiply_rows(ctx, warp)
 
     def decode(self, ctx: Any, warp: Any) -> None:
-        """What the decode warps do."""
         from .decoding import decode_weights
 
         decode_weights(ctx, warp)
@@ -183,7 +176,6 @@ class PairWeights:
     """Rows that follow one another in B."""
 
     def rows(self, config: Any, address: Any) -> MapFields:
-        """The tensor map of B."""
         problem = config.problem
         return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
 

@@ -104,7 +104,6 @@ class PairConfig:
 
     @property
     def mma(self) -> PairMma:
-        """The kind of the MMAs."""
         formats = self.problem.formats
         return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
 

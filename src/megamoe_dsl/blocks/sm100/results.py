@@ -80,7 +80,6 @@ class ResultPart:
     first: Any = 0
 
     def sync_group(self) -> None:
-        """All four warps of the warpgroup."""
         named_barrier(self.group + self.barriers, WARPGROUP)
 
 

@@ -26,12 +26,10 @@ class Sm100TmemPlan:
     scaled: bool = True
 
     def accumulator(self, index: Int) -> Int:
-        """First column of an accumulator."""
         return index * (self.consumers * self.block_m)
 
     @property
     def sfa(self) -> int:
-        """First column of the token scales."""
         return self.accumulators * self.consumers * self.block_m
 
     @property
@@ -41,7 +39,6 @@ class Sm100TmemPlan:
 
     @property
     def sfb(self) -> int:
-        """First column of the weight scales."""
         return self.sfa + self.sfa_columns
 
     @property
@@ -50,12 +47,10 @@ class Sm100TmemPlan:
 
     @property
     def sfb_columns(self) -> int:
-        """Columns of the weight scales."""
         return 4 * self.consumers if self.scaled else 0
 
     @property
     def fits(self) -> bool:
-        """Whether there are so many columns."""
         return self.used <= TMEM_COLUMNS
 
     @property

@@ -60,7 +60,6 @@ class CodeStage(Stage):
         return CodeStage(stage.plan, 1, stage.smem, stage.ring)
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return super().shared(CODE_FIELDS[name])
 
 

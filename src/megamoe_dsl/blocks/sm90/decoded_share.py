@@ -216,7 +216,6 @@ class DecodedRows(DecodedShare):
         return (self.group * TOKEN_CHUNKS + self.chunk) * GROUP_ROWS
 
     def zero(self) -> PromotedSums:
-        """Sums before the first K block."""
         return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
 
     def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:

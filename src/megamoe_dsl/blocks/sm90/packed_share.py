@@ -47,7 +47,6 @@ class PackedShare(MathThread):
 
     @staticmethod
     def of(me: MathThread, tokens: int, table: Any, part: PackedPart = WHOLE_TILE) -> PackedShare:
-        """The share of a thread."""
         return PackedShare(me.group, me.warp, me.lane, tokens, table, part)
 
     @property

@@ -82,7 +82,6 @@ class RowShare(MathThread):
         return self.warp_token + self.row
 
     def zero(self) -> PromotedSums:
-        """Sums before the first K block."""
         return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
 
     def multiply_tile(self, stage: Stage, scales: WeightScales | None, k_blocks: Int32) -> tuple[Any, Stage]:

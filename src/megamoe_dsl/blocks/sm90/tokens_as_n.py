@@ -35,7 +35,6 @@ class ColumnShare(MathThread):
 
     @staticmethod
     def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:
-        """The share of a thread."""
         return ColumnShare(me.group, me.warp, me.lane, tokens, blocks)
 
     @property
@@ -44,7 +43,6 @@ class ColumnShare(MathThread):
         return True
 
     def zero(self) -> PromotedSums:
-        """Sums before the first K block."""
         return PromotedSums.zero(self.blocks, self.tokens // 2)
 
     def multiply_tile(self, stage: Stage, scales: WeightScales | None, k_blocks: Int32) -> tuple[Any, Stage]:

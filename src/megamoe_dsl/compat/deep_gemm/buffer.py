@@ -16,7 +16,7 @@ from ...cuda_device import require_cuda
 from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.smem_plan import TILE_ROWS
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
-from ...kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ...kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ...kernels.registry import find_kernel
 from ...presets.compiled import configs_up_to
 from ...problem import Problem, ProblemError, integer_between
@@ -144,7 +144,6 @@ class SymmBuffer:
         _BY_INPUTS[self.x.data_ptr()] = self
 
     def destroy(self) -> None:
-        """Frees the buffer and its kernels; all ranks together."""
         if self.symmetric is not None:
             self.symmetric.close()
         self._kernels.clear()
@@ -180,7 +179,7 @@ class SymmBuffer:
         """The kernel that quantizes BF16 tokens; errors as `kernel`."""
         if self._pre_dispatch is None:
             _require_no_capture()
-            self._pre_dispatch = rank_kernel.CudaKernel(self.store.get(PreDispatchConfig.choose(self.problem, self.target)))
+            self._pre_dispatch = rank_kernel.CudaKernel(self.store.get(PreDispatchKernel().choose(self.problem, self.target, 0)))
         return self._pre_dispatch
 
     def prepare(
@@ -192,7 +191,7 @@ class SymmBuffer:
         """
         problem = replace(self.problem, **vars(CallOptions.named(activation, activation_clamp, fast_math, biases)))
         configs = configs_up_to(problem, problem.max_tokens_per_rank, self.target)
-        return len(load_or_compile_all([*configs, PreDispatchConfig.choose(self.problem, self.target)]))
+        return len(load_or_compile_all([*configs, PreDispatchKernel().choose(self.problem, self.target, 0)]))
 
     def _config(self, options: CallOptions, bound: int) -> MegaMoeConfig:
         key = options, bound

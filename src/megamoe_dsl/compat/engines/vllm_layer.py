@@ -154,7 +154,6 @@ class ExpertsMethod:
         self.theirs.create_weights(layer, *sizes, **attributes)
 
     def get_fused_moe_quant_config(self, layer: Any) -> Any:
-        """vLLM's description of a layer whose tokens it need not quantize."""
         from vllm.model_executor.layers.fused_moe.config import FusedMoEQuantConfig
 
         return FusedMoEQuantConfig.make()

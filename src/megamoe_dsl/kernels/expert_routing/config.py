@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ...arch import ARCHES, SM90, SM100, Arch
 from ...blocks.gemm.problem import F32, GEMM_RECIPES, I64, INDICES, OUTPUTS
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
-from ...target import Target
 from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32
@@ -64,11 +63,6 @@ class TokensConfig:
     def num_clusters(self) -> int:
         return self.num_sms
 
-    @classmethod
-    def choose(cls, problem: Any, target: Target) -> Self:
-        """A CTA for each of the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms, arch_name=target.arch.name)
-
 
 @dataclass(frozen=True)
 class RouteConfig(TokensConfig):
@@ -92,12 +86,6 @@ class RouteConfig(TokensConfig):
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
         require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
-
-    @classmethod
-    def choose(cls, problem: Any, target: Target) -> Self:
-        """A quarter of the SMs may sort."""
-        sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
-        return cls(problem, target.num_sms, sorters, arch_name=target.arch.name)
 
     @cached_property
     def region(self) -> Region:

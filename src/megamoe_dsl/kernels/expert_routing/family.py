@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import FactoredRouteArguments, PlacedExpertsArguments, RouteArguments, SumArguments, TopExpertsArguments
-from .config import ROUTED, RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
+from .config import MOST_SORTERS, ROUTED, RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
 
 
@@ -21,10 +20,10 @@ class RoutingKernel(Kernel):
     early = True
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        """A CTA for each of the target's SMs, whatever the number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_tokens(num_tokens)
         kind: type[TokensConfig] = self.configs[target.arch.name]
-        return replace(kind.choose(problem, target), **fields)
+        return kind(problem, **{"num_sms": target.num_sms, "arch_name": target.arch.name, **fields})
 
     def label(self, config: TokensConfig) -> str:
         return f"{config.problem.hidden}-e{config.problem.num_experts}-k{config.problem.topk}-{self.name}"
@@ -46,7 +45,6 @@ class TopExpertsKernel(RoutingKernel):
         return f"e{config.problem.num_experts}-k{config.problem.topk}-{config.problem.scores}-{self.name}"
 
     def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
-        """With tables where one names experts or their places."""
         return PlacedExpertsArguments if config.problem.hashed or config.problem.replicas else TopExpertsArguments
 
 
@@ -63,8 +61,12 @@ class RouteKernel(RoutingKernel):
         return route_kernel
 
     def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
-        """With a factor where the number format has one."""
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
+
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
+        """A quarter of the SMs may sort."""
+        sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
+        return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
     def smem(self, config: RouteConfig) -> Region:
         return config.region
@@ -82,5 +84,4 @@ class SumKernel(RoutingKernel):
         return topk_sum_kernel
 
     def arguments_type(self, config: SumConfig) -> type[SumArguments]:
-        """The same for all configurations."""
         return SumArguments

@@ -14,11 +14,12 @@ from ...blocks.gemm.arguments import (
     HiddenFactorArguments,
     StoringArguments,
     TraceArguments,
-    with_parts,
 )
 from ...blocks.gemm.base_config import BaseGemmConfig
+from ...blocks.gemm.choose import choose as choose_gemm
 from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
+from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.records import trace_buffer
@@ -26,7 +27,9 @@ from ...layouts.region import Region
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work, value_bytes
+from ..kernel import Kernel, Work, value_bytes, with_parts
+
+CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,7 @@ class GemmKernel(Kernel):
     early = True
 
     def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> BaseGemmConfig:
-        """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
-        return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
+        return CHOOSE[target.arch.name](problem, target, num_tokens, **fields)
 
     def function(self, config: Any) -> Callable[..., Any]:
         if config.arch == Sm100GemmConfig.arch:
@@ -79,7 +81,7 @@ class GemmKernel(Kernel):
             TraceArguments: config.trace,
         }
         whole = GatherGemmArguments if problem.of_experts else GemmArguments
-        return with_parts(whole, *(part for part, there in parts.items() if there))
+        return with_parts(whole, parts)
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         return config.maps(args)  # type: ignore[no-any-return]
@@ -94,19 +96,16 @@ class GemmKernel(Kernel):
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
-        """Tile, who multiplies it, order, grid, ring and registers."""
         schedule = "scheduled at run time" if config.dynamic_schedule else "in turn"
         order = ("order", f"{schedule}, {config.group_m} row blocks together")
         shape, more = config.facts()
         return [*shape, order, *super().facts(config), ("stages", config.num_stages), *more]
 
     def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
-        """The least that a launch has to do."""
         return count_work(problem, load)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        from ..pair_gemm_measures import measure_pair_gemm
-        from .measures import measure_gemm
+        from ..gemm_measures import measure_gemm, measure_pair_gemm
 
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))
@@ -124,7 +123,6 @@ class GatherGemmKernel(GemmKernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16"), "sm_100a": Sm100GemmConfig.recipes}
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
-        """trace: the stamps of all warps, if they leave any."""
         return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
 
     def parameters(
@@ -135,11 +133,9 @@ class GatherGemmKernel(GemmKernel):
         return super().parameters(config, arguments, encode)
 
     def label(self, config: Any) -> str:
-        """As of a packed GEMM, and where rows lie."""
         problem = config.problem
         more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "", "traced" if config.trace else "") if one]
         return "-".join([super().label(config), problem.source, problem.result, *more])
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
-        """As of a packed GEMM, who loads rows, and what consumers share."""
         return [*super().facts(config), ("rows", config.rows.words), ("consumers", config.sharing)]

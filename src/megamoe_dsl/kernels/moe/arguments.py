@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Of both architectures.
+    """What every launch of the layer, or of a stage of it, takes.
 
     sym              this rank's symmetric buffer (layouts/symmetric.py)
     peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
@@ -38,39 +38,25 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class Sm90Arguments(Arguments):
-    """Adds the FP32 weight scales: fc1_sf f32 [El, 2I / 128, H / 128] (gate blocks, then up blocks), fc2_sf f32 [El, H / 128, I / 128]."""
+class ScaleArguments:
+    """FP32 scales of weights: fc1_sf [El, 2I / 128, H / 128] (gate blocks, then up blocks), fc2_sf [El, H / 128, I / 128].  With biases
+    they are there also where weight scales are in the weights' tiles or have tensor maps, and nobody reads them."""
 
     fc1_sf: Int64
     fc2_sf: Int64
 
 
 @dataclass(frozen=True)
-class BiasedArguments(Sm90Arguments):
-    """Of a layer with biases, on both architectures: fc1_bias f32 [El, 2I] in the order of the weights' rows, fc2_bias f32 [El, H].  Where
-    weight scales are in the weights' tiles or have tensor maps, the other two have no use."""
+class LayerBiasArguments:
+    """Biases: fc1_bias f32 [El, 2I] in the order of the weights' rows, fc2_bias f32 [El, H]."""
 
     fc1_bias: Int64
     fc2_bias: Int64
 
 
 @dataclass(frozen=True)
-class StageArguments(Arguments):
-    """Those of the fused kernel, and `results`: what Linear1 and Linear2 leave for the stage after them (unfused/config.py)."""
-
-    results: Int64
-
-
-@dataclass(frozen=True)
-class ScaledStageArguments(Sm90Arguments):
-    """The same of a linear stage whose weights have FP32 scales beside them."""
-
-    results: Int64
-
-
-@dataclass(frozen=True)
-class BiasedStageArguments(BiasedArguments):
-    """The same of any linear stage of a layer with biases."""
+class StageArguments:
+    """`results`: what Linear1 and Linear2 of an unfused layer leave for the stage after them (unfused/config.py)."""
 
     results: Int64
 
@@ -138,20 +124,6 @@ class DispatchGemmArguments:
 
 
 @dataclass(frozen=True)
-class TracedDispatchGemmArguments(DispatchGemmArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
-
-    trace: Int64
-
-
-@dataclass(frozen=True)
-class TracedGemmCombineArguments(GemmCombineArguments):
-    """A traced kernel gets `trace` as well, memory for its stamps (layouts/records.py)."""
-
-    trace: Int64
-
-
-@dataclass(frozen=True)
 class PreDispatchArguments:
     """What a launch that quantizes one rank's tokens takes.
 
@@ -172,22 +144,15 @@ class PreDispatchArguments:
 
 
 @dataclass(frozen=True)
-class QuantizedArguments(PreDispatchArguments):
-    """For tokens that are quantized already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
+class QuantizedArguments:
+    """Of tokens that are quantized already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
     4-byte aligned."""
 
     x_sf: Int64
 
 
 @dataclass(frozen=True)
-class SharedArguments(PreDispatchArguments):
+class SharedArguments:
     """With shared experts, whose slots `topk_idx` and `topk_weights` are without: first_shared is the number of the rank's first."""
-
-    first_shared: Int32
-
-
-@dataclass(frozen=True)
-class SharedQuantisedArguments(QuantizedArguments):
-    """Arguments for a rank with shared experts whose tokens come with scales."""
 
     first_shared: Int32

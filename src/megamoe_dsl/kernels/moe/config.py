@@ -1,31 +1,26 @@
 """How a problem is computed: tile shape, order of tiles, stages, thread and register budgets; what both architectures have in common.
 
-A subclass per architecture has what differs, and the heuristics that choose (sm100/config.py, sm90/config.py).
+A subclass per architecture has what differs (sm100/config.py, sm90/config.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from math import ceil
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
-from ...hardware.cta_pair import TmemPlan
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
-from ...tuned import Entry, Share, tuned_table
 from .layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, SmemPlan
 from .layouts.symmetric import ring_blocks
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
-Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
-"""(problem, expected tokens per expert, a tile or None, SMs) to fields of a configuration."""
 
 
 @dataclass(frozen=True)
@@ -94,45 +89,9 @@ class MegaMoeConfig(ABC):
         """Checks the grid and what the subclass adds.  Raises `ConfigError`."""
 
     @classmethod
-    @abstractmethod
-    def choose(cls, problem: Problem, num_tokens: int, **overrides: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
-
-    @classmethod
-    def choose_by(
-        cls, heuristics: Heuristics, problem: Problem, num_tokens: int, num_sms: int, gpu: str | None, overrides: Mapping[str, Any]
-    ) -> Self:
-        """What was measured on a GPU near this point, if anything was, else what `heuristics` say; `overrides` replace fields, and with a
-        `block_m` among them nothing measured is taken.
-
-        A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
-        measurement replaces the choice of the heuristics only in the case that was measured: a tile of 8 tokens that was best for 5 tokens
-        is not used for 9."""
-        cls.require_recipe(problem)
-        expected, block_m = problem.expected_tokens_per_expert(num_tokens), overrides.get("block_m")
-        if block_m is not None:
-            require(block_m in cls.tiles_of(problem), "block_m", block_m, f"one of {list(cls.tiles_of(problem))}")
-        chosen = heuristics(problem, expected, block_m, num_sms)
-        if gpu is not None and block_m is None:
-            share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
-            for entry in tuned_table(gpu).near(share, expected):
-                if heuristics(problem, entry.expected, None, num_sms) == chosen:
-                    return cls.measured(problem, entry).replace(**overrides)
-        make = cls if overrides else partial(made, cls)
-        return make(problem, num_sms=num_sms, **{**chosen, **overrides})
-
-    @classmethod
     def require_recipe(cls, problem: Problem) -> None:
         """Raises `ConfigError` for number formats that the kernel does not take."""
         require(problem.recipe in cls.recipes, "problem.recipe", problem.recipe, " or ".join(cls.recipes) + f" for {cls.arch}")
-
-    @classmethod
-    def measured(cls, problem: Problem, entry: Entry) -> Self:
-        """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
-        take more SMEM, the deepest ring that fits."""
-        fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
-        deepest, stages = made(cls, problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
-        return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 
     @classmethod
     @abstractmethod
@@ -145,7 +104,6 @@ class MegaMoeConfig(ABC):
         """The same with other values of what this architecture alone has, worth timing beside it."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     # --- threads and registers
@@ -166,7 +124,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def dispatch_warps(self) -> int:
-        """Warps that exchange counts and pull tokens."""
         return DISPATCH_WARPS
 
     @property
@@ -176,7 +133,6 @@ class MegaMoeConfig(ABC):
 
     @property
     def decode_warps(self) -> int:
-        """Warps that decode weights for the others."""
         return 0
 
     @property
@@ -185,12 +141,10 @@ class MegaMoeConfig(ABC):
 
     @property
     def dispatch_epilogue_threads(self) -> int:
-        """Those of dispatch and epilogue together."""
         return 32 * (self.dispatch_warps + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
-        """Registers of all threads of a CTA."""
         budget = self.registers
         warps = (self.dispatch_warps, self.loader_warps, self.epilogue_warps, self.decode_warps)
         shares = (budget.dispatch, budget.loader, budget.epilogue, budget.decode)
@@ -214,11 +168,9 @@ class MegaMoeConfig(ABC):
 
     @property
     def order(self) -> type[FusedMoeOrder]:
-        """The order of the blocks."""
         return RingOrder if self.ring_blocks else FusedMoeOrder
 
     def first_row(self, pool_block: Int) -> Int:
-        """First pool row of a token block."""
         if self.ring_blocks:
             pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
         return pool_block * self.block_m
@@ -229,27 +181,22 @@ class MegaMoeConfig(ABC):
 
     @property
     def fc1_n_blocks(self) -> int:
-        """256-row tiles of W1 (2 * intermediate rows), the last filled up."""
         return ceil_div(2 * self.problem.intermediate, TILE_ROWS)
 
     @property
     def fc2_n_blocks(self) -> int:
-        """256-row tiles of W2 (hidden rows), the last filled up."""
         return ceil_div(self.problem.hidden, TILE_ROWS)
 
     @property
     def block_k(self) -> int:
-        """Channels of K of a stage."""
         return BLOCK_K
 
     @property
     def fc1_k_blocks(self) -> int:
-        """Blocks of K of a Linear1 tile (hidden channels)."""
         return ceil_div(self.problem.hidden, self.block_k)
 
     @property
     def fc2_k_blocks(self) -> int:
-        """Blocks of K of a Linear2 tile (intermediate channels)."""
         return ceil_div(self.problem.intermediate, self.block_k)
 
     @property
@@ -274,18 +221,11 @@ class MegaMoeConfig(ABC):
         """How many warps finish tiles, and what else says how they do it."""
 
     # --- plans
-    @property
-    def tmem(self) -> TmemPlan | None:
-        """Columns of a CTA's tensor memory, where there is any."""
-        return None
-
     @cached_property
     def smem(self) -> SmemPlan:
-        """The plan of a CTA's shared memory."""
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> SmemPlan:
-        """The plan of a ring of this depth."""
         return self.plan(self, num_stages)
 
     # --- the layer in a launch per stage (unfused/)
@@ -303,18 +243,6 @@ def require_whole_tiles(problem: Problem, what: str) -> None:
     for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
         value = getattr(problem, name)
         require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
-
-
-@lru_cache(maxsize=1024)
-def made(kind: type[Any], problem: Problem, **fields: int) -> Any:
-    """A configuration of this class.  Many numbers of tokens choose the same one, and how deep its ring is takes milliseconds to find."""
-    return kind(problem, **fields)
-
-
-def experts_with(tiles: float, per_expert: int, experts: int) -> int:
-    """How many experts with `per_expert` tiles each have `tiles` tiles together, rounded up to a power of two, and at most `experts`.  The
-    fewer values this has, the fewer kernels are compiled to serve all numbers of tokens."""
-    return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 
 def no_room_for_a_ring(problem: Problem, plan: SmemPlan) -> ConfigError:

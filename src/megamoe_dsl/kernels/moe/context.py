@@ -17,8 +17,7 @@ from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2
 from .layouts.smem_plan import CombineRow
-from .layouts.symmetric import symmetric_buffer
-from .layouts.watchdog import Wait
+from .layouts.symmetric import Wait, symmetric_buffer
 from .results import Bf16Results, E4m3Results
 
 
@@ -40,7 +39,6 @@ class Context(RankContext):
 
     @property
     def region(self) -> Region:  # type: ignore[override]
-        """The layout of a rank's symmetric buffer."""
         return symmetric_buffer(self.config.problem, self.config.arch)
 
     @property
@@ -55,7 +53,6 @@ class Context(RankContext):
 
     @property
     def result_phase(self) -> int:
-        """The linear whose results leave through `outputs`."""
         return FC2
 
     def result_place(self, row: Any) -> Any:
@@ -68,7 +65,6 @@ class Context(RankContext):
 
     @property
     def place(self) -> ClusterPlace:
-        """This CTA in its cluster."""
         return ClusterPlace(self.cta_rank, self.config.cluster)
 
     @property
@@ -80,7 +76,6 @@ class Context(RankContext):
         return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
     def k_blocks(self, tile: Any) -> Int32:
-        """Blocks of K of a tile."""
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
     def map(self, which: Any, phase: Any = 0) -> Any:

@@ -44,7 +44,7 @@ from .context import Context
 from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
 from .layouts.symmetric import ONE_REPORT, RankBarrier
 from .pull import pull_tokens
-from .table import SharedTable
+from .tile_scheduler import SharedTable
 
 
 @cute.jit

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ...arch import SM90, SM100
-from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import TensorMap
 from ...layouts.records import trace_buffer
 from ...layouts.region import Region
@@ -14,20 +13,23 @@ from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work
-from .arguments import Arguments, BiasedArguments, Sm90Arguments
+from ..kernel import Kernel, Work, with_parts
+from .arguments import Arguments, LayerBiasArguments, ScaleArguments
+from .choose import choose
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
+from .measures import measure_sm90, measure_sm100
 from .sm90 import maps as sm90_maps
+from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
-from .sm90.measures import measure_sm90
 from .sm100 import maps as sm100_maps
+from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
-from .sm100.measures import measure_sm100
 from .work import Load, count_work
 
 TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90_maps.tensor_maps, SM100.name: sm100_maps.tensor_maps}
 MIB = 1 << 20
+HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
@@ -41,8 +43,8 @@ class MegaMoeKernel(Kernel):
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
-        """The configuration of the target's architecture, for its SMs and GPU.  Raises `ConfigError`."""
-        return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
+        kind = self.configs[target.arch.name]
+        return choose(kind, HEURISTICS[target.arch.name], problem, target, num_tokens, fields)
 
     def function(self, config: MegaMoeConfig) -> Callable[..., Any]:
         if config.arch == SM90:
@@ -53,12 +55,10 @@ class MegaMoeKernel(Kernel):
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
         """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
-        if config.problem.biases:
-            return BiasedArguments
-        return Sm90Arguments if config.weight_scales else Arguments
+        biases = config.problem.biases
+        return with_parts(Arguments, {ScaleArguments: biases or config.weight_scales, LayerBiasArguments: biases})
 
     def label(self, config: MegaMoeConfig) -> str:
-        """Shape, experts, top-k, ranks, most tokens of a rank, and tokens of a tile."""
         return f"{config.problem.label}-m{config.block_m}"
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
@@ -80,7 +80,6 @@ class MegaMoeKernel(Kernel):
         ]
 
     def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
         return {"sym": symmetric_buffer(config.problem, config.arch), **traced}
 
@@ -88,11 +87,7 @@ class MegaMoeKernel(Kernel):
         """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""
         return TENSOR_MAPS[config.arch.name](config, addresses["sym"], addresses)
 
-    def tmem(self, config: MegaMoeConfig) -> TmemPlan | None:
-        return config.tmem
-
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
-        """Per thread of the roles dispatch, loader and epilogue."""
         budget = config.registers
         decode = {"decode": budget.decode} if budget.decode else {}
         return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
@@ -101,5 +96,4 @@ class MegaMoeKernel(Kernel):
         return MEASURES[config.arch.name](Measurer(config, listing))
 
     def work(self, problem: Problem, load: Load) -> Work:
-        """The least that a rank has to do."""
         return count_work(problem, load)

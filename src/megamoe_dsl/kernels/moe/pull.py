@@ -29,7 +29,7 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from .arrival import wait_rows
 from .context import Context
 from .layouts.smem_plan import RowChunks
-from .table import SharedTable
+from .tile_scheduler import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
 LANES = 32  # of a warp: so many ranks are one set

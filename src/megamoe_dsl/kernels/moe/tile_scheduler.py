@@ -4,13 +4,17 @@ Only the scheduler warp of the cluster's first CTA fetches tile numbers and walk
 `WorkTile` in the SMEM of every CTA of the cluster; one without tokens says that there are no more.  It fetches a tile when a place of the
 queue is free, that is when all roles have read the tile that was there.
 
+A walk over the blocks needs, per local expert, the tokens received and the first pool block.  The scheduler warp of each CTA waits for the
+counts (watchdog; it acquires what every rank's dispatch wrote before), scans them and publishes the table in SMEM once; the article's
+kernel polls and scans in every warp.
+
 On SM90 each CTA of a cluster has a tile of its own, and the queue has one place: the math warps read a tile when they begin with it, and
 the loaders need the next one only in the middle of it.  On SM100 a CTA pair has one tile.  The MMA warp is up to two tiles ahead of the
 epilogues, so the queue has two places; where two epilogue warpgroups take alternate tiles, each reads one of the places only.
 
 | role           | waits                                                           | signals                                        |
 |---|---|---|
-| schedule_tiles | expert_recv_count_sum and counts, once (table.py); work_tile_empty | counts, once; work_tile_full                |
+| schedule_tiles | expert_recv_count_sum and counts, once; work_tile_empty | counts, once; work_tile_full                |
 | next_tile      | work_tile_full                                                  | work_tile_empty, per lane, when it has read it |
 """
 
@@ -25,10 +29,81 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.walk import Walk, advance_to_valid, first_number
+from ...device.mbarrier import arrive, wait
+from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.ring import Ring, TileQueue, fetch_numbers, publish, read_tile
-from ...schedule.fused_moe import Block, mma_tokens
+from ...device.sync import HighWordGrewBy, spin
+from ...device.warp import inclusive_sum, shuffle, sync_warp
+from ...layouts.arith import ceil_div, div
+from ...schedule.fused_moe import Block, FusedMoeOrder, FusedMoePlan, RingOrder, RingPlan, mma_tokens
+from ...schedule.scheduler import Order
 from .context import Context
-from .table import TracedOrder, TracedRingOrder, fill_table, start_walk
+from .layouts.symmetric import Wait
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """An expert table in SMEM: (tokens, first pool block) per local expert, then an entry with no tokens."""
+
+    address: Int32
+
+    def tokens(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8)
+
+    def first_block(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8 + 4)
+
+
+@dataclass(frozen=True)
+class TracedOrder(FusedMoeOrder):
+    """The order in a kernel: the DSL is told which fields are compile-time."""
+
+    config: cutlass.Constexpr[FusedMoePlan]
+    table: SharedTable
+
+
+@dataclass(frozen=True)
+class TracedRingOrder(RingOrder):
+    """The same on a ring."""
+
+    config: cutlass.Constexpr[RingPlan]
+    table: SharedTable
+
+
+@cute.jit
+def fill_table(ctx: Context):
+    """The scheduler warp: lane l handles experts l, l + 32, ..."""
+    local = ctx.config.problem.experts_per_rank
+    lane = cute.arch.lane_idx()
+    first = Int32(0)  # pool blocks of all experts before this round of 32
+    for base in cutlass.range_constexpr(0, local + 1, 32):
+        expert = lane + base
+        tokens = Int32(0)
+        if expert < local:
+            seen = load_u64(ctx.at("expert_counts_seen", expert))
+            counter = HighWordGrewBy(ctx.at("expert_recv_count_sum", expert), seen, Int32(ctx.config.problem.num_ranks))
+            tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
+        sync_warp()
+        blocks = ceil_div(tokens, ctx.config.block_m)
+        upto = inclusive_sum(blocks)
+        if expert <= local:
+            store_shared_v2(ctx.shared("expert_table", expert), tokens, first + upto - blocks)
+        first = first + shuffle(upto, 31)
+    # Every lane arrives, after it has written its own entries.  Then no order between lanes is needed, and tools that follow single threads
+    # (compute-sanitizer) see that every entry is written before it is read.
+    arrive(ctx.barrier("counts"))
+
+
+@cute.jit
+def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
+    """Waits for the table.  Returns a walk that begins with this cluster's first fetch.  `kind` is the order of blocks, made of the
+    configuration and the table."""
+    config = ctx.config
+    wait(ctx.barrier("counts"), Int32(0))
+    number = div(ctx.sm, config.cluster) * config.blocks_per_fetch
+    order = kind(config, SharedTable(ctx.shared("expert_table")))
+    return advance_to_valid(Walk.start(order, number, config.num_clusters * config.blocks_per_fetch, Int32))
+
 
 Finish = Callable[[Context, Block, Ring], Ring]
 """Of a tile, with the place in a ring that belongs to the warp; returns that of the next one."""
@@ -50,7 +125,6 @@ class WorkTile:
 
     @property
     def same_weights(self) -> cutlass.Boolean:
-        """Whether the tiles of the cluster have one weight block."""
         return self.same_tokens == 0
 
     @property
@@ -59,7 +133,6 @@ class WorkTile:
         return mma_tokens(self.valid_m)
 
     def valid(self) -> cutlass.Boolean:
-        """Whether it is a tile, not the end of the walk."""
         return self.valid_m > 0
 
 

@@ -55,7 +55,6 @@ class Layout:
 
     @property
     def rank(self) -> int:
-        """Number of modes; 1 for a bare integer."""
         return len(self.shape) if isinstance(self.shape, tuple) else 1
 
     @property
@@ -75,7 +74,6 @@ class Layout:
         return self.modes[mode]
 
     def indices(self) -> list[int]:
-        """The image of 0, 1, ... size - 1."""
         values = [0]
         for extent, stride in self.leaves:
             values = [value + i * stride for i in range(extent) for value in values]

@@ -153,7 +153,6 @@ class EpSymmetric:
         return {**self.common_arguments(peers, rank, watchdog_ns), "num_tokens": num_tokens}
 
     def watchdog_message(self) -> str | None:
-        """What the record says, None when it is empty."""
         return WAITS.describe(self.watchdog.tolist())
 
 

@@ -8,13 +8,17 @@ instructions of an epilogue those of the compiled kernel.  A router deals rows u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import sqrt
 from statistics import NormalDist
-from typing import Any, TypeVar
+from typing import Any, cast
 
+from ....config_error import ConfigError
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....layouts.arith import align, ceil_div
+from ....target import Target
 from ..problem import CONTIGUOUS, ROW_BLOCK, GatherGemmProblem, GemmProblem
+from .config import Sm100GemmConfig, block_ks, tile_rows
 
 ROWS_PER_UNIT = 16
 """Of A, by 256 of B and 128 of K: the unit of time, about 32 clocks of a pair with 8192 products an SM and clock."""
@@ -22,12 +26,28 @@ LATENCY = 4  # units of a K block, however few rows it has: 256 rows of B come f
 EPILOGUE = 24  # units of a tile, and as many again for every 192 rows
 
 
-def choose_pair_fields(problem: GemmProblem, pairs: int, rows: int, tiles: list[int]) -> dict[str, Any]:
-    """Fields of a configuration for `rows` rows of A, equally many of each group; the tile is one of `tiles`."""
+def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Sm100GemmConfig:
+    """The configuration for `rows` rows of A; `fields` replace what is chosen.  Every tile is `batch_invariant`.  Raises `ConfigError`, of
+    experts' rows also for more of them than the chosen tile can have."""
+    problem.check_rows(rows)
+    common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+    if problem.of_experts:
+        possible = []
+        for tile in CANDIDATES:
+            with suppress(ConfigError):
+                possible.append(Sm100GemmConfig(problem, **{**tile, **common}))
+        chosen = fastest(possible, rows) if possible else Sm100GemmConfig(problem, **{**CANDIDATES[0], **common})
+        chosen.check_rows(rows)
+        return chosen
+    tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
+    return Sm100GemmConfig(problem, **{"block_m": choose_block_m(problem, target.num_sms // CLUSTER, rows, tiles), **common})
+
+
+def choose_block_m(problem: GemmProblem, pairs: int, rows: int, tiles: Sequence[int]) -> int:
+    """The one of `tiles` for `rows` rows of A, equally many of each group."""
     step = ROW_BLOCK if problem.kind == CONTIGUOUS else 1  # to which a group's rows are padded
     expected = align(-(-max(rows, 1) // problem.num_groups), step)
-    estimates = [cost(problem, expected, block_m, pairs) for block_m in tiles]
-    return {"block_m": tiles[estimates.index(min(estimates))]}
+    return min(tiles, key=lambda block_m: cost(problem, expected, block_m, pairs))
 
 
 def cost(problem: GemmProblem, expected: int, block_m: int, pairs: int) -> float:
@@ -68,17 +88,14 @@ CANDIDATES: tuple[dict[str, int], ...] = tuple(
 WORTH = 0.95
 """Of what a tile of one consumer and one pair is estimated to take, weights from memory included: for less another is chosen."""
 
-AnyTile = TypeVar("AnyTile", bound=Any)
-"""A configuration of SM100's GEMMs (sm100/config.py), which the functions below get."""
 
-
-def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
+def rows_of_experts(problem: GemmProblem, rows: int) -> list[int]:
     """Numbers of rows that experts have when so many are dealt to all, each equally likely."""
     mean = rows / problem.num_groups
     return [max(0, round(mean + sqrt(mean) * deviation)) for deviation in QUANTILES]
 
 
-def fastest(tiles: Sequence[AnyTile], rows: int) -> AnyTile:
+def fastest(tiles: Sequence[Sm100GemmConfig], rows: int) -> Sm100GemmConfig:
     """Returns the tile with the lowest estimate for `rows` rows of all experts together; one of a consumer and a pair stays unless another
     takes less than `WORTH` of its clocks.  `tiles` is not empty."""
     plain = min((one for one in tiles if one.consumers == one.pairs == 1), key=lambda one: clocks(one, rows), default=None)
@@ -89,14 +106,14 @@ def fastest(tiles: Sequence[AnyTile], rows: int) -> AnyTile:
     return best if max(clocks(best, rows), streaming) < WORTH * max(clocks(plain, rows), streaming) else plain
 
 
-def memory_clocks(problem: GatherGemmProblem, rows: int) -> float:
+def memory_clocks(problem: GemmProblem, rows: int) -> float:
     """What reading the weights of experts with rows takes at least, whatever the tile."""
     counts = rows_of_experts(problem, rows)
     met = sum(count > 0 for count in counts) / len(counts) * problem.num_groups
     return met * problem.n * problem.formats.weights.row_bytes(problem.k) / MEMORY_RATE
 
 
-def clocks(tile: Any, rows: int) -> float:
+def clocks(tile: Sm100GemmConfig, rows: int) -> float:
     """The estimate for so many rows of all experts together."""
     counts = rows_of_experts(tile.problem, rows)
     blocks = [part for count in counts for part in row_blocks(count, tile.block_m)]
@@ -113,7 +130,7 @@ def row_blocks(count: int, block_m: int) -> list[int]:
     return [block_m] * whole + [rest] * (rest > 0)
 
 
-def tile_clocks(tile: Any, rows: int) -> float:
+def tile_clocks(tile: Sm100GemmConfig, rows: int) -> float:
     """A tile with `rows` rows takes so many clocks: its K blocks and the part of its epilogue that the next tile's do not cover."""
     covered, stage = align(rows, MMA_STEP), tile.stage
     mma = max(covered * CLOCKS_PER_ROW, LEAST_CLOCKS + covered * LEAST_PER_ROW)
@@ -121,6 +138,6 @@ def tile_clocks(tile: Any, rows: int) -> float:
     gathered = covered * (stage.k_block.row_bytes / CLUSTER / tile.pairs + stage.k_block.words * WORD_BYTES)
     loop = tile.k_blocks * max(multiply, (stage.weight_transaction + gathered) / FETCH_RATE)
     passes = ceil_div(rows, PASS_ROWS) * tile.consumers / 2  # two warpgroups share them
-    gate_up, scaled = tile.problem.gate_up, bool(tile.problem.hidden.scale)
+    gate_up, scaled = tile.problem.gate_up, bool(cast(GatherGemmProblem, tile.problem).hidden.scale)
     epilogue = passes * (GATE_UP_CLOCKS[scaled] if gate_up else EPILOGUE_CLOCKS)
     return TILE_CLOCKS + (max(loop, epilogue) if tile.tmem.accumulators > 1 else loop + epilogue)

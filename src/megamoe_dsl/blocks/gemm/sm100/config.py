@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ....arch import SM100, Arch
-from ....config_error import ConfigError, require
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
-from ....target import Target
 from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
@@ -20,7 +18,6 @@ from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
 from ..weights import PairGateUpWeights, PairWeights
-from .choose import CANDIDATES, choose_pair_fields, fastest
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
@@ -87,29 +84,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         self.epilogue.check(self)
         self.check_stages("block_m")
 
-    @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Self:
-        """The configuration for `rows` rows of A; `fields` replace what is chosen.  Every tile is `batch_invariant`."""
-        problem.check_rows(rows)
-        if problem.of_experts:
-            return cls._fastest(problem, target, rows, **fields)
-        tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
-        chosen = choose_pair_fields(problem, target.num_sms // CLUSTER, rows, tiles)
-        return cls(problem, **{"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **chosen, **fields})
-
-    @classmethod
-    def _fastest(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """The tile that an estimate finds best for so many rows of all experts together.  Raises `ConfigError` also for more rows than the
-        chosen tile can have."""
-        common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
-        possible = []
-        for tile in CANDIDATES:
-            with suppress(ConfigError):
-                possible.append(cls(problem, **{**tile, **common}))
-        chosen = fastest(possible, rows) if possible else cls(problem, **{**CANDIDATES[0], **common})
-        chosen.check_rows(rows)
-        return chosen
-
     def check_rows(self, rows: int) -> None:
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
         most = (MOST_TILES - self.num_experts) * self.block_m
@@ -125,7 +99,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def block_ms(self) -> tuple[int, ...]:
-        """Rows of A that a tile can have."""
         return (*ROWS, LARGEST) if self.problem.of_experts else tile_rows(self.problem)
 
     @property
@@ -135,7 +108,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def block_n(self) -> int:
-        """Rows of B of a tile."""
         return PAIR_ROWS * self.consumers * self.pairs
 
     @property
@@ -145,13 +117,11 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- parts
     @property
     def rows(self) -> PairRows | BroughtRows:
-        """Who brings rows of A."""
         problem = self.problem
         return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
 
     @property
     def weights(self) -> PairWeights:
-        """Who brings rows of B."""
         return PairGateUpWeights(self.problem.gate_up) if self.problem.gate_up else PairWeights()
 
     @property
@@ -183,12 +153,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- plans
     @property
     def stage(self) -> PairStage:
-        """Operands and scales of a stage."""
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     @property
     def tmem(self) -> Sm100TmemPlan:
-        """Columns of a CTA's tensor memory."""
         two = self._tmem(self.block_m, ACCUMULATORS)
         return two if two.fits else replace(two, accumulators=1)
 
@@ -197,7 +165,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     # --- what tables say
     def facts(self) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
-        """The tile, and what else there is to say: (what, value)."""
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
 

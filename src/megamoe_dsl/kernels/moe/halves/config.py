@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -13,9 +12,8 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_integers
+from ....layouts.region import most_that_fit
 from ....problem import Problem
-from ....target import Target
-from ....tuned import EpEntry, EpShare, tuned_layers
 from ..config import RegisterBudget, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
@@ -24,24 +22,6 @@ from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSme
 
 Half = Literal["dispatch", "combine"]
 HALVES: tuple[Half, Half] = ("dispatch", "combine")
-
-
-def share_of(problem: Problem) -> EpShare:
-    """What a table knows of a problem, apart from its tokens."""
-    return EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
-
-
-def expected_rows(problem: Problem, num_tokens: int) -> float:
-    """Rows that an expert gets on average from `num_tokens` tokens on every rank, at least one token."""
-    return max(num_tokens, 1) * problem.topk / problem.experts_per_rank
-
-
-def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
-    """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
-    if gpu is None:
-        return {}
-    near: list[EpEntry] = tuned_layers(gpu).near(share_of(problem), expected_rows(problem, num_tokens))
-    return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
 
 
 NUM_SMS = 132  # of an H200
@@ -107,9 +87,7 @@ class EpConfig(ABC):
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
-        most = 0
-        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
-            most += 1
+        most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
@@ -124,17 +102,7 @@ class EpConfig(ABC):
     def linear(problem: Problem) -> GemmProblem:
         """The grouped GEMM of a layer."""
 
-    @classmethod
-    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: what the architecture says, and what
-        was faster at a measured point that is near (`tuned_fields`)."""
-        problem.check_num_tokens(num_tokens)
-        arch = target.arch.name
-        chosen = PARTS[arch].chosen(cls.linear(problem), fields.get("num_sms", target.num_sms))
-        return cls(problem, arch_name=arch, **{**chosen, **tuned_fields(cls.half, problem, num_tokens, target.gpu), **fields})
-
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     @property
@@ -145,7 +113,6 @@ class EpConfig(ABC):
     # --- the GEMM
     @property
     def part(self) -> GemmPart:
-        """What the architecture says of the GEMM."""
         return PARTS[self.arch_name]
 
     @property
@@ -154,7 +121,6 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        """The grouped GEMM that the kernel computes."""
         return self.linear(self.problem)
 
     @cached_property
@@ -173,7 +139,6 @@ class EpConfig(ABC):
 
     @property
     def math_warps(self) -> int:
-        """Warps that have sums of a tile."""
         return self.gemm.num_threads // 32 - LOADER_WARPS
 
     @property
@@ -187,7 +152,6 @@ class EpConfig(ABC):
 
     @property
     def register_total(self) -> int:
-        """Registers of all threads of a CTA."""
         budget = self.registers
         if not budget.loader:
             return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
@@ -267,7 +231,6 @@ class DispatchGemmConfig(EpConfig):
 
     @staticmethod
     def linear(problem: Problem) -> GemmProblem:
-        """Linear1: gate and up of every row."""
         return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
@@ -345,7 +308,6 @@ class GemmCombineConfig(EpConfig):
 
     @staticmethod
     def linear(problem: Problem) -> GemmProblem:
-        """Linear2: the results of every row."""
         return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:

@@ -31,7 +31,6 @@ class EpContext(RankContext):
 
     @property
     def sm(self) -> Any:
-        """The CTA's index in the grid."""
         return cute.arch.block_idx()[0]
 
     @property

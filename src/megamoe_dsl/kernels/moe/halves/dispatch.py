@@ -1,10 +1,13 @@
 """The communication warps of dispatch: every rank fetches the tokens of its experts, and writes each to the rows of all its experts here.
 
 waits     INPUTS: every rank's tokens and tables are there; pull, per chunk
-signals   arrivals of a row's block, per row (release, after row and scales), or stored, where tail warps count rows (tail.py); READ, when
-          nothing of other ranks is read any more
+signals   arrivals of a row's block, per row (release, after row and scales), or stored, where tail warps count rows; READ, when nothing of
+          other ranks is read any more
 
 A task, of one warp, is some of the pairs that one rank has for this one; ranks take turns, each begins with itself.
+
+In a dispatch of two stages a token is stored once, and each of its rows says where that is.  Warps of the last SMs (`copy_rows`) wait until
+it is stored, copy it into its other rows, and add to the arrivals of a block, for 32 rows at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from cutlass import Int32, Int64
 from ....blocks.rank_barrier import Group, await_ranks, signal
 from ....device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
 from ....device.stamps import begin, stamp
+from ....device.sync import Equals32, spin
 from ....device.tma import store_bytes, wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ....hardware.operand_tile import CHANNELS_PER_WORD
@@ -26,9 +30,9 @@ from ....layouts.arith import ceil_div, div, minimum, select
 from ....layouts.records import Activity, Role
 from ..pull import load_chunk, move_row
 from .context import EpContext, counter_of
-from .layouts.symmetric import EpBarrier
-from .scheduler import clear_counters, end_launch, next_task
-from .tail import copy_rows
+from .layouts.symmetric import EpBarrier, EpWait
+from .scheduler import RowGroups, advance_to, clear_counters, end_launch, first_groups, next_task
+from .smem_plan import COMMUNICATION_WARPS
 
 NOWHERE = -1
 
@@ -195,3 +199,48 @@ def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
         own = to if ctx.config.stores_once else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
         counter = select(here, own, Int32(NOWHERE))
     return Places(row, counter, ballot(Int32(row >= 0)))
+
+
+@cute.jit
+def copy_rows(ctx: EpContext, warp: Int32):
+    """A communication warp: every so many-th group of rows."""
+    config = ctx.config
+    number = (ctx.sm - config.fetching_sms) * COMMUNICATION_WARPS + warp
+    groups, moved = advance_to(ctx, first_groups(ctx), number), Int32(0)
+    while groups.expert < config.problem.experts_per_rank:
+        moved = copy_group(ctx, groups, number, warp, moved)
+        number = number + config.tail_sms * COMMUNICATION_WARPS
+        groups = advance_to(ctx, groups, number)
+
+
+@cute.jit
+def copy_group(ctx: EpContext, groups: RowGroups, number: Int32, warp: Int32, moved: Int32):
+    """A group of rows; `moved` counts the rows that the warp has copied, and is returned."""
+    lane, first, count = cute.arch.lane_idx(), groups.row(number), groups.count(number)
+    source = first + lane
+    if lane < count:
+        spin(Equals32(ctx.at("stored", first + lane), ctx.epoch + 1, "gpu"), ctx.watchdog, EpWait.STORED, first + lane)
+        source = load_u32(ctx.at("sources", first + lane))
+    sync_warp()
+    mask = ballot(Int32(source != first + lane))
+    while mask != 0:
+        index = lowest_bit(mask)
+        moved = copy_row(ctx, shuffle(source, index), first + index, warp, moved)
+        mask = mask & (mask - 1)
+    if lane == 0:
+        wait_group(0)
+        reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, counter_of(ctx, groups.expert, first)), count, "release", "gpu")
+    sync_warp()
+    return moved
+
+
+@cute.jit
+def copy_row(ctx: EpContext, source: Int32, row: Int32, warp: Int32, moved: Int32):
+    """A row by way of the warp's slots."""
+    lane, x, destination = cute.arch.lane_idx(), ctx.at("fc1_acts", source), ctx.at("fc1_acts", row)
+    if lane == 0:
+        wait_group_read(0)  # the stores of the row before have read the slots
+    sync_warp()
+    load_chunk(ctx, x, warp, 0, ctx.config.smem.pull_slots)
+    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, lane, moved)
+    return moved + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ....blocks.gemm.arguments import TraceArguments
 from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import MapFields
 from ....layouts.records import trace_buffer
@@ -13,15 +14,9 @@ from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
 from ....target import Target
-from ...kernel import Kernel
-from ...pair_gemm_measures import measure_pair_gemm
-from ..arguments import (
-    DispatchGemmArguments,
-    GemmCombineArguments,
-    RoutingTablesArguments,
-    TracedDispatchGemmArguments,
-    TracedGemmCombineArguments,
-)
+from ...kernel import Kernel, with_parts
+from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
+from .choose import choose
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_part import PARTS
 from .layouts.symmetric import symmetric_buffer
@@ -36,40 +31,34 @@ class EpKernel(Kernel):
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     resident = True
-    argument_types: ClassVar[tuple[type[Any], type[Any]]]
-    """Those of the kernel, and of one that is traced."""
+    takes_arguments: ClassVar[type[Any]]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        """A traced kernel has one more."""
-        return self.argument_types[config.trace]
+        return with_parts(self.takes_arguments, {TraceArguments: config.trace})
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
-        """The configuration for the target's SMs.  Raises `ConfigError`."""
         kind: type[EpConfig] = self.configs[target.arch.name]
-        return kind.choose(problem, target, num_tokens, **fields)
+        return choose(kind, problem, target, num_tokens, **fields)
 
     def label(self, config: EpConfig) -> str:
-        """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile; number formats that are not the usual ones."""
         recipe = config.problem.recipe
         formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
         return {"sym": symmetric_buffer(config.problem, config.keeps), **traced}
 
     def function(self, config: EpConfig) -> Callable[..., Any]:
+        from ....device.launch import kernel_with_maps
+
         if config.arch.has_tensor_memory:
-            from .sm100.kernel import pair_half_kernel
-
-            return pair_half_kernel
-        from .kernel import half_kernel
-
-        return half_kernel
+            from .sm100.kernel import pair_half_kernel as run
+        else:
+            from .kernel import half_kernel as run  # type: ignore[no-redef]
+        return kernel_with_maps(run, config.gemm.map_names)
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
-        """Tile, order, grid, ring and registers."""
         order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
         found = [config.gemm.facts()[0][0], order, *super().facts(config), ("stages", config.num_stages)]
         budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
@@ -81,6 +70,8 @@ class EpKernel(Kernel):
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue} if budget.loader else {}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
+        from ...gemm_measures import measure_pair_gemm
+
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
@@ -98,7 +89,7 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     name = "dispatch_grouped_gemm"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, DispatchGemmConfig)
-    argument_types = (DispatchGemmArguments, TracedDispatchGemmArguments)
+    takes_arguments = DispatchGemmArguments
 
 
 class GroupedGemmCombineKernel(EpKernel):
@@ -106,7 +97,7 @@ class GroupedGemmCombineKernel(EpKernel):
 
     name = "grouped_gemm_combine"
     configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, GemmCombineConfig)
-    argument_types = (GemmCombineArguments, TracedGemmCombineArguments)
+    takes_arguments = GemmCombineArguments
 
 
 class RoutingTablesKernel(Kernel):
@@ -118,15 +109,14 @@ class RoutingTablesKernel(Kernel):
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
-        """The same for every number of tokens.  Raises `ConfigError`."""
-        return RoutingTablesConfig.choose(problem, target, num_tokens, **fields)
+        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        problem.check_num_tokens(num_tokens)
+        return RoutingTablesConfig(problem, arch_name=target.arch.name, **fields)
 
     def label(self, config: RoutingTablesConfig) -> str:
-        """The kernel, shape, experts, top-k, ranks and most tokens of a rank."""
         return f"{self.name.replace('_', '-')}-{config.problem.label}"
 
     def buffers(self, config: RoutingTablesConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank."""
         return {"sym": symmetric_buffer(config.problem)}
 
     def function(self, config: RoutingTablesConfig) -> Callable[..., Any]:
@@ -135,7 +125,6 @@ class RoutingTablesKernel(Kernel):
         return routing_tables_kernel
 
     def arguments_type(self, config: RoutingTablesConfig) -> type[RoutingTablesArguments]:
-        """The same for all configurations."""
         return RoutingTablesArguments
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant, Int32
+from cutlass import Int32
 
 from ....blocks.cta import WarpRole, end_together, init_barriers, one_warp, run_roles, set_up_together, shared_memory, warp_group
 from ....blocks.gemm.config import LOADER_WARPS
@@ -115,20 +114,10 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
     )
 
 
-@cute.kernel
-def half_kernel(
-    config: cutlass.Constexpr[EpConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    tokens_part: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    weights_part: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    d: GridConstant[cuda.TensorMap],
-    args: Any,
-):
+def half_kernel(config: EpConfig, args: Any, *maps: Any) -> None:
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    gemm = context(config, args, tokens, tokens_part, weights, weights_part, sfa, d)
+    gemm = context(config, args, *maps)
     initialize(gemm, warp)
     run_roles(roles(config), gemm, warp)
     end_together(gemm)

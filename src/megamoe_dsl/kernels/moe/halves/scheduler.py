@@ -77,11 +77,9 @@ class RowGroups:
         return self.number + ceil_div(self.rows, LANES)
 
     def row(self, number: Any) -> Any:
-        """First row of one of them."""
         return self.first + (number - self.number) * LANES
 
     def count(self, number: Any) -> Any:
-        """Rows of one of them."""
         return minimum(self.rows - (number - self.number) * LANES, LANES)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ....arch import ARCHES, SM90, Arch
 from ....config_error import require
 from ....layouts.region import U32, Field, MBarrier, Region
 from ....problem import Problem
-from ....target import Target
 from .config import DispatchGemmConfig
 from .layouts.symmetric import EpLaunch, Kept
 
@@ -68,12 +67,6 @@ class RoutingTablesConfig:
     def of(cls, dispatch: DispatchGemmConfig) -> Self:
         """What makes the tables that such a dispatch reads."""
         return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting, dispatch.arch_name)
-
-    @classmethod
-    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The same for every number of tokens; `fields` replace what is chosen."""
-        problem.check_num_tokens(num_tokens)
-        return cls(problem, arch_name=target.arch.name, **fields)
 
     @property
     def arch(self) -> Arch:

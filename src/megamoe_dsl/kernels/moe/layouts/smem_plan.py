@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
-from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....recipe import BF16, BITS, COMBINE, Format
 
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
@@ -90,7 +90,6 @@ class CombinePlan:
 
     @property
     def last_chunk(self) -> int:
-        """Channels of a token's last piece."""
         return self.hidden - (self.pieces - 1) * self.chunk
 
     def channels(self, part: Int) -> Int:
@@ -214,13 +213,11 @@ class SmemPlan(ABC):
     # --- what is the same
     @property
     def combine(self) -> CombinePlan:
-        """Slots of the epilogue warps while they combine."""
         problem = self.config.problem
         return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
 
     @cached_property
     def region(self) -> Region:
-        """All fields: main and combine in the same place, then tail."""
         main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
         combine = Region.stack("combine", self.combine_slots)
         tables = (self.expert_table, *self.before_barriers, self.work_tile_words)
@@ -228,7 +225,6 @@ class SmemPlan(ABC):
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
 
     def operand(self, name: str, num_bytes: int) -> Field:
-        """A field of the ring that TMA and tensor cores share."""
         return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
 
     @property
@@ -260,7 +256,6 @@ class SmemPlan(ABC):
         return deepest_ring(self, capacity)
 
     def with_stages(self, num_stages: int) -> Self:
-        """The plan with a ring of another depth."""
         return replace(self, num_stages=num_stages)
 
 
@@ -273,10 +268,7 @@ def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
 def deepest_ring(plan: Any, capacity: int) -> int:
     """Stages of the deepest ring of a plan within `capacity` bytes.  Cached, because a preset asks for every number of tokens and there are
     few plans."""
-    stages = 0
-    while plan.with_stages(stages + 1).num_bytes <= capacity:
-        stages += 1
-    return stages
+    return most_that_fit(lambda stages: int(plan.with_stages(stages).num_bytes), capacity)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from ....arch import ARCHES, Arch
 from ....config_error import require, require_integers
 from ....problem import Problem
 from ....shared_experts import SharedExperts
-from ....target import Target
 from ..layouts.symmetric import scale_row
 
 THREADS = 512
-CTAS_PER_SM = 4
 CHUNK = 256  # channels that a warp quantizes at a time
 PER_LANE = CHUNK // 32
 
@@ -47,19 +45,12 @@ class PreDispatchConfig:
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
         require(isinstance(self.quantized, bool), "quantized", self.quantized, "True or False")
 
-    @classmethod
-    def choose(cls, problem: Problem, target: Target, quantized: bool = False, shared: int = 0) -> PreDispatchConfig:
-        """A grid that fills the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantized, shared)
-
     @property
     def shared_experts(self) -> SharedExperts:
-        """Which of the problem's experts are shared."""
         return SharedExperts.within(self.problem, self.shared)
 
     @property
     def arch(self) -> Arch:
-        """The architecture that `arch_name` names."""
         return ARCHES[self.arch_name]
 
     @property
@@ -74,5 +65,4 @@ class PreDispatchConfig:
 
     @property
     def lanes_per_scale(self) -> int:
-        """Lanes whose channels share a scale."""
         return self.problem.formats.activations.channels // PER_LANE

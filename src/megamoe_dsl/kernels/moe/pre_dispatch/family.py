@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
-from ...kernel import Kernel
-from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments, SharedQuantisedArguments
+from ...kernel import Kernel, with_parts
+from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
 from .config import PreDispatchConfig
+
+CTAS_PER_SM = 4
 
 
 class PreDispatchKernel(Kernel):
@@ -26,26 +27,22 @@ class PreDispatchKernel(Kernel):
     recipes = MegaMoeKernel.recipes
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> PreDispatchConfig:
-        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        """A grid that fills the target's SMs, whatever the number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
-        return replace(PreDispatchConfig.choose(problem, target), **fields)
+        return PreDispatchConfig(problem, **{"num_sms": CTAS_PER_SM * target.num_sms, "arch_name": target.arch.name, **fields})
 
     def function(self, config: PreDispatchConfig) -> Callable[..., Any]:
-        from .kernel import pre_dispatch_kernel
+        from .inputs import pre_dispatch_kernel
 
         return pre_dispatch_kernel
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
         """With scales where tokens have them, and the rank's first shared expert where there are such."""
-        if config.shared:
-            return SharedQuantisedArguments if config.quantized else SharedArguments
-        return QuantizedArguments if config.quantized else PreDispatchArguments
+        return with_parts(PreDispatchArguments, {QuantizedArguments: config.quantized, SharedArguments: config.shared})
 
     def label(self, config: PreDispatchConfig) -> str:
-        """Shape, experts, top-k, ranks and most tokens of a rank."""
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{config.problem.label}-pre{given}"
 
     def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank."""
         return {"sym": symmetric_buffer(config.problem, config.arch)}

@@ -1,4 +1,7 @@
-"""What a warp of the inputs stage does with a chunk of a token, and a thread with a top-k slot.
+"""The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 or E2M1 with scales on the
+way; those that are quantized already are copied.
+
+waits: nothing; signals: nothing, the mega kernel follows on the same stream.
 
 Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4) and `quant.quantize_e4m3_f32`
 (fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
@@ -25,10 +28,10 @@ from ....device.warp import store_where
 from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
-from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
+from ..arguments import PreDispatchArguments
 from ..dispatch import MASKED
 from ..layouts.symmetric import scale_row, symmetric_buffer
-from .config import CHUNK, PER_LANE, PreDispatchConfig
+from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 
 def chunks_of_token(config: PreDispatchConfig) -> int:
@@ -107,7 +110,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 
 @cute.jit
-def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantizedArguments, chunk: Int32, lane: Int32):
+def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
     """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
     them ends within a word."""
     region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
@@ -157,7 +160,7 @@ def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatch
 
 
 @cute.jit
-def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArguments, slot: Int32):
+def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: Int32):
     """As `copy_routing`, with slots of the shared experts, and the others' numbers among all experts."""
     region, shared = symmetric_buffer(config.problem, config.arch), config.shared_experts
     slots, given = config.problem.topk, shared.routed.topk
@@ -175,3 +178,24 @@ def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArgum
             idx, weight = args.first_shared + (place - given), Int32(ONE)
     store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, Int64(idx))
     store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
+
+
+WARPS = THREADS // 32
+
+
+@cute.kernel
+def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
+    """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
+    thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
+    chunks = args.num_tokens * chunks_of_token(config)
+    for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
+        if cutlass.const_expr(config.quantized):
+            copy_chunk(config, args, chunk, thread & 31)
+        else:
+            quantize_chunk(config, args, chunk, thread & 31)
+    slots = args.padded_tokens * config.problem.topk
+    for slot in cutlass.range(cta * THREADS + thread, slots, config.num_sms * THREADS, unroll=1):
+        if cutlass.const_expr(config.shared):
+            fill_routing(config, args, slot)
+        else:
+            copy_routing(config, args, slot)

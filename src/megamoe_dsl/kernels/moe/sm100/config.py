@@ -8,70 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
-from ....layouts.arith import Int, align, ceil_div
+from ....layouts.arith import Int, align
 from ....problem import Problem
-from ..config import MegaMoeConfig, RegisterBudget, experts_with
+from ..config import MegaMoeConfig, RegisterBudget
 from ..layouts.smem_plan import WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
 from .smem_plan import Sm100SmemPlan
 
+BLOCK_M = (16, 32, 64, 96, 128, 192)
 NUM_SMS = 148  # of a B200
-IMBALANCE_FACTOR = 2  # article 3.2.1.3
-
-
-@dataclass(frozen=True)
-class Tier:
-    """Tile choice for up to `max_expected` tokens per expert.
-
-    `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
-    warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
-    registers allow.
-
-    `packed_k` is BLOCK_K where activations are E2M1: with 256 channels a row is 128 bytes, as long as one of E4M3, and with 128 half as
-    long."""
-
-    max_expected: float
-    block_m: int
-    store_block_m: int
-    epilogue_warpgroups: int
-    packed_k: int
-
-
-def holds(block_m: int) -> float:
-    """Expected tokens that a tile holds with two standard deviations more (of a Poisson count): the largest e with e + 2 sqrt(e) <= m.
-    The model of performance prefers the smallest such tile to the article's tiers, which change at 8.5, 16.5, 32.5 and 64.5
-    (docs/lab/prediction.md)."""
-    return ((1 + block_m) ** 0.5 - 1) ** 2
-
-
-TIERS = (
-    Tier(holds(16), 16, 16, 2, 256),
-    Tier(holds(32), 32, 32, 2, 256),
-    Tier(holds(64), 64, 32, 1, 256),
-    Tier(holds(96), 96, 32, 2, 128),
-    Tier(96.5, 128, 32, 2, 128),
-    Tier(float("inf"), 192, 32, 2, 256),
-)
-
-
-def tiers_of(problem: Problem) -> tuple[Tier, ...]:
-    """Those of its recipe: E2M1 activations begin with tiles of 32 tokens."""
-    smallest = smallest_block_m(SM100, problem.formats)
-    return tuple(tier for tier in TIERS if tier.block_m >= smallest)
-
-
-def choose_tier(problem: Problem, expected: float) -> Tier:
-    """The tier for `expected` tokens per expert."""
-    return next(tier for tier in tiers_of(problem) if expected <= tier.max_expected)
 
 
 def block_ks(problem: Problem) -> tuple[int, ...]:
@@ -85,26 +38,6 @@ def store_block_ms(problem: Problem) -> tuple[int, ...]:
     return (32,) if problem.formats.packs_activations else (16, 32)
 
 
-def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """As many experts as have, with `expected` tokens each, two Linear1 tiles per SM (article 3.2.1.3, where they form a wave).
-    With less than one token per expert all experts' Linear1 comes first."""
-    local = problem.experts_per_rank
-    tiles = ceil(expected / block_m) * CLUSTER * ceil_div(2 * problem.intermediate, CLUSTER * BLOCK_N)
-    return local if expected < 1 else experts_with(IMBALANCE_FACTOR * num_sms, tiles, local)
-
-
-def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
-    """What the heuristics choose, with the tier of a tile of `block_m` tokens if one is given."""
-    tier = choose_tier(problem, expected) if block_m is None else next(one for one in tiers_of(problem) if one.block_m == block_m)
-    return {
-        "block_m": tier.block_m,
-        "lookahead": choose_lookahead(problem, expected, tier.block_m, num_sms),
-        "store_block_m": tier.store_block_m,
-        "epilogue_warpgroups": tier.epilogue_warpgroups,
-        "block_k": min(tier.packed_k, max(block_ks(problem))),
-    }
-
-
 def choose_registers(experts_per_rank: int) -> RegisterBudget:
     """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
     return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
@@ -112,7 +45,7 @@ def choose_registers(experts_per_rank: int) -> RegisterBudget:
 
 @dataclass(frozen=True)
 class Sm100Config(PairConfig, MegaMoeConfig):
-    """Compile-time choices of the SM100 kernel.  Build one with `Sm100Config.choose`; raises `ConfigError` where a field is out of range.
+    """Compile-time choices of the SM100 kernel.  Raises `ConfigError` where a field is out of range.
 
     block_m              tokens of a tile: the N of the MMA
     num_sms              CTAs of the grid, even
@@ -150,19 +83,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         require_num_sms(self.num_sms)
 
     @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = None, **overrides: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank.  `overrides` replace fields; a `block_m` brings its whole tier.
-
-        `gpu` is a GPU's name as torch has it: where a point that was measured on it is near, its configuration is taken.  Nobody has
-        measured this kernel yet, so that the heuristics choose until `megamoe tune` has met a GPU."""
-        problem.check_num_tokens(num_tokens)
-        require_num_sms(num_sms)
-        return cls.choose_by(choose_fields, problem, num_tokens, num_sms, gpu, overrides)
-
-    @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
-        """Those of the recipe's tiers."""
-        return [tier.block_m for tier in tiers_of(problem)]
+        """Tiles of E2M1 activations begin with 32 tokens."""
+        return [m for m in BLOCK_M if m >= smallest_block_m(SM100, problem.formats)]
 
     @property
     def siblings(self) -> list[Self]:
@@ -215,7 +138,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     @property
     def tmem(self) -> Sm100TmemPlan:
-        """Columns of a CTA's tensor memory."""
         return Sm100TmemPlan(self.block_m)
 
     def of_stage(self, linear: bool) -> Self:

@@ -87,7 +87,6 @@ class PoolResults:
         return self.ctx.result_rows(begun, steps)
 
     def has(self, row: Any) -> Any:
-        """Whether the tile has the token."""
         return row < self.valid
 
     def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
@@ -170,7 +169,6 @@ class Tile:
     lane: Int32
 
     def sync_group(self) -> None:
-        """All four warps of the warpgroup."""
         named_barrier(self.group + NamedBarrier.EPILOGUE_GROUP, 32 * WARPS_PER_GROUP)
 
 

@@ -26,7 +26,6 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def stage(self) -> PairStage:
-        """Operands and scales of a stage."""
         return PairStage(self.config.block_m, self.config.k_block)
 
     @property

@@ -111,7 +111,6 @@ class StagePlan:
         return self.region.size
 
     def with_stages(self, num_stages: int) -> StagePlan:
-        """The plan with a ring of another depth."""
         return replace(self, fused=self.fused.with_stages(num_stages))
 
     def max_stages(self, capacity: int) -> int:
@@ -159,7 +158,6 @@ class StageConfig:
         return getattr(self.fused, name)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     @property
@@ -187,7 +185,6 @@ class StageConfig:
 
     @property
     def register_total(self) -> int | None:
-        """Registers of all threads of a CTA of a linear stage."""
         loaders = LOADER_WARPS * self.registers.loader
         return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.part.linear else None
 
@@ -206,7 +203,6 @@ class StageConfig:
 
     @property
     def n_blocks(self) -> int:
-        """256-row tiles of the stage's weights."""
         return self.fused.fc1_n_blocks if self.part.phase == FC1 else self.fused.fc2_n_blocks
 
     # --- stages that go over the received tokens

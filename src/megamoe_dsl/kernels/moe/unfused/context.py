@@ -38,7 +38,6 @@ class StageContext(Context):
         return phase
 
     def result(self, name: str, *index: Any) -> Any:
-        """Address of an element of what stages leave for one another."""
         return stage_results(self.config.problem).address(self.args.results, name, *index)
 
     def result_place(self, row: Any) -> Any:

@@ -11,8 +11,8 @@ from ....hardware.tensor_map import TensorMap
 from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
-from ...kernel import Kernel
-from ..arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
+from ...kernel import Kernel, with_parts
+from ..arguments import Arguments, StageArguments
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from ..layouts.symmetric import symmetric_buffer
@@ -59,16 +59,11 @@ class StageKernel(Kernel):
             return kernel.linear_kernel if config.arch == SM90 else linear_pair_kernel
         return {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}[config.stage]
 
-    def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments | BiasedStageArguments]:
-        """Linear stages have arguments of their own for biases, and for weights whose scales are not in their tiles."""
-        if not config.part.linear:
-            return StageArguments
-        if config.problem.biases:
-            return BiasedStageArguments
-        return ScaledStageArguments if config.weight_scales else StageArguments
+    def arguments_type(self, config: StageConfig) -> type[Arguments]:
+        """Those of the fused kernel, where the stage multiplies, and the stage's."""
+        return with_parts(FUSED.arguments_type(config.fused) if config.part.linear else Arguments, {StageArguments: True})
 
     def label(self, config: StageConfig) -> str:
-        """The fused kernel's label, and the stage."""
         return f"{FUSED.label(config.fused)}-{config.stage}"
 
     def facts(self, config: StageConfig) -> list[tuple[str, object]]:
@@ -77,7 +72,6 @@ class StageKernel(Kernel):
         return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank; results: what stages leave for one another."""
         return {"sym": symmetric_buffer(config.problem, config.arch), "results": stage_results(config.problem)}
 
     def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
@@ -85,10 +79,9 @@ class StageKernel(Kernel):
         return FUSED.tensor_maps(config.fused, addresses)
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
-        return config.fused.tmem if config.part.linear else None
+        return super().tmem(config.fused) if config.part.linear else None
 
     def registers(self, config: StageConfig) -> Mapping[str, int]:
-        """Per thread of loaders and of math warps."""
         return {"loader": config.registers.loader, "epilogue": config.registers.epilogue} if config.part.linear else {}
 
 

@@ -35,7 +35,7 @@ from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
 from ....device.warp import named_barrier
-from ..arguments import Arguments, BiasedStageArguments, StageArguments
+from ..arguments import Arguments
 from ..combine import combine_tokens
 from ..dispatch import THREADS, clean_workspace, exchange_counts
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
@@ -46,7 +46,7 @@ from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
-from ..table import fill_table
+from ..tile_scheduler import fill_table
 from .config import StageConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
@@ -76,7 +76,7 @@ def initialize(ctx: StageContext, warp: Any):
 
 
 @cute.kernel
-def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
+def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialize(ctx, warp)
@@ -134,7 +134,7 @@ def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 
 
 @cute.kernel
-def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments | BiasedStageArguments):
+def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of a grouped GEMM on SM100."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     sm100.initialize(ctx, warp, 0)
@@ -143,7 +143,7 @@ def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: StageArgume
 
 
 @cute.kernel
-def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
+def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of SwiGLU: its warps walk over the received tokens."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialize(ctx, warp)
@@ -156,7 +156,7 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
 
 
 @cute.kernel
-def combine_kernel(config: cutlass.Constexpr[StageConfig], args: StageArguments):
+def combine_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialize(ctx, warp)

@@ -20,8 +20,7 @@ from ....device.ring import Ring
 from ....schedule.fused_moe import Block
 from ....schedule.gemm import GroupedOrder
 from ..sm90.math import epilogue_of, with_bias
-from ..table import SharedTable, fill_table, start_walk
-from ..tile_scheduler import WorkTile, publish_tiles
+from ..tile_scheduler import SharedTable, WorkTile, fill_table, publish_tiles, start_walk
 from .config import StageConfig
 from .context import StageContext
 
@@ -34,7 +33,6 @@ class LinearOrder(GroupedOrder):
     table: SharedTable
 
     def block(self, step: Any, local: Any, sizes: Any) -> Any:
-        """The tile at this place."""
         one = super().block(step, local, sizes)
         return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
 

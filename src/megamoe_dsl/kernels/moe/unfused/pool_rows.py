@@ -20,7 +20,7 @@ from ....device.memory import load_constant_v4, load_u64
 from ....layouts.arith import div
 from ..layouts.smem_plan import LANE_VECTOR
 from ..pull import Cursor, advance_to_valid
-from ..table import SharedTable
+from ..tile_scheduler import SharedTable
 from .context import StageContext
 
 

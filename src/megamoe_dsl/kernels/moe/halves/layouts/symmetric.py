@@ -11,8 +11,7 @@ from .....layouts.arith import Int, align, ceil_div
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from .....problem import Problem
 from .....recipe import UE8M0
-from ...layouts.symmetric import CODES
-from ...layouts.watchdog import WatchedWaits
+from ...layouts.symmetric import CODES, WatchedWaits
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile

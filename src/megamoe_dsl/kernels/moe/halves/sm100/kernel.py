@@ -17,8 +17,6 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant
 
 from .....blocks.cta import WarpRole, init_barriers, run_roles, warp_group
 from .....blocks.gemm.context import prefetch_maps
@@ -78,18 +76,10 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
     )
 
 
-@cute.kernel
-def pair_half_kernel(
-    config: cutlass.Constexpr[EpConfig],
-    tokens: GridConstant[cuda.TensorMap],
-    sfa: GridConstant[cuda.TensorMap],
-    weights: GridConstant[cuda.TensorMap],
-    sfb: GridConstant[cuda.TensorMap],
-    args: Any,
-):
+def pair_half_kernel(config: EpConfig, args: Any, *maps: Any) -> None:
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    gemm = context(config, args, tokens, sfa, weights, sfb)
+    gemm = context(config, args, *maps)
     initialize(gemm, warp)
     run_roles(roles(config), gemm, warp)
     end_pair(gemm, warp)

@@ -1,0 +1,63 @@
+"""Which configuration of the fused layer: what was measured on the GPU near this point, if anything was, else what heuristics say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from ...config_error import require, require_integer
+from ...problem import Problem
+from ...target import Target
+from ...tuned import Entry, Share, tuned_table
+from .config import MegaMoeConfig
+
+Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
+"""(problem, expected tokens per expert, a tile or None, SMs) to fields of a configuration."""
+
+
+def choose(
+    kind: type[MegaMoeConfig], heuristics: Heuristics, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]
+) -> MegaMoeConfig:
+    """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen, and with a `block_m` among them nothing
+    measured is taken.  Raises `ConfigError`.
+
+    A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
+    measurement replaces the choice of the heuristics only in the case that was measured: a tile of 8 tokens that was best for 5 tokens
+    is not used for 9."""
+    problem.check_num_tokens(num_tokens)
+    num_sms, gpu, block_m = target.num_sms, target.gpu, fields.get("block_m")
+    require_integer("num_sms", num_sms)
+    require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
+    kind.require_recipe(problem)
+    expected = problem.expected_tokens_per_expert(num_tokens)
+    if block_m is not None:
+        require(block_m in kind.tiles_of(problem), "block_m", block_m, f"one of {list(kind.tiles_of(problem))}")
+    chosen = heuristics(problem, expected, block_m, num_sms)
+    if gpu is not None and block_m is None:
+        share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
+        for entry in tuned_table(gpu).near(share, expected):
+            if heuristics(problem, entry.expected, None, num_sms) == chosen:
+                return measured(kind, problem, entry).replace(**fields)
+    return kind(problem, num_sms=num_sms, **{**chosen, **fields}) if fields else made(kind, problem, num_sms=num_sms, **chosen)
+
+
+def measured(kind: type[MegaMoeConfig], problem: Problem, entry: Entry) -> MegaMoeConfig:
+    """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
+    take more SMEM, the deepest ring that fits."""
+    fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
+    deepest, stages = made(kind, problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
+    return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+
+
+@lru_cache(maxsize=1024)
+def made(kind: type[MegaMoeConfig], problem: Problem, **fields: Any) -> MegaMoeConfig:
+    """A configuration of this class.  Many numbers of tokens choose the same one, and how deep its ring is takes milliseconds to find."""
+    return kind(problem, **fields)
+
+
+def experts_with(tiles: float, per_expert: int, experts: int) -> int:
+    """How many experts with `per_expert` tiles each have `tiles` tiles together, rounded up to a power of two, and at most `experts`.  The
+    fewer values this has, the fewer kernels are compiled to serve all numbers of tokens."""
+    return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)

@@ -1,0 +1,88 @@
+"""Tile, order of tiles and pool of the fused layer on SM90, where no measured point is near (tuned/)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from ....layouts.arith import align, ceil_div
+from ....problem import POOL_GRANULE, Problem
+from ..choose import experts_with
+from ..layouts.symmetric import most_blocks
+from .config import NUM_SMS, cluster_sizes, has_packed_weights, tiles_of
+from .smem_plan import TILE_ROWS
+
+DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
+LOOKAHEAD_FILL = 2.5
+LONG_TILES = 8192
+
+
+def choose_block_m(problem: Problem, expected: float) -> int:
+    """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
+    24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
+    tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
+    5 % less than in tiles of 32, H100 and H200; docs/lab/tuning.md)."""
+    tiles, deviations = tiles_of(problem), 1.0 if has_packed_weights(problem) else DEVIATIONS
+    return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
+
+
+def expected_blocks(expected: float, block_m: int, deviations: float = DEVIATIONS) -> int:
+    """Tiles that hold the expected tokens of an expert and so many standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + deviations * expected**0.5) / block_m))
+
+
+def has_long_tiles(problem: Problem) -> bool:
+    """Whether a tile has as many blocks of K as those of Pro (56 and 24), rather than those of Flash (32 and 16)."""
+    return problem.hidden + problem.intermediate >= LONG_TILES
+
+
+def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/lab/hopper.md).
+
+    All experts while an expert has one block of tokens: then loading weights takes the time, and Linear1 tiles of other experts fill the
+    gaps.  All experts with long tiles too: when both phases alternate, more of them is read from HBM.  Else as many experts as have at
+    least two and a half Linear1 tiles per SM.
+    """
+    local = problem.experts_per_rank
+    if expected <= block_m or has_long_tiles(problem):
+        return local
+    tiles = ceil(expected / block_m) * ceil_div(2 * problem.intermediate, TILE_ROWS)
+    return experts_with(LOOKAHEAD_FILL * num_sms, tiles, local)
+
+
+def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+    """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
+    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/lab/tuning.md).  Of packed weights
+    each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md).  When SMs are left to other streams, a CTA
+    may find no free partner in its part of the GPU: so pairs only with all SMs."""
+    gains = (has_long_tiles(problem) or has_packed_weights(problem)) and expected > block_m and num_sms == NUM_SMS
+    return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
+
+
+def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
+    """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
+    block_m = choose_block_m(problem, expected) if block_m is None else block_m
+    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, expected, block_m, num_sms)
+    return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
+
+
+LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/lab/hopper.md)
+
+
+def choose_pool_rows(problem: Problem) -> int:
+    """`pool_rows` of a layer for `problem.max_tokens_per_rank` tokens on every rank, in tiles as the heuristics choose them.
+
+    An eighth more than the blocks that uniform routing fills, if that is no more than `LARGEST` blocks of 128 tokens: then rows are used
+    again only where routing is skewed.  And no more than any routing needs.
+    """
+    expected = problem.expected_tokens_per_expert(problem.max_tokens_per_rank)
+    block_m = choose_block_m(problem, expected)
+    filled = problem.experts_per_rank * expected_blocks(expected, block_m)
+    rows = min((filled + filled // 8) * block_m, LARGEST * POOL_GRANULE, most_blocks(problem, block_m) * block_m)
+    return align(rows, POOL_GRANULE)
+
+
+def with_pool_rows(problem: Problem, rows: int | None) -> Problem:
+    """The problem with so many pool rows, 0 for as many as `choose_pool_rows` says.  Raises `ProblemError`."""
+    return replace(problem, pool_rows=choose_pool_rows(problem) if rows == 0 else rows)
