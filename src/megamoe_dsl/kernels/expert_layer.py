@@ -166,10 +166,9 @@ class ExpertLayer:
 
     def kernels(self, target: Target, tokens: int) -> LayerConfigs | tuple[DecodeConfig]:
         """What so many tokens are computed with: one launch for a few, where there is such a kernel, else four."""
-        named = self.indices, self.weights
         if target.arch.name in DecodeKernel.configs and 0 < tokens <= MOST_TOKENS and not (self.biases or self.preactivations):
             with suppress(ConfigError):
-                return (DecodeKernel().choose(self.decode, target, tokens, indices=named[0], weights=named[1]),)
+                return (DecodeKernel().choose(self.decode, target, tokens, indices=self.indices, weights=self.weights),)
         return self.configs(target, tokens)
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
