@@ -27,13 +27,13 @@ FP8, BF16 = "fp8xfp8", "bf16xbf16"
 TARGET = Target.typical("sm_90a", 3)
 
 
-def config_of(call: ExpertCall, **fields: Any) -> DecodeConfig:
+def config_of(call: ExpertCall) -> DecodeConfig:
     (config,) = call.layer.kernels(TARGET, call.tokens)
-    return replace(config, num_stages=0, **fields)
+    return config
 
 
-def assert_exact(call: ExpertCall, launches: int = 1, **fields: Any) -> None:
-    report = simulate_decode(artifact(config_of(call, **fields)), call, launches=launches)
+def assert_exact(call: ExpertCall, launches: int = 1) -> None:
+    report = simulate_decode(artifact(config_of(call)), call, launches=launches)
     assert not report.findings
     assert torch.equal(call.y, layer_on_cpu(call))
 
@@ -55,26 +55,15 @@ def test_every_shape_is_exact(recipe: str, hidden: int, intermediate: int, token
     assert_exact(call_of(ExpertLayer(hidden, intermediate, 8, 2, gate_up, recipe=recipe), tokens))
 
 
-@sample("fp8xfp8-2-0")
+@sample("fp8xfp8-0")
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("recipe", [FP8, BF16])
-def test_a_short_ring_is_exact(recipe: str, groups: int, seed: int) -> None:
+def test_a_short_ring_is_exact(recipe: str, seed: int) -> None:
     """Many K blocks through few stages, several tiles of a CTA, and a launch that begins before the one before it has ended."""
     call = call_of(ExpertLayer(1024, 256, 4, 3, recipe=recipe), 6)
-    config = replace(config_of(call, groups=groups), num_stages=4)
+    config = replace(config_of(call), num_stages=4)
     assert not simulate_decode(artifact(config), call, launches=2, seed=seed).findings
     assert torch.equal(call.y, layer_on_cpu(call))
-
-
-@sample("48-fp8xfp8-384-gate_first", "32-bf16xbf16-160-up_first")
-@pytest.mark.parametrize(
-    ("recipe", "intermediate", "gate_up"), [(FP8, 384, "gate_first"), (FP8, 256, "interleaved"), (BF16, 160, "up_first")]
-)
-@pytest.mark.parametrize("fc1_rows", [64, 48, 32])
-def test_tiles_of_linear1_may_have_fewer_rows(recipe: str, intermediate: int, gate_up: str, fc1_rows: int) -> None:
-    """A tile then meets two rows of scales, or is partial."""
-    assert_exact(call_of(ExpertLayer(256, intermediate, 8, 2, gate_up, recipe=recipe), 3), fc1_rows=fc1_rows)
 
 
 def test_experts_may_have_many_rows_or_none() -> None:
@@ -141,7 +130,6 @@ def test_bad_configurations_are_refused() -> None:
     problem = ExpertLayer(256, 128, 8, 2).decode
     for fields, message in (
         ({"block_m": 24}, "block_m = 24: must be 8 or 16"),
-        ({"groups": 3}, "groups = 3: must be 1 or 2"),
         ({"num_stages": 99}, "num_stages = 99: must be between"),
         ({"indices": "i16"}, "indices = 'i16': must be i64 or i32"),
         ({"problem": replace(problem, recipe="fp8xfp4")}, "problem.recipe = 'fp8xfp4': must be fp8xfp8 or bf16xbf16"),

@@ -10,7 +10,6 @@ FILE = "tests/kernels/test_decode.py"
 ROWS = (f"{FILE}::test_experts_may_have_many_rows_or_none",)
 SHAPES = (f"{FILE}::test_every_shape_is_exact",)
 RING = (f"{FILE}::test_a_short_ring_is_exact",)
-FEWER = (f"{FILE}::test_tiles_of_linear1_may_have_fewer_rows",)
 mutant = partial(Mutant, archs=())
 
 MUTANTS = (
@@ -77,14 +76,6 @@ MUTANTS = (
         "REGION - (total + config.num_sms)",
         "0 - (total + config.num_sms)",
         RING,
-    ),
-    mutant(
-        "a warp's run has the scales of the tile's first",
-        "wrong base",
-        "run_of",
-        "tile.n_block * ctx.config.runs + me.warp",
-        "tile.n_block * ctx.config.runs",
-        FEWER,
     ),
     mutant(
         "a row warp fills another warp's stages",

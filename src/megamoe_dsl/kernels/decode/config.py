@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
@@ -20,18 +19,19 @@ from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
 
 WEIGHT_ROWS = 64
-"""Of a tile of Linear2, and the rows of a wgmma."""
-GATE_UP_ROWS = (64, 48, 32)
-"""Of a tile of Linear1, half gate and half up; the rest of the wgmma's rows are nobody's."""
-RUN_ROWS = 16
-"""8 rows of gate and the 8 of up that belong to them: of a warp."""
+"""Of a tile, and of a wgmma."""
+RUNS = WEIGHT_ROWS // 16
+"""Of a tile of Linear1: 8 rows of gate and the 8 of up that belong to them, a warp's."""
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
 MOST_TOKENS = TOKENS[-1]
+GROUPS = 2
+"""Warpgroups that multiply: each takes every other tile, from a ring of its own."""
 ROW_WARPS = 6
-TILE_ROWS = 8
-"""A tile takes as long beside its rows as so many of them do."""
-LOADER_WARPS = 8
+"""That load rows for one of them."""
+K_IN_FLIGHT = 2
+"""K blocks that one has in the tensor core at a time, where sums are promoted."""
+LOADER_WARPS = 16
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
@@ -40,22 +40,12 @@ MOST_COUNTERS = 2048
 """Bytes of a launch's counters, without the first."""
 
 
-def fc1_rows(problem: DecodeProblem, num_sms: int, num_tokens: int) -> int:
-    """Rows of a tile of Linear1 such that the CTAs have about as many of them, with so many tokens routed at random."""
-    experts, topk = problem.num_experts, problem.topk
-    met = experts * (1 - (1 - topk / experts) ** num_tokens)
-    return min(GATE_UP_ROWS, key=lambda rows: ceil(met * ceil(problem.n(FC1) / rows) / num_sms) * (rows + TILE_ROWS))
-
-
 @dataclass(frozen=True)
 class DecodeConfig:
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    fc1_rows     weight rows of a tile of Linear1: 64, 48 or 32
-    groups       warpgroups that multiply: each takes every so many-th tile, from a ring of its own
-    k_in_flight  K blocks that a warpgroup has in the tensor core at a time, where sums are promoted
     num_stages   depth of a ring; 0 chooses the deepest that fits
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
@@ -66,21 +56,15 @@ class DecodeConfig:
     problem: DecodeProblem
     block_m: int
     num_sms: int
-    fc1_rows: int = WEIGHT_ROWS
-    groups: int = 2
-    k_in_flight: int = 2
     num_stages: int = 0
     indices: str = I64
     weights: str = F32_WEIGHTS
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
-        require_integers(self, "block_m", "num_sms", "fc1_rows", "groups", "k_in_flight", "num_stages")
+        require_integers(self, "block_m", "num_sms", "num_stages")
         require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
-        require(self.fc1_rows in GATE_UP_ROWS, "fc1_rows", self.fc1_rows, "64, 48 or 32")
-        require(self.groups in (1, 2), "groups", self.groups, "1 or 2")
-        require(1 <= self.k_in_flight <= 8, "k_in_flight", self.k_in_flight, "between 1 and 8")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
         require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
         promoted, recipe = self.problem.formats.promoted, self.problem.recipe
@@ -99,8 +83,7 @@ class DecodeConfig:
         """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
         block_m = next((m for m in TOKENS if num_tokens <= m), None)
         require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
-        rows = fc1_rows(problem, target.num_sms, num_tokens)
-        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, "fc1_rows": rows, **fields})
+        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
 
     # --- work
     def k_blocks(self, phase: int) -> int:
@@ -109,12 +92,7 @@ class DecodeConfig:
 
     def n_blocks(self, phase: int) -> int:
         """Tiles of an expert's weights; the last one of Linear2 may be partial."""
-        return -(-self.problem.n(phase) // (self.fc1_rows, WEIGHT_ROWS)[phase])
-
-    @property
-    def runs(self) -> int:
-        """Runs of gate and up in a tile of Linear1: as many warps have one."""
-        return self.fc1_rows // RUN_ROWS
+        return -(-self.problem.n(phase) // WEIGHT_ROWS)
 
     @property
     def burst(self) -> int:
@@ -129,7 +107,7 @@ class DecodeConfig:
     # --- threads
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + GROUP_WARPS * self.groups)
+        return 32 * (LOADER_WARPS + GROUP_WARPS * GROUPS)
 
     # --- global memory
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
@@ -142,7 +120,7 @@ class DecodeConfig:
             operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
             for phase, address in ((FC1, args.w1), (FC2, args.w2))
         ]
-        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, self.runs), rows[FC2]]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
 
     @cached_property
     def counters(self) -> Region:
@@ -169,7 +147,7 @@ class DecodeConfig:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), self.groups * self.num_stages
+        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), GROUPS * self.num_stages
         return (
             MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
             MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
@@ -186,7 +164,7 @@ class DecodeConfig:
         blocks  tiles of rows that there are, and what the counter of tiles said first
         before  of each warpgroup, finished tiles of a column before its own
         """
-        slots, rings = -(-self.slots // 4) * 4, self.groups * stages
+        slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
         return Region.stack(
             "smem",
             Field("weights", (rings, WEIGHT_ROWS * ROW_BYTES), U8, OPERAND_ALIGNMENT),
@@ -200,7 +178,7 @@ class DecodeConfig:
             Field("slots", (slots, self.block_m), U16),
             Field("totals", (16,), U32),
             Field("blocks", (2,), U32, 8),
-            Field("before", (2,), U32),
+            Field("before", (GROUPS,), U32),
             Field("full_barrier", (rings,), U64),
             Field("empty_barrier", (rings,), U64),
             Field("work_tile_full_barrier", (WORK_TILES,), U64),

@@ -12,7 +12,7 @@ from cutlass import Boolean, Int32, Int64
 from ...device.memory import load_shared_u16
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...layouts.arith import div, select
-from .config import LINE, MOST_COUNTERS, WORK_TILES
+from .config import GROUPS, LINE, MOST_COUNTERS, WORK_TILES
 from .problem import FC1, FC2
 
 LAST = -1
@@ -47,7 +47,7 @@ class GroupStage(Stage):
 
 @dataclass(frozen=True)
 class Turns:
-    """For a loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where the other rings are."""
+    """For the weight loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
 
     stage: GroupStage
     index: tuple[Int32, ...]
@@ -55,12 +55,12 @@ class Turns:
 
     def after(self, stage: GroupStage) -> Turns:
         """At the next warpgroup's tile, where this one's has ended before `stage`."""
-        groups, mine = len(self.index), stage.group
+        mine = stage.group
         index = tuple(select(mine == group, stage.ring.index, old) for group, old in enumerate(self.index))
         phase = tuple(select(mine == group, stage.ring.phase, old) for group, old in enumerate(self.phase))
-        following = select(mine == groups - 1, Int32(0), mine + 1)
+        following = select(mine == GROUPS - 1, Int32(0), mine + 1)
         ring = Ring(stage.ring.depth, index[0], phase[0])
-        for group in range(1, groups):
+        for group in range(1, GROUPS):
             own = following == group
             ring = Ring(ring.depth, select(own, index[group], ring.index), select(own, phase[group], ring.phase))
         return Turns(replace(stage, ring=ring, group=following), index, phase)
@@ -83,11 +83,15 @@ class DecodeContext:
 
     @property
     def first_turn(self) -> Turns:
-        return Turns(self.first_stage(0), (Int32(0),) * self.config.groups, (Int32(0),) * self.config.groups)
+        return Turns(self.first_stage(0), (Int32(0),) * GROUPS, (Int32(0),) * GROUPS)
 
     @property
     def first_tile(self) -> TileQueue:
         return TileQueue.start(self.config.region, self.smem, WORK_TILES)
+
+    def first_tile_of(self, group: Any) -> TileQueue:
+        """Of a warpgroup's tiles."""
+        return self.first_tile.alternate(group, GROUPS)
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""

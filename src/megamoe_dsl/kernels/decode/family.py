@@ -9,7 +9,7 @@ from ...hardware.tensor_map import MapFields
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import DecodeArguments
-from .config import DecodeConfig
+from .config import GROUPS, DecodeConfig
 from .problem import DecodeProblem
 
 
@@ -44,5 +44,5 @@ class DecodeKernel(Kernel):
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {config.groups} warpgroups in turn; rows are the wgmma's columns"
+        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

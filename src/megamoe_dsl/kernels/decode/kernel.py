@@ -3,9 +3,9 @@
 | warps | role |
 |---|---|
 | 0     | takes tiles, loads weights |
-| 1..6  | load rows |
-| 7     | nothing |
-| 8..   | math, epilogues, sums |
+| 1..12 | load rows |
+| 13..15 | nothing |
+| 16..  | math, epilogues, sums |
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from ...device.launch import addresses, kernel_with_maps
 from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_shared_v2, store_shared_v4, store_v4
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
-from ...hardware.operand_tile import ROW_BYTES
-from ...layouts.arith import div
 from .arguments import DecodeArguments
-from .config import LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
+from .config import GROUPS, LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -35,19 +33,18 @@ from .slots import expert_of, find_blocks
 
 @cute.jit
 def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
-    """mbarriers, and zeros where rows and scales will lie, and weights that tiles of Linear1 may not have: a tile leaves what it does not
-    have as it is."""
+    """mbarriers, and zeros where rows and scales will lie: a tile leaves the rows that it does not have as they are."""
     if warp == 0:
         init_barriers(ctx)
     if warp == 1:
         if elect():
             for name in ctx.config.map_names:
                 prefetch_tensor_map(getattr(ctx.maps, name))
-    for name, first in (("tokens", 0), ("sfa", 0), ("weights", ctx.config.fc1_rows * ROW_BYTES)):
-        count, own = ctx.config.groups * ctx.config.num_stages, ctx.config.region[name].field.strides[0] - first
-        for start in cutlass.range(thread * VECTOR, count * own, ctx.config.num_threads * VECTOR, unroll=1):
-            stage = div(start, max(own, 1))
-            store_shared_v4(ctx.shared(name, stage) + first + start - stage * own, (Int32(0),) * 4)
+    region = ctx.config.region
+    for name in ("tokens", "sfa"):
+        placed = region[name]
+        for start in cutlass.range(thread * VECTOR, placed.field.num_bytes, ctx.config.num_threads * VECTOR, unroll=1):
+            store_shared_v4(ctx.smem + placed.offset + start, (Int32(0),) * 4)
     fence_async_shared()
     cute.arch.sync_threads()
 
@@ -69,8 +66,8 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
         WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 

@@ -39,10 +39,12 @@ from ...device.tma import load_box_5d_cta
 from ...device.warp import ballot, shuffle, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div
-from .config import ROW_WARPS, WEIGHT_ROWS
+from .config import GROUPS, ROW_WARPS, RUNS, WEIGHT_ROWS
 from .context import LAST, DecodeContext, DecodeTile, next_tile, place_of
 from .problem import FC1, FC2
 
+AT_ONCE = 4
+"""Parts of rows that a lane has on their way from memory."""
 NUMBER, REGION = 0x7FFFFFFF, -0x80000000
 """Bits of the counter of tiles."""
 
@@ -90,7 +92,7 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
             gate_up = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
-            rows = WeightTile(gate_up, n_block * config.runs, 0, config.fc1_rows * ROW_BYTES)
+            rows = WeightTile(gate_up, n_block * RUNS, 0, WEIGHT_ROWS * ROW_BYTES)
             stage = load_phase(stage, rows, config.k_blocks(FC1), config.burst)
         else:
             fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
@@ -101,7 +103,7 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
             reduce_add_u32(ctx.args.counters, REGION - (total + config.num_sms), "relaxed", "gpu")
-    for _ in cutlass.range_constexpr(config.groups):
+    for _ in cutlass.range_constexpr(GROUPS):
         queue.wait_empty()
         publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
         queue = queue.next()
@@ -109,16 +111,15 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
-    tile, tiles = next_tile(ctx.first_tile)
-    turns, seen = ctx.first_turn, ReadyBlocks(Int32(0), Int32(0))
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
+    group, own = number // ROW_WARPS, number % ROW_WARPS
+    tile, tiles = next_tile(ctx.first_tile_of(group))
+    stage, seen = ctx.first_stage(group), ReadyBlocks(Int32(0), Int32(0))
     while tile.valid():
         if tile.phase == FC1:
-            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC1)
-            turns = turns.after(stage)
+            stage, seen = fill_rows(ctx, tile, stage, own, seen, FC1)
         else:
-            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC2)
-            turns = turns.after(stage)
+            stage, seen = fill_rows(ctx, tile, stage, own, seen, FC2)
         tile, tiles = next_tile(tiles)
 
 
@@ -168,13 +169,14 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
             if cutlass.const_expr(phase == FC2):
                 seen = wait_ready(ctx, tile.block, seen)
             there = bytes_there(ctx, k, part, phase)
-            loaded = [
-                load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
-            ]
-            stage.wait_empty()
-            for i in cutlass.range_constexpr(len(firsts)):
-                if firsts[i] < tile.count:
-                    store_part(stage, row + firsts[i], part, loaded[i], scaled, phase)
+            for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
+                some = range(start, min(start + AT_ONCE, len(firsts)))
+                loaded = [load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in some]
+                if cutlass.const_expr(start == 0):
+                    stage.wait_empty()
+                for i, words in zip(some, loaded, strict=True):
+                    if firsts[i] < tile.count:
+                        store_part(stage, row + firsts[i], part, words, scaled, phase)
             fence_async_shared()
             sync_warp()
             if lane == 0:

@@ -34,7 +34,7 @@ from ...device.memory import (
 from ...device.ring import Stage
 from ...device.warp import named_barrier
 from ...layouts.arith import div
-from .config import GROUP_WARPS, RUN_ROWS, WEIGHT_ROWS
+from .config import GROUP_WARPS, K_IN_FLIGHT, WEIGHT_ROWS
 from .context import DecodeContext, DecodeTile, next_tile
 from .problem import FC1, FC2
 
@@ -47,7 +47,7 @@ def math(ctx: DecodeContext, warp: Int32):
     """All math warps; `warp` counts within them."""
     config, group = ctx.config, warp // GROUP_WARPS
     me = ColumnShare.of(MathThread(Int32(0), warp % GROUP_WARPS, cute.arch.lane_idx()), config.block_m, 1)
-    tile, tiles = next_tile(ctx.first_tile.alternate(group, config.groups))
+    tile, tiles = next_tile(ctx.first_tile_of(group))
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:
@@ -65,7 +65,7 @@ def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage
     config, k_blocks = ctx.config, ctx.config.k_blocks(phase)
     if cutlass.const_expr(not config.problem.formats.scaled):
         return accumulate_tile(stage, me, Int32(k_blocks), config.problem.formats.activations.element)
-    return multiply_ahead(stage, me, scales_of(ctx, tile, me, phase), Int32(k_blocks), config.k_in_flight)
+    return multiply_ahead(stage, me, scales_of(ctx, tile, me, phase), Int32(k_blocks), K_IN_FLIGHT)
 
 
 def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> WeightScales:
@@ -74,37 +74,22 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
     rows = problem.n(phase) // SCALE_BLOCK
     matrix = ScaleMatrix((ctx.args.w1_sf, ctx.args.w2_sf)[phase], Int32(ctx.config.k_blocks(phase)), ctx.config.k_blocks(phase))
     halves = phase == FC1 and not problem.interleaved
-    block = tile.n_block // (SCALE_BLOCK // WEIGHT_ROWS)
-    if phase == FC1:  # of the warp's run
-        block = cutlass.min(div(run_of(ctx, tile, me), SCALE_BLOCK // (RUN_ROWS // (2 if halves else 1))), rows // (2 if halves else 1) - 1)
-    first = tile.expert * rows + block
+    first = tile.expert * rows + div(tile.n_block, SCALE_BLOCK // (WEIGHT_ROWS // 2 if halves else WEIGHT_ROWS))
     found = [first, first + rows // 2] if halves else [first]
     return WeightScales(tuple(matrix.load(row, me.lane) for row in found), Boolean(False))
-
-
-def run_of(ctx: DecodeContext, tile: DecodeTile, me: Any) -> Any:
-    """The run of gate and up that a warp has in a tile of Linear1."""
-    return tile.n_block * ctx.config.runs + me.warp
-
-
-def has_run(ctx: DecodeContext, tile: DecodeTile, me: Any) -> Any:
-    """Whether it has one."""
-    config, runs = ctx.config, ctx.config.problem.n(FC1) // RUN_ROWS
-    inside = run_of(ctx, tile, me) < runs if runs % config.runs else True
-    return inside & (me.warp < config.runs) if config.fc1_rows < WEIGHT_ROWS else inside
 
 
 @cute.jit
 def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int32, sums: Any):
     """A thread's channel of each row."""
-    problem, channel = ctx.config.problem, run_of(ctx, tile, me) * (RUN_ROWS // 2) + me.row
+    problem, channel = ctx.config.problem, tile.n_block * (WEIGHT_ROWS // 2) + me.warp * 8 + me.row
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
         gate, up = reversed(halves) if problem.up_first else halves
         values = activate(ctx, gate, up, (Float32(1.0),) * 2)
         for q in cutlass.range_constexpr(2):
             column = 8 * j + me.pair + q
-            if (column < tile.count) & has_run(ctx, tile, me):
+            if column < tile.count:
                 place = Int64(ctx.slot(tile, column)) * problem.intermediate + channel
                 if cutlass.const_expr(problem.formats.scaled):
                     store_f32(ctx.args.h + place * 4, values[q])
