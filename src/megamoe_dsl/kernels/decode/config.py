@@ -31,6 +31,8 @@ ROW_WARPS = 6
 """That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
+MOST_STAGES = 12
+"""Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
 LOADER_WARPS = 16
 GROUP_WARPS = 4
 WORK_TILES = 8
@@ -46,7 +48,7 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    num_stages   depth of a ring; 0 chooses the deepest that fits
+    num_stages   depth of a ring; 0 chooses the deepest that fits, up to `MOST_STAGES`
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
 
@@ -75,7 +77,7 @@ class DecodeConfig:
         while self.region_of(most + 1).size <= self.arch.smem_bytes:
             most += 1
         if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
+            object.__setattr__(self, "num_stages", min(most, MOST_STAGES))
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
 
     @classmethod
