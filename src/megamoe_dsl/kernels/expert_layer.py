@@ -1,5 +1,5 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
-the sum of each token's.
+the sum of each token's; for a few tokens on SM90 as one launch.
 
 Linear2 takes tiles for rows that a router has dealt out: as many on average, and of one expert more, of another fewer.  A tile should
 hold nearly every expert's rows, or a whole number of tiles should waste little of the last.  Measured on an H200

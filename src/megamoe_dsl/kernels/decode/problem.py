@@ -17,7 +17,14 @@ FC1, FC2 = range(2)
 class DecodeProblem:
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
 
-    The fields are those of an `ExpertLayer`; kernels for SM90 take fp8xfp8 and bf16xbf16.
+    hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32
+    num_experts  at most 1024
+    topk         experts of a token, at most 32
+    gate_up      how rows of W1 are gate and up: gate_first, up_first, interleaved
+    activation   of gate and up (activation.py)
+    activation_clamp  as of a `Problem`; None is the activation's own
+    recipe       number formats: fp8xfp8 or bf16xbf16
+    fast_math    as of a `Problem`
     """
 
     hidden: int
