@@ -211,7 +211,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             "synchronize": lambda *_: None,
             "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=SMS),
             "get_device_name": lambda *_: "recorded",
-            "get_device_capability": lambda *_: find_arch(arch).capability,
+            "get_device_capability": lambda *_: find_arch(arch).capabilities[0],
             "is_current_stream_capturing": lambda: gpu.capture is not None,
         },
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import EpSymmetric
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS

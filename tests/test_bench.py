@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ def test_the_hosts_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Host.find() == Host("NVIDIA H100 PCIe", 114, 2)
     monkeypatch.setattr(host, "local_target", lambda: Target.typical("sm_100a"))
     assert Host.find() == Host("NVIDIA B200", 148, 2, SM100) and Host.find().target == Target.typical("sm_100a")
-    monkeypatch.setattr(host, "local_target", lambda: Target.typical("sm_103a"))
+    monkeypatch.setattr(host, "local_target", lambda: Target(replace(SM90, name="sm_120a"), 132))
     with pytest.raises(HostError, match="must be GPUs of sm_100a or sm_90a"):
         Host.find()
 

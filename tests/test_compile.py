@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
-from megamoe_dsl import Target, choose
+from megamoe_dsl import Sm100Config, Target, choose
+from megamoe_dsl.arch import SM90, SM100, arch_of_capability
+from megamoe_dsl.artifact.artifact import Artifact, read_code
 from megamoe_dsl.artifact.compile import compile, compile_kernel
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
@@ -14,11 +19,25 @@ from sweep import sample
 @pytest.mark.parametrize(("arch", "recipe", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
 def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
     artifact = compile(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), arch, num_sms=4)
-    assert artifact.arch.name == arch and f".target {arch}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
+    assert artifact.arch.name == arch and f".target {artifact.arch.compiled_for}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
     assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
     with pytest.raises(KeyError, match="must be one of"):
         artifact.histogram("nobody")
+
+
+def test_chips_of_a_family_have_one_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B300 has the instructions of B200; code for both is that for B200 alone, where ptxas orders those for B300 alone otherwise."""
+
+    def compiled(target: str) -> Artifact:
+        with monkeypatch.context() as patch:
+            patch.setattr(Sm100Config, "arch", replace(SM100, compiled_for=target))
+            return compile_kernel(choose(Problem(256, 128, 4, 2, 2, 16), Target.typical("sm_100a", 2), 16))
+
+    both, *alone = (compiled(name) for name in ("sm_100f", "sm_100a", "sm_103a"))
+    assert len({re.sub(r"\.target \w+", "", one.ptx) for one in (both, *alone)}) == 1
+    assert read_code(both.cubin, both.entry) == read_code(alone[0].cubin, both.entry) != read_code(alone[1].cubin, both.entry)
+    assert [arch_of_capability(one) for one in ((9, 0), (10, 0), (10, 3), (12, 0))] == [SM90, SM100, SM100, None]
 
 
 @pytest.mark.parametrize("given", [Problem(512, 256, 8, 2), None, "flash"])

@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,8 @@ def test_importing_a_preset_gives_its_kernels(module: str, arch: str, monkeypatc
 
 
 def test_a_chip_without_kernels_is_named() -> None:
-    with pytest.raises(ProblemError, match="arch = 'sm_103a'"):
-        layer_of(PRESETS["flash"], Target.typical("sm_103a"), 8)
+    with pytest.raises(ProblemError, match="arch = 'sm_120a'"):
+        layer_of(PRESETS["flash"], Target(replace(SM90, name="sm_120a"), 132), 8)
 
 
 def test_no_other_module_is_a_preset() -> None:

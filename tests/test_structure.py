@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from house import reached
 from megamoe_dsl.artifact.store import SOURCES
 from structure import MAY_IMPORT, PACKAGE, circle, family_imports, imports, modules
 
@@ -92,6 +93,11 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
 def test_the_table_of_folders_names_each_once(folder: str) -> None:
     table = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| [`")]
     assert sum(f"[`{folder}/`]" in line for line in table) == 1
+
+
+@pytest.mark.parametrize("kernel", sorted(name for name in modules() if re.search(r"^kernels\..*\.kernel$", name)))
+def test_no_kernel_knows_how_it_is_chosen(kernel: str) -> None:
+    assert {one for one in reached(kernel) if re.search(r"(^|\.)(choose|tuned|json_file|registry)(\.|$)", one)} == set()
 
 
 def test_the_words_of_the_field_are_used() -> None:

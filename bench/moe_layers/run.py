@@ -26,7 +26,7 @@ from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, layer_kernels
-from megamoe_dsl.runtime.top_experts import top_experts
+from megamoe_dsl.runtime.top_experts import router_logits_of, top_experts
 from megamoe_dsl.target import Target
 from moe_layers.baselines import TORCH_LAYER, torch_top_experts
 from moe_layers.inputs import TOLERANCE, DrawnCall, draw_weights
@@ -71,14 +71,9 @@ def fused_layer(call: ExpertCall, store: ArtifactStore) -> Launch:
 
 
 def routed_layer(call: ExpertCall, router: torch.Tensor) -> torch.Tensor:
-    """The call from tokens on: logits by torch, experts chosen, and `moe`."""
+    """The call from tokens on: logits, experts chosen, and `moe`."""
     w = call.weights
-    return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, router_logits=router_logits(call, router), topk=call.layer.topk)
-
-
-def router_logits(call: ExpertCall, router: torch.Tensor) -> torch.Tensor:
-    """float32 [tokens, num_experts], of a bfloat16 [num_experts, hidden]."""
-    return torch.nn.functional.linear(call.x, router).float()
+    return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, router=router, topk=call.layer.topk)
 
 
 def bfloat16(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -170,7 +165,7 @@ def try_point(
     trials.own("top_experts", partial(top_experts, logits, call.layer.topk))
     trials.own("torch topk, softmax", partial(torch_top_experts, logits, call.layer.topk))
     router = torch.randn(call.layer.num_experts, call.layer.hidden, device=call.x.device).bfloat16() * call.layer.hidden**-0.5
-    trials.own("router", partial(router_logits, call, router))
+    trials.own("router", partial(router_logits_of, call.x, router))
     trials.own("router, ours", partial(routed_layer, call, router))
     if find_kernel("mega_moe").takes(point.recipe):
         trials.others("fused", lambda: {"fused": OtherWay(partial(fused_layer, call, store), whole=True)})

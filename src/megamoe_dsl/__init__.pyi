@@ -48,7 +48,7 @@ from .quant import unscaled_weights as unscaled_weights
 from .runtime.buffers import Inputs as Inputs
 from .runtime.buffers import check_weights as check_weights
 from .runtime.ep.layer import EpMoE as EpMoE
-from .runtime.ep.scatter_indices import scatter_indices as scatter_indices
+from .runtime.ep.routing import scatter_indices as scatter_indices
 from .runtime.expert_factors import expert_factors as expert_factors
 from .runtime.experts import moe as moe
 from .runtime.exported_kernel import ExportedKernel as ExportedKernel

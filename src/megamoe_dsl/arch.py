@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Arch:
-    """An instruction set, as ptxas names it, and the chips that have it.
+    """An instruction set, and the chips that have it.
 
+    capabilities  of the chips
+    compiled_for  as ptxas names it; of SM100 the family of chips, whose code is the same to the byte as for "sm_100a" alone
     smem_bytes    shared memory that a CTA can use
     registers     32-bit registers of an SM
     tmem_columns  of tensor memory, 32 bits x 128 lanes each; 0 without any
@@ -20,7 +22,8 @@ class Arch:
     """
 
     name: str
-    capability: tuple[int, int]
+    capabilities: tuple[tuple[int, int], ...]
+    compiled_for: str
     smem_bytes: int = field(repr=False)
     registers: int = field(repr=False)
     tmem_columns: int = field(repr=False)
@@ -43,11 +46,10 @@ class Arch:
 SMEM_BYTES = 232448  # 227 KiB
 REGISTER_FILE = 65536
 
-SM90 = Arch("sm_90a", (9, 0), SMEM_BYTES, REGISTER_FILE, 0, frozenset({"wgmma"}))
-SM100 = Arch("sm_100a", (10, 0), SMEM_BYTES, REGISTER_FILE, 512, frozenset({"tcgen05", "add.f32.bf16"}))
-SM103 = Arch("sm_103a", (10, 3), SMEM_BYTES, REGISTER_FILE, 512, frozenset({"tcgen05", "add.f32.bf16"}))
+SM90 = Arch("sm_90a", ((9, 0),), "sm_90a", SMEM_BYTES, REGISTER_FILE, 0, frozenset({"wgmma"}))
+SM100 = Arch("sm_100a", ((10, 0), (10, 3)), "sm_100f", SMEM_BYTES, REGISTER_FILE, 512, frozenset({"tcgen05", "add.f32.bf16"}))
 
-ARCHES = {arch.name: arch for arch in (SM100, SM90, SM103)}
+ARCHES = {arch.name: arch for arch in (SM100, SM90)}
 """By name."""
 
 
@@ -67,7 +69,7 @@ GPUS = {
         Gpu("NVIDIA H200", SM90, 132),
         Gpu("NVIDIA B200", SM100, 148),
         Gpu("NVIDIA GB200", SM100, 152),
-        Gpu("NVIDIA B300 SXM6 AC", SM103, 148),
+        Gpu("NVIDIA B300 SXM6 AC", SM100, 148),
     )
 }
 """By name."""
@@ -75,4 +77,4 @@ GPUS = {
 
 def arch_of_capability(capability: tuple[int, int]) -> Arch | None:
     """The instruction set of a compute capability, or None for one that no kernel knows."""
-    return next((arch for arch in ARCHES.values() if arch.capability == capability), None)
+    return next((arch for arch in ARCHES.values() if capability in arch.capabilities), None)

@@ -12,7 +12,7 @@ from .problem import ProblemError
 ARCH_VARIABLE = "MEGAMOE_ARCH"
 NAME_BYTES = 256
 MOST_SMS = 256
-TYPICAL_GPUS = {"sm_100a": "NVIDIA B200", "sm_90a": "NVIDIA H200", "sm_103a": "NVIDIA B300 SXM6 AC"}
+TYPICAL_GPUS = {"sm_100a": "NVIDIA B200", "sm_90a": "NVIDIA H200"}
 """Whose numbers are taken where no GPU is given."""
 
 

@@ -73,11 +73,8 @@ def formats(recipes: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
-    """Valid configurations of any tier, whatever the heuristics would choose.
-
-    Shrinks to the shrunk problem with the recipe fp8xfp4, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the
-    deepest ring.
-    """
+    """Valid configurations of any tier, whatever the heuristics would choose.  Shrinks to the shrunk problem with the recipe fp8xfp4, the
+    smallest tier (block_m 16), a lookahead of one expert, one cluster, and the deepest ring."""
     moe = replace(draw(problems() if problem is None else problem), **draw(formats(Sm100Config.recipes)))
     tier = draw(st.sampled_from(tiers_of(moe)))
     config = Sm100Config(
@@ -95,10 +92,8 @@ def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = 
 
 @st.composite
 def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> Sm90Config:
-    """The same for SM90; the problem's recipe become fp8xfp8.
-
-    Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert, two CTAs on their own, and the deepest ring.
-    """
+    """The same for SM90; the problem's recipe become fp8xfp8.  Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert,
+    two CTAs on their own, and the deepest ring."""
     moe = replace(draw(problems(whole_tiles=False) if problem is None else problem), **draw(formats(Sm90Config.recipes)))
     block_m = draw(st.sampled_from(tiles_of(moe)))
     num_sms = draw(st.integers(2, max_sms))

@@ -15,15 +15,15 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
+from megamoe_dsl.blocks.gemm.problem import BF16 as BF16_OUTPUT
+from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
@@ -38,7 +38,7 @@ COMMENT = re.compile(r"\s*//.*$")
 
 def digest(artifact: Artifact) -> str:
     """Sixteen hexadecimal digits of a kernel's instructions, declarations and parameters."""
-    text = artifact.ptx.replace(artifact.entry, "kernel")
+    text = artifact.ptx.replace(artifact.entry, "kernel").replace(f".target {artifact.arch.compiled_for}", f".target {artifact.arch}")
     lines = (COMMENT.sub("", line).strip() for line in text.splitlines() if not DEBUG_LINE.match(line))
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
@@ -90,6 +90,16 @@ DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, to
 
 def _activated(gate_up: str) -> Callable[[], KernelConfig]:
     return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dynamic_schedule=True)
+
+
+def _backward(name: str, output: str = BF16_OUTPUT, **fields: str) -> Callable[[], KernelConfig]:
+    """A GEMM of the layer's backward pass."""
+
+    def make() -> KernelConfig:
+        problem = getattr(replace(BF16_LAYER, **fields).backward(output), name)
+        return choose(problem, Target.typical("sm_90a"), 4096)
+
+    return make
 
 
 def _packed(block_m: int, **fields: int) -> Sm90Config:
@@ -171,6 +181,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-gather-gemm-bf16-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True),
     "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),
+    **{f"sm_90a-backward-{name}": _backward(name) for name in ("rows", "tokens", "w1", "w2")},
+    **{f"sm_90a-backward-{name}-f32": _backward(name, F32) for name in ("w1", "w2")},
+    "sm_90a-backward-rows-interleaved": _backward("rows", gate_up="interleaved", activation="swigluoai"),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-top-experts-hashed": lambda: TopExpertsConfig(HASH_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),

@@ -14,8 +14,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cases.routing import draw_experts, routing_bias
 from megamoe_dsl.kernel_cases.halves import draw_activations
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import Inputs

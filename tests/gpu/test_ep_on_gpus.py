@@ -27,12 +27,11 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernel_cases.halves import combined, draw_activations, linear1_rows
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
-from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
+from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, scatter_indices
 
 pytestmark = pytest.mark.gpu
 

@@ -11,8 +11,7 @@ from mega_moe_runs import inputs
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import RowActivations
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
-from megamoe_dsl.runtime.ep.scatter_indices import check_scatter_indices, scatter_indices, scattered_rows
+from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, check_scatter_indices, scatter_indices, scattered_rows
 from sweep import rarely
 
 MOE = problem(40)

@@ -17,9 +17,8 @@ from mega_moe_runs import artifact
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import first_rows
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.buffers import EpSymmetric
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS

@@ -20,7 +20,7 @@ from test_ep_tables import problem, run_kernel
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
-from megamoe_dsl.kernels.moe.halves.tables_config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 
 SHAPE = "more tokens of a warp than it sorts at a time"
 TOKENS = (200, 7)

@@ -21,7 +21,7 @@ from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
 from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
+from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target

@@ -1,4 +1,4 @@
-"""`moe` with gradients: as an operator of torch, on CPU tensors; what is refused; and the stages by torch's grouped GEMM."""
+"""`moe` with gradients: as an operator of torch, on CPU tensors; and what is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from megamoe_dsl import ProblemError, moe
-from megamoe_dsl.runtime import expert_gradients, grouped_mm_gradients
-from megamoe_dsl.runtime.cpu_experts import gate_then_up, rows_of_w1
+from megamoe_dsl.runtime import expert_gradients
+from megamoe_dsl.runtime.cpu_experts import gate_then_up
 from megamoe_dsl.runtime.top_experts import top_experts
 
 NAMES = ("x", "w1", "w2", "topk_weights")
@@ -193,24 +193,3 @@ def test_gradients_of_gradients_and_transforms_are_refused() -> None:
     for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
         with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
             transform(lambda x: moe(**{**given, "x": x}).float().sum())(given["x"].detach())
-
-
-@pytest.mark.parametrize("gate_up", ["gate_first", "interleaved"])
-def test_stages_by_grouped_gemms_are_near_the_reference(gate_up: str) -> None:
-    """They serve CUDA tensors; here with CPU tensors, an expert without rows, and rows of no slot, of which NaNs must not spread."""
-    given, expected = layer(), in_float64(layer(), gate_up)
-    stored = torch.full((14, 256), torch.nan).bfloat16()
-    moe(**given, preactivations=stored, gate_up=gate_up)
-    columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
-    problem = expert_gradients.problem_of("silu")
-    idx = given["topk_idx"]
-    rows, weighted, dw = grouped_mm_gradients.row_gradients(problem, DY, idx, given["topk_weights"], given["w2"], stored, columns)
-    rows[-1], weighted[-1] = torch.nan, torch.nan
-    found = {
-        "x": grouped_mm_gradients.token_gradients(rows, idx, given["w1"]),
-        "w1": grouped_mm_gradients.weight_gradients(rows, given["x"], idx, 4, tokens_first=False),
-        "w2": grouped_mm_gradients.weight_gradients(weighted, DY, idx, 4, tokens_first=True),
-        "topk_weights": dw,
-    }
-    assert_near(found, expected, 0.01)
-    assert not found["w1"][3].any() and dw[2, 1] == 0

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.custom_op import check_no_gradient
-from megamoe_dsl.runtime.top_experts import top_experts
+from megamoe_dsl.runtime.top_experts import cut, top_experts
 
 FP8 = torch.float8_e4m3fn
 
@@ -170,6 +170,11 @@ def test_cpu_tensors_are_computed_by_the_reference() -> None:
     idx, weights = top_experts(logits, 2, scores="sigmoid")
     routed = moe(**{**call, "topk_idx": None, "topk_weights": None}, router_logits=logits, topk=2, scores="sigmoid")
     assert torch.equal(routed, moe(**{**call, "topk_idx": idx, "topk_weights": weights}))
+
+
+def test_an_fp32_router_is_cut_without_loss() -> None:
+    router = torch.randn(4, 256)
+    assert torch.equal(cut(router).float().view(3, 4, 256).flip(0).sum(0), router)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

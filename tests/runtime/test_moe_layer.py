@@ -90,7 +90,7 @@ def test_nobody_measured_this_gpu() -> None:
 
 def test_the_page_has_the_measured_times() -> None:
     for one in tuned_table(H100, LaunchEntry).entries:
-        row = f"| {one.hidden} x {one.intermediate}, {one.num_experts} | {one.tokens} | {one.us['moe']} | {one.us['mega_moe']} |"
+        row = f"| {one.hidden} x {one.intermediate}, {one.experts_per_rank} | {one.tokens} | {one.us['moe']} | {one.us['mega_moe']} |"
         assert row in PAGE.read_text() and Path(one.results).stem in PAGE.read_text()
 
 

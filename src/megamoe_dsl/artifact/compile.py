@@ -53,12 +53,10 @@ def require_whole(directory: str, *parts: str | bytes | None) -> None:
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
     """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`, and `ConfigError` for what is none.
-
-    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
-    """
+    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places."""
     # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
     kernel_of(config)
-    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.compiled_for)
     import cuda.bindings.driver as driver
     import cutlass.cute as cute
 
@@ -66,7 +64,7 @@ def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact
 
     launch, arguments = entry(config)
     with tempfile.TemporaryDirectory() as directory:
-        options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}"
+        options = f"--gpu-arch={config.arch.compiled_for} --keep-ptx --keep-cubin --dump-dir={directory}"
         options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
         with calling_the_dsl(), attribute_lines(*ROLE_FOLDERS) if line_info else nullcontext():

@@ -117,7 +117,7 @@ def sha256(path: Path) -> str:
 
 def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str, str]]]:
     """Writes the object file; the kernel's name in its cubin, and name and type of each argument."""
-    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.compiled_for)
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
@@ -125,7 +125,7 @@ def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str
 
     launch, placeholders = entry(config)
     with tempfile.TemporaryDirectory() as directory:
-        options = f"--enable-tvm-ffi --gpu-arch={config.arch} --keep-cubin --dump-dir={directory}"
+        options = f"--enable-tvm-ffi --gpu-arch={config.arch.compiled_for} --keep-cubin --dump-dir={directory}"
         # With a stream argument: the caller's current stream is only known to TVM FFI where an argument is a tensor.
         with calling_the_dsl():
             compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)

@@ -61,8 +61,7 @@ class Expected:
 
     @classmethod
     def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
-        """Computes what the tokens (x, x_sf, topk_idx, topk_weights) of every rank should give, rank by rank; all tensors are on one
-        device."""
+        """What the tokens (x, x_sf, topk_idx, topk_weights) of every rank should give, rank by rank; all tensors are on one device."""
         x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
         inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
         exact = mega_moe_stages(inputs).y

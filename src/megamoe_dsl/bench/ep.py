@@ -16,9 +16,8 @@ from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactStore
 from ..artifact.workers import compile_into
 from ..kernels.moe.halves.choose import choose, tuned_fields
-from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
-from ..kernels.moe.halves.tables_config import RoutingTablesConfig
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE

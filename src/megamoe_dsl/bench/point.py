@@ -55,7 +55,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
-    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/config.py)
+    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/choose.py)
     combine           of the problem: the element in which results travel back
     """
 

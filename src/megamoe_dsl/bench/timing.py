@@ -47,10 +47,8 @@ def synchronize() -> None:
 
 
 def measure(run: Callable[[], None], launches: int) -> float:
-    """Microseconds per launch of one repeat on this rank, of `launches` launches that a call of `run` makes.
-
-    They follow those of an uncounted call without a pause: ranks leave a host barrier some microseconds apart, launches that wait for one
-    another do not end so."""
+    """Microseconds per launch of one repeat on this rank, of `launches` launches that a call of `run` makes.  They follow those of an
+    uncounted call without a pause: ranks leave a host barrier some microseconds apart, launches that wait for one another do not end so."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     synchronize()
     run()

@@ -46,8 +46,7 @@ class SortedItem:
 
 @cute.jit
 def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]) -> SortedItem:
-    """Finds the place of each lane's item, in the order of the lanes; `counts` is the warp's row.  `then` gets the place of an item that
-    has one."""
+    """Finds the place of each lane's item, in the order of lanes; `counts` is the warp's row.  `then` gets the place of an item, if any."""
     same = match_lanes(key)
     before, place = popc(same & lanes_below()), Int32(NO_KEY)
     if key != NO_KEY:
@@ -86,8 +85,7 @@ def counts_to_places(counter: Int32, stride: cutlass.Constexpr[int], warps: cutl
 
 @cute.jit
 def sum_of_block(value: Int32, totals: cutlass.Constexpr[Callable[[Any], Any]], thread: Int32, warps: cutlass.Constexpr[int]):
-    """The sum of `value` over this thread and all before it; `totals` is the address of a warp's word, which is free again after the CTA
-    has met."""
+    """The sum of `value` over this thread and all before it; `totals`: address of a word of each warp, free again after the CTA has met."""
     warp, lane, end = thread // LANES, thread % LANES, inclusive_sum(value)
     if lane == LANES - 1:
         store_shared_u32(totals(warp), end)

@@ -128,8 +128,7 @@ def begin() -> None:
 
 
 def begin_after_others() -> None:
-    """The same, for a launch whose next one may read, before it waits, what launches before this one wrote: they have ended by then.
-
-    The next launch begins when every CTA of this one has let it, and each does so when its wait is over."""
+    """The same, for a launch whose next one may read, before it waits, what launches before this one wrote: they have ended by then.  The
+    next launch begins when every CTA of this one has let it, and each does so when its wait is over."""
     wait_for_launches_before()
     let_next_launch_begin()

@@ -46,10 +46,8 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
-    """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`.
-
-    Raises `CaseError` when a sum could need more bits than FP32 has.
-    """
+    """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`. Raises
+    `CaseError` when a sum could need more bits than FP32 has."""
     largest = float(left.norm(dim=1).max() * right.norm(dim=1).max()) / unit
     if largest >= 2.0**FP32_BITS:
         raise CaseError(job.expert, f"sums of Linear1 reach {largest:.3g} units, and FP32 counts to 2^{FP32_BITS}")

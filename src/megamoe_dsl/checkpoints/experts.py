@@ -190,10 +190,8 @@ class PublishedExperts:
         self._check_tensor(self.layout.fc2, expert, hidden, intermediate)
 
     def read(self, expert: int, problem: Problem, device: torch.device) -> ExpertWeights:
-        """One expert in the problem's format, on a device: an `ExpertWeights` with El = 1.
-
-        Nothing but this expert's bytes is read.  Raises `CheckpointError` that names the tensor and its file.
-        """
+        """One expert in the problem's format, on a device: an `ExpertWeights` with El = 1.  Nothing but this expert's bytes is read.
+        Raises `CheckpointError` that names the tensor and its file."""
         require_usable(device)
         self.check_tensors(expert)
         stored, hidden, intermediate = self.layout.format, problem.hidden, problem.intermediate
@@ -316,10 +314,8 @@ class LayerSummary:
 
 
 def summarize(checkpoint: Checkpoint) -> list[LayerSummary]:
-    """Every layer with experts, after a look at every one of their tensors' headers.
-
-    Raises `CheckpointError` for the first that is missing or of another dtype or shape, and for a file that is missing or damaged.
-    """
+    """Every layer with experts, after a look at every one of their tensors' headers.  Raises `CheckpointError` for the first that is
+    missing or of another dtype or shape, and for a file that is missing or damaged."""
     return [_summary(PublishedExperts.of(checkpoint, layer)) for layer in find_layers(checkpoint)]
 
 

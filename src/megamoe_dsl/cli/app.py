@@ -142,10 +142,8 @@ the largest error as a share of the bound, and the share of elements that equal 
 
 
 def demo() -> None:
-    """Run the layer on this host's Hopper GPUs, up to eight; without any, its SM100 kernel on two simulated ranks.
-
-    Exit codes as those of `megamoe bench` and `megamoe simulate`.
-    """
+    """Run the layer on this host's Hopper GPUs, up to eight; without any, its SM100 kernel on two simulated ranks.  Exit codes as those of
+    `megamoe bench` and `megamoe simulate`."""
     console = Console()
     ranks = usable_ranks(hopper_gpus())
     if ranks:

@@ -61,9 +61,8 @@ if TYPE_CHECKING:
 
 def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = False) -> tuple[Path, bool]:
     """Times or traces both halves at all points, beside the fused kernel and its stages; with `variants` also what may be faster than the
-    chosen configuration of `kernel`.  The results file, and whether every point ran and was right.
-
-    Raises `ProblemError`, and `HostError` where there are too few Hopper GPUs."""
+    chosen configuration of `kernel`.  The results file, and whether every point ran and was right.  Raises `ProblemError`, and `HostError`
+    where there are too few Hopper GPUs."""
     from ..artifact.store import dsl_version
     from ..bench.ep import well
     from ..bench.host import Host
@@ -97,9 +96,8 @@ def gemm_points(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
 
 
 def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tuple[Path, bool]:
-    """Checks and times, prints a table per point; the results file, and whether every point ran and was right.
-
-    Raises `ProblemError`, and `HostError` where there is no Hopper GPU."""
+    """Checks and times, prints a table per point; the results file, and whether every point ran and was right.  Raises `ProblemError`, and
+    `HostError` where there is no Hopper GPU."""
     from ..bench.gemm.run import GemmRun, passed, run_gemms
     from ..bench.host import Host
 
@@ -164,10 +162,8 @@ FAILED = 1
 
 @takes(BenchOptions)
 def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points: PointsOption = None) -> None:
-    """Check and time the fused layer, its two halves or a GEMM on real GPUs; print a line per point, save JSON.
-
-    Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
-    """
+    """Check and time the fused layer, its two halves or a GEMM on real GPUs; print a line per point, save JSON.  Exit code 0: every point
+    ran and was right.  1: one failed, was wrong or did not match.  2: bad input."""
     from ..bench.host import Host
     from ..bench.results import passed
     from ..bench.session import Session, run_session

@@ -29,10 +29,8 @@ def export(
         bool, typer.Option("--all", help="All kernels of the layer instead, for any number of tokens: a folder that it loads them from.")
     ] = False,
 ) -> None:
-    """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how.
-
-    With --all a folder of every kernel that the Python layer loads with up to --max-tokens tokens on a rank, 8192 by default.
-    """
+    """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how.  With
+    --all a folder of every kernel that the Python layer loads with up to --max-tokens tokens on a rank, 8192 by default."""
     console = Console()
     if every:
         if name is not None:

@@ -43,9 +43,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
-
-    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
-    """
+    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured."""
     console = wide_console()
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")

@@ -167,10 +167,8 @@ class ConfigOptions(ShapeOptions):
         return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
-        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
-
-        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field.
-        """
+        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
+        `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
         found = find_kernel(kernel)
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         config_type(found, self.architecture)

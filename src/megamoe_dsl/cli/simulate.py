@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..kernels.gemm.family import GatherGemmKernel, GemmKernel
+from ..kernels.gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
@@ -35,7 +35,15 @@ DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 EP_NAMES = tuple(kernel.name for kernel in EP_KERNELS)
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, GatherGemmKernel.name, *STAGE_NAMES, *EP_NAMES)
+SIMULATED = (
+    MegaMoeKernel.name,
+    PreDispatchKernel.name,
+    GemmKernel.name,
+    GatherGemmKernel.name,
+    VarlenKKernel.name,
+    *STAGE_NAMES,
+    *EP_NAMES,
+)
 
 
 @takes(KernelOptions)

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
-from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem
+from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
 from ..cases import Case, random_routing
 from ..cases.common import normal
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
+from ..kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case
 from ..kernel_cases.halves import combined, draw_activations, linear1_rows
 from ..kernels.moe.halves.config import EpConfig
 from ..kernels.moe.layouts.symmetric import symmetric_buffer
@@ -55,8 +56,12 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
     return rows * problem.num_groups if len(rows) == 1 else rows
 
 
-def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase:
+def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase | VarlenKCase | GradientCase:
     """Data.  Raises `ProblemError` for rows that do not fit."""
+    if isinstance(config.problem, VarlenKProblem):
+        return varlen_k_case(config.problem, counts, seed, exact=exact)
+    if isinstance(config.problem, GatherGemmProblem) and config.problem.gradient:
+        return gradient_case(config.problem, counts, seed, exact=exact)
     if isinstance(config.problem, GatherGemmProblem):
         return gather_case(config.problem, counts, seed, exact=exact, arch=config.arch)
     return gemm_case(config.problem, counts, seed, exact=exact, arch=config.arch)

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.distributed import all_gather_into_tensor
 from transformers.activations import ACT2FN
-from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 from transformers.integrations import moe as experts_module
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -31,6 +30,10 @@ from ..reference import activate
 from ..runtime.experts import moe
 from ..runtime.moe_layer import MoE
 
+try:
+    from transformers.distributed import expert_parallel
+except ImportError:  # 5.17 has none
+    expert_parallel = None  # type: ignore[assignment]
 __all__ = ["NAME", "experts_forward", "fp8_experts_forward", "layer_of", "prepare"]
 NAME = "megamoe"
 """What `experts_implementation` is set to."""
@@ -201,11 +204,8 @@ def warn_once(layer: str, reason: str) -> None:
 
 
 def prepare(model: torch.nn.Module) -> int:
-    """Prepares every layer of experts of a model, and returns how many there are.
-
-    A layer prepares itself at its first call.  Prepare a model before it is compiled or captured in a CUDA graph where weights are
-    transposed (gpt-oss), or the gate is not silu(gate) * up.
-    """
+    """Prepares every layer of experts of a model, and returns how many there are.  A layer prepares itself at its first call.  Prepare a
+    model before it is compiled or captured in a CUDA graph where weights are transposed (gpt-oss), or the gate is not silu(gate) * up."""
     layers = [one for one in model.modules() if hasattr(one, "_apply_gate") and hasattr(one, "has_gate")]
     for one in layers:
         prepare_layer(one)
@@ -246,10 +246,8 @@ def recognized(experts: Experts) -> Gate | None:
 
 @torch.no_grad()
 def recognized_activation(function: Callable[[torch.Tensor], torch.Tensor], interleaved: bool, limits: Iterable[float]) -> Gate | None:
-    """The activation that `function` computes of float32 [1, 2 n] on the CPU, and its clamp, which is among `limits`.
-
-    Columns are gate, then up, or alternate where `interleaved`.  None where the function computes no activation of the table.
-    """
+    """The activation that `function` computes of float32 [1, 2 n] on the CPU, and its clamp, which is among `limits`.  Columns are gate,
+    then up, or alternate where `interleaved`.  None where the function computes no activation of the table."""
     numbers = torch.arange(-2 * REACH, 2 * REACH + 1, dtype=torch.float32, device="cpu") / 2
     gate, up = (one.flatten() for one in torch.meshgrid(numbers, numbers, indexing="ij"))
     halves = torch.cat([gate, up])[None]
@@ -263,7 +261,7 @@ def recognized_activation(function: Callable[[torch.Tensor], torch.Tensor], inte
     return None
 
 
-class MoEOfRanks(EPImplementation):
+class MoEOfRanks(expert_parallel.EPImplementation if expert_parallel else object):  # type: ignore[misc]
     """Experts of ranks that share a batch, as one `MoE` over their group: each rank takes an equal part of the tokens, which the layer
     sends where their experts are, and results are gathered.  Inference alone; the weights are those of the first call."""
 
@@ -290,6 +288,7 @@ class MoEOfRanks(EPImplementation):
         return gathered[:tokens]
 
 
-EPImplementationInterface.register(NAME, MoEOfRanks)
+if expert_parallel:
+    expert_parallel.EPImplementationInterface.register(NAME, MoEOfRanks)
 ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, fp8_experts_forward)

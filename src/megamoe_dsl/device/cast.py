@@ -25,6 +25,14 @@ def bf16_bits(value: float) -> int:
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
+def bf16_value(value: float) -> float:
+    """A float rounded to BF16, nearest even."""
+    import struct
+
+    found: float = struct.unpack("<f", struct.pack("<I", bf16_bits(value) << 16))[0]
+    return found
+
+
 def pack_bf16(low: Any, high: Any) -> Any:
     """Two floats rounded to nearest even in one word.  Packed, because a scalar BF16 conversion is two slow instructions."""
     return emit_to(Uint32, "cvt.rn.bf16x2.f32 {}, {}, {};", high, low)
@@ -82,6 +90,12 @@ def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
     )
     power = emit_to(Float32, corrected, power, error * Float32(LN2))
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, power + Float32(1.0))
+
+
+def fast_sigmoid(gate: Any, slope: float) -> Any:
+    """1 / (1 + exp(-slope * gate)) by the approximations of `times_sigmoid`."""
+    power = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", gate * Float32(-slope * LOG2E))
+    return emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
 
 
 fma = partial(emit_to, Float32, "fma.rn.f32 {}, {}, {}, {};")

@@ -31,9 +31,7 @@ def _traces(frame: FrameType, known: dict[str, bool]) -> bool:
 @contextmanager
 def attribute_lines(*folders: Path) -> Iterator[None]:
     """Operations traced inside are attributed to the innermost Python frame of device code whose file lies in one of `folders`, if any.
-
-    Left alone, the DSL names the innermost frame of all: for most operations a line of a helper, the same in every role.
-    """
+    Left alone, the DSL names the innermost frame of all: for most operations a line of a helper, the same in every role."""
     prefixes = tuple(f"{folder}/" for folder in folders)
     known: dict[str, bool] = {}
 

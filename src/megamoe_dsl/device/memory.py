@@ -27,6 +27,7 @@ load_shared_v4 = partial(emit_to_many, [Uint32] * 4, "ld.shared.v4.b32 {{{}, {},
 store_shared_u32 = partial(emit, "st.shared.b32 [{}], {};")
 store_shared_u16 = partial(emit, "{{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, {1};\n\tst.shared.b16 [{0}], h;\n\t}}")
 store_shared_f32 = partial(emit, "st.shared.f32 [{}], {};")
+store_shared_f32x2 = partial(emit, "st.shared.v2.f32 [{}], {{{}, {}}};")
 store_shared_v2 = partial(emit, "st.shared.v2.b32 [{}], {{{}, {}}};")
 
 

@@ -176,10 +176,8 @@ def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
 
 @cute.jit
 def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
-    """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.
-
-    `words` is called in the branch of a single lane, so that the other lanes compute nothing of it.
-    """
+    """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.  `words`
+    is called in the branch of a single lane, so that the other lanes compute nothing of it."""
     place, full = queue.shared("work_tiles"), queue.shared("work_tile_full_barrier")
     if cute.arch.lane_idx() == 0:
         for cta in cutlass.range_constexpr(queue.cluster):
@@ -195,11 +193,8 @@ def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
 
 @cute.jit
 def read_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)):
-    """A warp that works on tiles: the words of its next one, and the place of the one after it.
-
-    used: if they are few, the words that the caller uses, the first among them.  ptxas may load each on its own, and the arrival waits
-    for all of them.
-    """
+    """A warp that works on tiles: the words of its next one, and the place of the one after it.  used: if they are few, the words that the
+    caller uses, the first among them.  ptxas may load each on its own, and the arrival waits for all of them."""
     wait(queue.shared("work_tile_full_barrier"), queue.ring.phase)
     words = [Int32(word) for word in load_shared_v4(queue.shared("work_tiles"))]
     # Every lane arrives, after its own read.  Then no order between lanes is needed, and tools that follow single threads

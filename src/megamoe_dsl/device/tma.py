@@ -77,6 +77,11 @@ def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
     emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
 
 
+def add_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
+    """Adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
+    emit("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
+
+
 def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> None:
     """Four rows that follow one another in SMEM to rows of a 2-D tensor, from column `x` on, through a map with a box of one row, in the
     issuing thread's bulk group; those to rows that are not there go nowhere."""

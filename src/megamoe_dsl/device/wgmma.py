@@ -13,18 +13,23 @@ from cutlass import Float32, Int64, Uint32
 from cutlass._mlir import ir as _ir
 from cutlass._mlir.dialects import llvm
 
-from ..hardware.operand_tile import MMA_K_BYTES, ROW_BYTES
+from ..hardware.operand_tile import BOX_BYTES, MMA_K_BYTES, ROW_BYTES
 
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
-ELEMENTS = {"e4m3": (32, ""), "bf16": (16, ", 0, 0")}
-"""Of A and B: their K of an instruction, and what says that neither is transposed, which elements of a byte cannot be."""
+ELEMENTS = {"e4m3": 32, "bf16": 16}
+"""Of A and B: their K of an instruction."""
+MN_K_STEP = K_STEP * ELEMENTS["bf16"] * ROW_BYTES // MMA_K_BYTES
+MnMajor = tuple[bool, bool]
+"""Whether A, and B, are MN-major, which elements of a byte cannot be: rows of shared memory are K."""
+K_MAJOR = False, False
 
 
-def descriptor(low: Any) -> Any:
-    """Descriptor of a K-major SW128 tile; `low` is its shared address / 16."""
-    return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low))
+def descriptor(low: Any, mn_major: bool = False) -> Any:
+    """Descriptor of a K-major SW128 tile, or of an MN-major one of `K_ROWS` rows; `low` is its shared address / 16."""
+    leading = BOX_BYTES // 16 << 16  # LBO, from 64 columns to the next
+    return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low) | Uint32(leading) if mn_major else Uint32(low))
 
 
 ir: Any = _ir  # built at run time, so that type checkers see no attributes
@@ -40,27 +45,31 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
 
 def instruction(n: int, element: str = "e4m3") -> str:
     """D[64, n] of A and B with these elements, 32 bytes of K."""
-    return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element][0]}.f32.{element}.{element}"
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element]}.f32.{element}.{element}"
 
 
-def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, element: str = "e4m3") -> tuple[Any, ...]:
+def issue(
+    a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, element: str = "e4m3", mn_major: MnMajor = K_MAJOR
+) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
 
     a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, and whose registers
     become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its own, and spills.
     accumulate: D += instead; `registers` are D so far.
-    element: of A and B, one of `ELEMENTS`.
+    element: of A and B, one of `ELEMENTS`.  mn_major: of descriptors that are.
     """
+    major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
+    steps = [MN_K_STEP if one else K_STEP for one in mn_major]
     count = len(registers)
     n = 2 * count
     names = ", ".join(f"${i}" for i in range(count))
     lines = ["{", ".reg .pred p;", ".reg .b64 a, b;", f"mov.b64 a, ${count};", f"mov.b64 b, ${count + 1};", "wgmma.fence.sync.aligned;"]
     for step in range(STEPS):
         if step:
-            lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
+            lines += [f"add.s64 a, a, {steps[0]};", f"add.s64 b, b, {steps[1]};"]
         lines += [
             f"setp.ne.b32 p, {step or int(accumulate)}, 0;",
-            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{ELEMENTS[element][1]};",
+            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{major};",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])

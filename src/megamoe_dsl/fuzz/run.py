@@ -14,10 +14,10 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 
-from ..arch import arch_of_capability
 from ..config_error import as_integer
 from ..options.points import FuzzOptions
 from ..problem import ProblemError
+from ..runtime.symmetric_memory import device_arch
 from .check import GpuMachine, SimulatedMachine, TrialMachine, check_trial
 from .trial import MAKERS, ON_A_GPU, SIMULATED, Trial, trials
 
@@ -125,11 +125,7 @@ def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
 
     if not torch.cuda.is_available():
         raise ProblemError("--gpu", True, "left out here: torch finds no GPU")
-    capability = torch.cuda.get_device_capability()
-    arch = arch_of_capability(capability)
-    if arch is None or arch.name not in MAKERS:
-        raise ProblemError("--gpu", f"compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
-    return GpuMachine(given.artifacts, given.jobs), (arch.name,)
+    return GpuMachine(given.artifacts, given.jobs), (device_arch(torch.device("cuda")).name,)
 
 
 def verdict(count: int, seconds: float, found: FoundError | None, *, gpu: bool) -> str:

@@ -30,6 +30,9 @@ MMA_K_BYTES = 32
 """Bytes of K that one MMA takes."""
 
 
+K_ROWS = ROW_BYTES // 2
+"""Rows of K of a stage of BF16 that is MN-major, and columns of a box: 128 bytes of each row, then the next columns follow."""
+BOX_BYTES = K_ROWS * ROW_BYTES
 CHUNK = 16  # bytes that move together
 
 

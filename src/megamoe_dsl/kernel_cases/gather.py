@@ -133,7 +133,8 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
 
     Rows of a blocked A that belong to no expert are NaN.
     """
-    of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups, recipe=problem.recipe)
+    p = problem
+    of_rows = GemmProblem(p.n, p.k, PACKED, p.num_groups, recipe=p.recipe, transposed_b=p.transposed_b)
     packed = gemm_case(of_rows, counts, seed, exact=exact, arch=arch)
     t = packed.tensors
     assert t.groups is not None

@@ -143,6 +143,8 @@ def gemm_case(
     lead, weights = (problem.num_groups, capacity) if problem.kind == MASKED else (rows,), (b, b_sf)
     if problem.decodes:
         b, b_sf = gemm_weights(b, b_sf, SM90)
+    if problem.transposed_b:
+        b = b.transpose(1, 2)
     if not problem.has_groups:
         b, b_sf = b[0], b_sf[0]
     d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])

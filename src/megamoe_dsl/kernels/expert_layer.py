@@ -18,17 +18,21 @@ from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
+    BF16,
     F32,
     GATE_FIRST,
     GATE_UP,
     GEMM_RECIPES,
     I64,
+    LEFT,
     PACKED,
+    RIGHT,
     ROW_BLOCK,
     SCALE_BLOCK,
     SORTED_PACKED,
     GatherGemmProblem,
     GemmProblem,
+    VarlenKProblem,
 )
 from ..blocks.gemm.sm100.config import tile_rows
 from ..config_error import ConfigError
@@ -96,6 +100,15 @@ class LayerConfigs(NamedTuple):
     total: TokensConfig
 
 
+class BackwardProblems(NamedTuple):
+    """GEMMs of the backward pass, BF16: dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+
+    rows: GatherGemmProblem
+    tokens: GemmProblem
+    w1: VarlenKProblem
+    w2: VarlenKProblem
+
+
 @dataclass(frozen=True)
 class ExpertLayer:
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
@@ -153,6 +166,20 @@ class ExpertLayer:
         if not self.formats.scales_in_mma:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
+
+    def backward(self, output: str = BF16) -> BackwardProblems:
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
+        n, experts = 2 * self.intermediate, {"num_groups": self.num_experts, "recipe": self.recipe}
+        hidden, own = self.hidden, self.intermediate
+        adds: Any = {**experts, "output": output, "accumulate": output == F32}
+        rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
+        tokens: Any = {**experts, "transposed_b": True}
+        return BackwardProblems(
+            GatherGemmProblem(own, hidden, **rows),
+            GemmProblem(hidden, n, PACKED, **tokens),
+            VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
+            VarlenKProblem(hidden, own, gathered=LEFT, **adds),
+        )
 
     @property
     def decode(self) -> DecodeProblem:

@@ -211,7 +211,6 @@ class Kernel(ABC):
         self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
     ) -> tuple[int | bytes, ...]:
         """What the kernel takes when the launching function is called with these arguments: the encoded tensor maps, then the arguments.
-
         Raises TypeError for a name too many or too few, ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
         return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)

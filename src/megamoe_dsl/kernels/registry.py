@@ -11,7 +11,7 @@ from ..problem import ProblemError
 from ..target import Target
 from .decode.family import DecodeKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
-from .gemm.family import GatherGemmKernel, GemmKernel
+from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
 from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
@@ -23,6 +23,7 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    VarlenKKernel(),
     TopExpertsKernel(),
     DecodeKernel(),
     RouteKernel(),

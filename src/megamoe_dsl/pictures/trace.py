@@ -102,10 +102,8 @@ SLIVER = 1 / 600  # of the launch: neighbors of one kind that are shorter are dr
 
 
 def draw_trace(path: Path, *, preset: str | None = None, tokens: int | None = None, ranks: int | None = None) -> Picture:
-    """Of a file that `megamoe bench --trace` wrote; preset, tokens per rank and ranks choose one of a file's records.
-
-    Raises `TraceFileError` for another file and for a choice of none or of several, OSError for a file that cannot be read.
-    """
+    """Of a file that `megamoe bench --trace` wrote; preset, tokens per rank and ranks choose one of a file's records.  Raises
+    `TraceFileError` for another file and for a choice of none or of several, OSError for a file that cannot be read."""
     found = read_trace(path)
     spans = [one for one in found if isinstance(one, TracedSpan)]
     if spans:

@@ -50,9 +50,8 @@ class Spread:
 
     @classmethod
     def of(cls, num_experts: int, topk: int, nodes: int, ranks: int, groups: int = 1, group_limit: int = 1) -> Spread:
-        """Of `group_limit` of `groups` equal groups of experts, which follow one another; a token is on the first node.
-
-        Raises `ProblemError`."""
+        """Of `group_limit` of `groups` equal groups of experts, which follow one another; a token is on the first node.  Raises
+        `ProblemError`."""
         if num_experts % (nodes * ranks):
             raise ProblemError("nodes", nodes, f"such that {ranks} ranks each divide {num_experts} experts")
         if num_experts % groups or not 1 <= group_limit <= groups or topk > num_experts // groups * group_limit:

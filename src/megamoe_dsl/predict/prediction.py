@@ -54,10 +54,8 @@ def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, c
 
 
 def at_power(launch: Callable[[float], Launched], calibration: Calibration, first: float | None = None) -> Launched:
-    """The launch at the highest clock, or at the one where its power meets the GPU's.
-
-    Between launches, what scales with the clock is taken to be the tensor cores' time of the last one.
-    """
+    """The launch at the highest clock, or at the one where its power meets the GPU's. Between launches, what scales with the clock is taken
+    to be the tensor cores' time of the last one."""
     found = launch(calibration.clock if first is None else first)
     for _ in range(RUNS):
         highest = found.clock == calibration.clock and found.watts <= calibration.power

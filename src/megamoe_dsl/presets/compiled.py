@@ -22,9 +22,8 @@ MAX_TOKENS = 8192
 
 
 def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
-    """The model's layer, in the first number formats of the fused kernel on this target that have the published weights' element.
-
-    Raises `ProblemError`."""
+    """The model's layer, in the first number formats of the fused kernel on this target that have the published weights' element.  Raises
+    `ProblemError`."""
     kernel = find_kernel("mega_moe")
     config_type(kernel, target.arch)
     recipe = next(name for name in kernel.recipes[target.arch.name] if RECIPES[name].weights.element == one.weights)
@@ -53,10 +52,8 @@ class CompiledPreset:
 
     @classmethod
     def load(cls, name: str, *, target: Target | None = None, max_tokens_per_rank: int = MAX_TOKENS) -> CompiledPreset:
-        """Every kernel that some number of tokens up to the maximum asks for, from the cache or compiled in parallel.
-
-        Raises `ProblemError` and `CompileError`.
-        """
+        """Every kernel that some number of tokens up to the maximum asks for, from the cache or compiled in parallel.  Raises
+        `ProblemError` and `CompileError`."""
         from ..artifact.cache import load_or_compile_all
 
         target = target or target_at_hand()

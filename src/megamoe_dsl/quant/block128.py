@@ -71,10 +71,8 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].
-
-    Raises ValueError on a wrong dtype or shape.
-    """
+    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].  Raises ValueError on a wrong
+    dtype or shape."""
     _require_dtype("x", x, torch.float8_e4m3fn)
     _require_dtype("sf", sf, torch.float32)
     expected = (*x.shape[:-1], -(-x.shape[-1] // block))
@@ -84,10 +82,8 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize floating point [..., rows, K] to E4M3 with one FP32 scale per 128 x 128, fewer at the ends.
-
-    Gives float8_e4m3fn [..., rows, K] and float32 [..., ceil(rows / 128), ceil(K / 128)]; rounding and errors as `quantize_e4m3_f32`.
-    """
+    """Quantize floating point [..., rows, K] to E4M3 with one FP32 scale per 128 x 128, fewer at the ends.  Gives float8_e4m3fn [..., rows,
+    K] and float32 [..., ceil(rows / 128), ceil(K / 128)]; rounding and errors as `quantize_e4m3_f32`."""
     block, (rows, k) = FP32_SCALE_BLOCK, w.shape[-2:]
     filled = torch.nn.functional.pad(w, (0, 0, 0, -rows % block)) if rows % block else w
     blocks = _float_blocks("w", filled, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
@@ -110,8 +106,6 @@ def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tens
 
 
 def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-    """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`.
-
-    Raises ValueError on a wrong dtype or shape.
-    """
+    """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`.  Raises
+    ValueError on a wrong dtype or shape."""
     return dequantize_e4m3_f32(w, weight_scale_rows(sf, w.shape[-2], parts))

@@ -56,9 +56,7 @@ def ue8m0_bytes(sf: torch.Tensor) -> torch.Tensor:
 
 def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     """Scale bytes (uint8 or float8_e8m0fnu, any shape) to powers of two: float64 2^(code - 127), for 2^-127 is subnormal in float32.
-
-    Raises ValueError on another dtype and on a byte of 255, which is NaN.
-    """
+    Raises ValueError on another dtype and on a byte of 255, which is NaN."""
     code = ue8m0_bytes(code)
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
@@ -157,10 +155,8 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
 
 def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].
-
-    Raises ValueError on a wrong dtype or shape, and on a scale byte of 255.
-    """
+    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].  Raises ValueError
+    on a wrong dtype or shape, and on a scale byte of 255."""
     _require_blocks("x", x.shape[-1], block)
     _require_scales("sf", x, sf, block)
     return (decode_e4m3(x).unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
@@ -200,10 +196,8 @@ def _nearest_code(x: torch.Tensor) -> torch.Tensor:
 
 
 def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
-    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].
-
-    Raises ValueError on another dtype, an odd K or a code above 15.
-    """
+    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].  Raises ValueError on another dtype, an odd K
+    or a code above 15."""
     _require_dtype("code", code, torch.uint8)
     _require_blocks("code", code.shape[-1], 2)
     if bool((code > 15).any()):
@@ -222,10 +216,8 @@ def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
 
 
 def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
-    """UE8M0 byte of an E2M1 block whose largest magnitude is `amax`, 2^ceil(log2(amax / 6)): `e4m3_scale_byte` with float32(1/6).
-
-    An amax of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).  Arguments, result and errors are the same.
-    """
+    """UE8M0 byte of an E2M1 block whose largest magnitude is `amax`, 2^ceil(log2(amax / 6)): `e4m3_scale_byte` with float32(1/6).  An amax
+    of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).  Arguments, result and errors are the same."""
     return encode_ue8m0(_least_scale(amax, E2M1_MAX))
 
 
@@ -239,10 +231,8 @@ def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
 
 def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block].
-
-    Raises ValueError on a wrong dtype or shape, and on a scale byte of 255.
-    """
+    """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block].  Raises
+    ValueError on a wrong dtype or shape, and on a scale byte of 255."""
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
@@ -309,10 +299,8 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-    """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K].
-
-    Raises ValueError when shapes do not fit.
-    """
+    """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K].  Raises
+    ValueError when shapes do not fit."""
     codes = unpack_e2m1(packed)
     if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):
         raise ValueError(f"sf: shape {tuple(sf.shape)}, allowed: {(*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)}")

@@ -143,7 +143,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (whole_tiles.py).
+    """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (packed_tiles.py).
 
     fp8xfp4 and mxf4xmxf4:
         fc1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; fc1_sf int32 [El * (H/128), 2I]: expert outermost, then 128
@@ -179,11 +179,8 @@ def regroup(w: torch.Tensor, dim: int, shape: tuple[int, ...], order: tuple[int,
 
 
 def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2, inverse: bool = False) -> torch.Tensor:
-    """Reorder the rows [gate | up] of dimension `dim` to `group` gate rows, `group` up rows, and so on: a new contiguous tensor.
-
-    Weights [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises ValueError when the rows are no multiple of 2 *
-    group.
-    """
+    """Reorder the rows [gate | up] of dimension `dim` to `group` gate rows, `group` up rows, and so on: a new contiguous tensor.  Weights
+    [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises ValueError when the rows are no multiple of 2 * group."""
     rows = w.shape[dim]
     if group <= 0 or rows % (2 * group):
         raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
@@ -265,10 +262,7 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
     """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
-    ...].
-
-    Raises ValueError on another dtype or sizes that are not multiples.
-    """
+    ...].  Raises ValueError on another dtype or sizes that are not multiples."""
     _require_little_endian()
     if words.dtype != torch.int32 or words.ndim != 2:
         raise ValueError(f"words: dtype {words.dtype} with {words.ndim} dimensions, allowed: {torch.int32} with 2")
@@ -294,10 +288,8 @@ def transform_weights(
     fc1_bias: torch.Tensor | None = None,
     fc2_bias: torch.Tensor | None = None,
 ) -> TransformedWeights:
-    """Checkpoint weights of one rank, the fields of `ExpertWeights`, to the layout of an architecture's kernel (module docstring).
-
-    Tensors that do not change are passed through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for.
-    """
+    """Checkpoint weights of one rank, the fields of `ExpertWeights`, to the layout of an architecture's kernel (module docstring).  Tensors
+    that do not change are passed through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for."""
     given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias)
     given.validate(problem)
     given = given.resized(problem, tiled_shapes(problem))

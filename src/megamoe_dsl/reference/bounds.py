@@ -95,10 +95,8 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic: two float64 [n, rows].
-
-    x, x_sf, w and w_sf are those of `stages.scaled_matmul`, not promoted.
-    """
+    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic: two float64 [n, rows].  x, x_sf, w and w_sf
+    are those of `stages.scaled_matmul`, not promoted."""
     left, right = dequantize(x, x_sf), dequantize(w, w_sf)
     total = left @ right.T
     return total, _sum_error(left, right, total, rigorous=False)

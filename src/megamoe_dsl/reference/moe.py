@@ -36,11 +36,8 @@ class LayerInputs:
     weights: Sequence[ExpertWeights] = field(repr=False)
 
     def check(self) -> Routing:
-        """The routing, when shapes and dtypes of all ranks fit `problem`.
-
-        Raises `ProblemError` on routing errors (see `route`) and on tensors that do not fit, naming field, value and what is allowed;
-        ValueError from `ExpertWeights.validate`.
-        """
+        """The routing, when shapes and dtypes of all ranks fit `problem`.  Raises `ProblemError` on routing errors (see `route`) and on
+        tensors that do not fit, naming field, value and what is allowed; ValueError from `ExpertWeights.validate`."""
         problem = self.problem
         for name in ("x", "x_sf", "topk_weights", "weights"):
             if len(getattr(self, name)) != problem.num_ranks:
@@ -143,9 +140,7 @@ def travel_dtype(problem: Problem) -> torch.dtype:
 
 def mega_moe_stages(inputs: LayerInputs, accumulate: Accumulate = torch.float64) -> MoeResult:
     """The MoE layer of all ranks, bit by bit as `stages` defines it, with its intermediates; `accumulate` as in `stages.scaled_matmul`.
-
-    Raises as `LayerInputs.check`, and ValueError when an activation becomes infinite.
-    """
+    Raises as `LayerInputs.check`, and ValueError when an activation becomes infinite."""
     problem, routing = inputs.problem, inputs.check()
     tokens, dtype, device = [idx.shape[0] for idx in inputs.topk_idx], inputs.x[0].dtype, inputs.x[0].device
     k, h, i = problem.topk, problem.hidden, problem.intermediate

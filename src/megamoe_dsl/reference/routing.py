@@ -81,11 +81,8 @@ def dispatch_order(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def expert_rows(routing: Routing, expert: int) -> torch.Tensor:
-    """Rows of one global expert in pool order: int64 [n, 3], source rank, token, top-k slot.
-
-    The kernel writes the same triple to `token_src_metadata`; which token of a rank stands at which of that rank's rows is the reference's
-    choice (see `route`).
-    """
+    """Rows of one global expert in pool order: int64 [n, 3], source rank, token, top-k slot.  The kernel writes the same triple to
+    `token_src_metadata`; which token of a rank stands at which of that rank's rows is the reference's choice (see `route`)."""
     order = dispatch_order(routing.counts[expert].tolist())
     slots = [pairs.tolist() for pairs in routing.slots[expert]]
     rows = [[rank, *slots[rank][index]] for rank, index in order]

@@ -67,10 +67,8 @@ def linear1(
     accumulate: Accumulate = torch.float64,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """FP32 accumulators of Linear1 for one expert, float32 [n, 2I], columns [gate | up], with the bias added if it has one.
-
-    x, x_sf, w, w_sf and accumulate are those of `scaled_matmul`, K = H and 2I rows [gate | up] of weights; bias is float32 [2I].
-    """
+    """FP32 accumulators of Linear1 for one expert, float32 [n, 2I], columns [gate | up], with the bias added if it has one.  x, x_sf, w,
+    w_sf and accumulate are those of `scaled_matmul`, K = H and 2I rows [gate | up] of weights; bias is float32 [2I]."""
     return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2), bias)
 
 

@@ -268,10 +268,8 @@ class RankBuffers:
         return self.weights.fc1.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.
-
-        Raises `ProblemError` for the index or a device, and ValueError for weights that do not fit.
-        """
+        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.  Raises `ProblemError` for the index
+        or a device, and ValueError for weights that do not fit."""
         count = self.problem.experts_per_rank
         place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
         check_weights(single_expert(self.problem), weights)

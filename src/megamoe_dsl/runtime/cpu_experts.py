@@ -16,10 +16,8 @@ from .expert_call import ExpertCall
 
 
 def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
-    """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.
-
-    Sums are formed as Hopper's tensor core forms them (`reference.hopper_dot`).  Raises `ProblemError` for E2M1 weights.
-    """
+    """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.  Sums are formed as Hopper's tensor core
+    forms them (`reference.hopper_dot`).  Raises `ProblemError` for E2M1 weights."""
     layer, w = call.layer, call.weights
     if layer.formats.scales_in_mma:
         raise ProblemError("w1.dtype", w.w1.dtype, "torch.float8_e4m3fn or torch.bfloat16 on the CPU")

@@ -120,6 +120,12 @@ def current_stream(device: int) -> int:
     return stream
 
 
+def bind_context() -> None:
+    """Makes the current device's context this thread's, if the thread has none: one of autograd has not before torch launches on it."""
+    if not int(call(driver.cuCtxGetCurrent)):
+        call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, torch.cuda.current_device()))
+
+
 class CudaKernel:
     """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.
 

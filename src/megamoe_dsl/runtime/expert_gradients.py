@@ -3,8 +3,7 @@
 Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row.  The first stage makes dH, and
 w A, which stand until the gradients of tokens and weights are made.  A stage runs only where somebody asks for what it makes.
 
-CPU tensors take the reference, with the bits that kernels shall have (reference/expert_gradients.py); CUDA tensors torch's grouped GEMMs
-(grouped_mm_gradients.py).
+CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import torch
 from ..problem import Problem, ProblemError
 from ..reference import expert_gradients as reference
 from ..reference.expert_gradients import RowGradients
-from ..reference.router import router_metadata
-from . import grouped_mm_gradients as by_torch
+from ..reference.router import RouterMetadata, router_metadata
+from . import device_gradients
 from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
 from .custom_op import define, differentiate
@@ -46,84 +45,114 @@ def problem_of(activation: str) -> Problem:
     return Problem(256, 128, 1, 1, activation=activation)
 
 
+def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last
+    expert's rows are nothing."""
+    if topk_idx.device.type != "cpu":
+        found = device_gradients.route(topk_idx, experts, hidden)
+        return found.ends, found.sources, found.positions
+    found = router_metadata(topk_idx.where((topk_idx >= 0) & (topk_idx < experts), -1), experts)
+    sources = found.sources.new_zeros(topk_idx.numel())
+    sources[: len(found.sources)] = found.sources
+    return found.ends, sources, found.positions
+
+
+def routing_of(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor) -> RouterMetadata:
+    """On the CPU with the rows that there are."""
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    return RouterMetadata(counts, ends, sources[: int(ends[-1])] if ends.device.type == "cpu" else sources, positions)
+
+
 def row_gradients(
     dy: torch.Tensor,
-    topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
     w2: torch.Tensor,
     preactivations: torch.Tensor,
+    ends: torch.Tensor,
+    sources: torch.Tensor,
+    positions: torch.Tensor,
     gate_up: str,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk]; rows that no slot has may hold
     anything."""
-    columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
-    tensors = topk_weights, w2, preactivations, columns
+    routing = routing_of(ends, sources, positions)
     if dy.device.type != "cpu":
-        return by_torch.row_gradients(problem_of(activation), dy, topk_idx, *tensors)
-    metadata = router_metadata(named(topk_idx, len(w2)), len(w2))
-    found = reference.row_gradients(problem_of(activation), dy, metadata, *tensors)
+        return device_gradients.row_gradients(dy, topk_weights, w2, preactivations, routing, gate_up, activation)
+    columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
+    found = reference.row_gradients(problem_of(activation), dy, routing, topk_weights, w2, preactivations, columns)
     rows, weighted = torch.zeros_like(preactivations), preactivations.new_zeros(len(preactivations), w2.shape[2])
     rows[: len(found.rows)], weighted[: len(found.rows)] = found.rows, found.weighted
     return rows, weighted, found.topk_weights
 
 
-def token_gradients(rows: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor) -> torch.Tensor:
+def token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """dX, bfloat16 [tokens, H], of rows dH."""
+    routing = routing_of(ends, positions.new_zeros(len(rows)), positions)
     if rows.device.type != "cpu":
-        return by_torch.token_gradients(rows, topk_idx, w1)
-    metadata = router_metadata(named(topk_idx, len(w1)), len(w1))
-    return reference.token_gradients(rows[: len(metadata.sources)], metadata, w1)
+        return device_gradients.token_gradients(rows, routing, w1)
+    return reference.token_gradients(rows[: len(routing.sources)], routing, w1)
 
 
-def weight_gradients(rows: torch.Tensor, tokens: torch.Tensor, topk_idx: torch.Tensor, experts: int, tokens_first: bool) -> torch.Tensor:
+def weight_gradients(
+    rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
+) -> torch.Tensor:
     """The sum of rows^T tokens over the rows of each expert, bfloat16 [E, M, N]; with `tokens_first` its transpose."""
-    return _weight_sums(rows, tokens, topk_idx, experts, tokens_first).bfloat16()
+    found = _fake_weights(rows, tokens, ends, sources, tokens_first)
+    _sum_weights(found, rows, tokens, ends, sources, tokens_first)
+    return found
 
 
 def add_weight_gradients(
-    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, topk_idx: torch.Tensor, experts: int, tokens_first: bool
+    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
 ) -> None:
-    """The same, added to a float32 tensor without being rounded to BF16 where the sums are FP32."""
-    total += _weight_sums(rows, tokens, topk_idx, experts, tokens_first)
+    """The same, added to a float32 tensor without being rounded to BF16."""
+    _sum_weights(total, rows, tokens, ends, sources, tokens_first)
 
 
-def _weight_sums(rows: torch.Tensor, tokens: torch.Tensor, topk_idx: torch.Tensor, experts: int, tokens_first: bool) -> torch.Tensor:
+def _sum_weights(
+    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
+) -> None:
+    """Into a bfloat16 tensor, or added to a float32 one."""
+    routing = routing_of(ends, sources, sources)
     if rows.device.type != "cpu":
-        return by_torch.weight_gradients(rows, tokens, topk_idx, experts, tokens_first)
-    metadata = router_metadata(named(topk_idx, experts), experts)
-    pair = rows[: len(metadata.sources)], tokens[metadata.sources.long()]
-    return reference.weight_gradients(*(pair[::-1] if tokens_first else pair), metadata)
+        device_gradients.weight_gradients(rows, tokens, routing, total, tokens_first)
+        return
+    pair = rows[: len(routing.sources)], tokens[routing.sources.long()]
+    sums = reference.weight_gradients(*(pair[::-1] if tokens_first else pair), routing)
+    total.copy_(total + sums if total.dtype == torch.float32 else sums)
 
 
-def named(topk_idx: torch.Tensor, experts: int) -> torch.Tensor:
-    """Experts that are there, and -1."""
-    return topk_idx.where((topk_idx >= 0) & (topk_idx < experts), -1)
-
-
+_route_op = define(
+    "moe_route",
+    "(Tensor topk_idx, int experts, int hidden) -> (Tensor, Tensor, Tensor)",
+    route,
+    lambda idx, experts, hidden: (
+        idx.new_empty(experts, dtype=torch.int32),
+        idx.new_empty(idx.numel(), dtype=torch.int32),
+        idx.new_empty(idx.shape, dtype=torch.int32),
+    ),
+)
+_ROWS = "Tensor ends, Tensor sources"
 _rows_op = define(
     "moe_row_gradients",
-    "(Tensor dy, Tensor topk_idx, Tensor topk_weights, Tensor w2, Tensor preactivations, str gate_up, str activation)"
+    f"(Tensor dy, Tensor topk_weights, Tensor w2, Tensor preactivations, {_ROWS}, Tensor positions, str gate_up, str activation)"
     " -> (Tensor, Tensor, Tensor)",
     row_gradients,
-    lambda dy, idx, weights, w2, stored, *_: (
-        torch.empty_like(stored),
-        stored.new_empty(len(stored), w2.shape[2]),
-        torch.empty_like(weights),
-    ),
+    lambda dy, weights, w2, stored, *_: (torch.empty_like(stored), stored.new_empty(len(stored), w2.shape[2]), torch.empty_like(weights)),
 )
 _tokens_op = define(
     "moe_token_gradients",
-    "(Tensor rows, Tensor topk_idx, Tensor w1) -> Tensor",
+    "(Tensor rows, Tensor w1, Tensor ends, Tensor positions) -> Tensor",
     token_gradients,
-    lambda rows, idx, w1: rows.new_empty(len(idx), w1.shape[2]),
+    lambda rows, w1, ends, positions: rows.new_empty(len(positions), w1.shape[2]),
 )
-_PAIR = "Tensor rows, Tensor tokens, Tensor topk_idx, int experts, bool tokens_first"
+_PAIR = f"Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first"
 
 
-def _fake_weights(rows: torch.Tensor, tokens: torch.Tensor, idx: torch.Tensor, experts: int, tokens_first: bool) -> torch.Tensor:
+def _fake_weights(rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool) -> torch.Tensor:
     shape = rows.shape[1], tokens.shape[1]
-    return rows.new_empty(experts, *(shape[::-1] if tokens_first else shape))
+    return rows.new_empty(len(ends), *(shape[::-1] if tokens_first else shape))
 
 
 _weights_op = define("moe_weight_gradients", f"({_PAIR}) -> Tensor", weight_gradients, _fake_weights)
@@ -150,10 +179,11 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
         return (*(torch.zeros_like(one) if need else None for one, need in needed), None, None, None, None)
     dy = dy.contiguous()
-    found = RowGradients(*_rows_op(dy, idx, weights, w2, stored, ctx.gate_up, ctx.activation))
-    dx = _tokens_op(found.rows, idx, w1) if of_x else None
-    dw1 = _of_weight(ctx.totals[0], (found.rows, x, idx, len(w1), False)) if of_w1 else None
-    dw2 = _of_weight(ctx.totals[1], (found.weighted, dy, idx, len(w2), True)) if of_w2 else None
+    ends, sources, positions = _route_op(idx, len(w1), w1.shape[2])
+    found = RowGradients(*_rows_op(dy, weights, w2, stored, ends, sources, positions, ctx.gate_up, ctx.activation))
+    dx = _tokens_op(found.rows, w1, ends, positions) if of_x else None
+    dw1 = _of_weight(ctx.totals[0], (found.rows, x, ends, sources, False)) if of_w1 else None
+    dw2 = _of_weight(ctx.totals[1], (found.weighted, dy, ends, sources, True)) if of_w2 else None
     return dx, None, found.topk_weights if of_weights else None, dw1, dw2, None, None, None, None
 
 

@@ -62,7 +62,7 @@ GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tens
 
 
 class PreparedLaunches(NamedTuple):
-    """Saved arguments (argument_block.py) of the four launches."""
+    """Saved arguments (`ArgumentBlock`) of the four launches."""
 
     route: bytes
     fc1: bytes

@@ -22,6 +22,7 @@ from ..problem import ProblemError
 from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
+from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
@@ -282,6 +283,8 @@ def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     *_, gate_up, activation = others
+    if x.is_cuda:
+        bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(topk_idx.numel(), w1.shape[1])
     return launch(x, topk_idx, topk_weights, w1, None, w2, None, stored, gate_up, activation), stored
 

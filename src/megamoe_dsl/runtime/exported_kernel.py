@@ -53,10 +53,8 @@ class ExportedKernel:
             raise ArtifactError(f"{path}: its library {library} cannot be loaded or has no {function}: {error}") from None
 
     def __call__(self, arguments: Sequence[int], stream: int) -> None:
-        """Launches on a CUDA stream, given by its address.
-
-        Raises TypeError or ValueError for arguments of another number or type, and RuntimeError with CUDA's error.
-        """
+        """Launches on a CUDA stream, given by its address.  Raises TypeError or ValueError for arguments of another number or type, and
+        RuntimeError with CUDA's error."""
         self._function(tuple(arguments), stream)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from ..blocks.gemm.config import GemmConfig
-from ..blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem, GemmProblem
+from ..blocks.gemm.problem import DOT_COLUMNS, ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem, GemmProblem
 from ..blocks.gemm.sm100.config import Sm100GemmConfig
 from ..layouts.records import trace_buffer
 from ..problem import ProblemError
@@ -28,6 +29,29 @@ from .gemm_tensors import UNPACKED_ALIGNMENT, check_bias, given_where
 
 OPTIONAL = ("sources", "factors", "up_factors", "hidden_factors", "bias")
 """What some launches read."""
+
+
+class GradientTensors(NamedTuple):
+    """Of a GEMM whose sums are gradients of activated gate and up, beside its `d`, bfloat16 [rows, 2 n].
+
+    gate_up      bfloat16 [rows, 2 n], as the forward pass has stored them
+    row_weights  float32 [m], the top-k weight of each row
+    weighted     bfloat16 [rows, n], the activated product times it
+    dots         float32 [ceil(n / 128), m], products of sums and activated product over 128 columns
+    """
+
+    gate_up: torch.Tensor
+    row_weights: torch.Tensor
+    weighted: torch.Tensor
+    dots: torch.Tensor
+
+    def check(self, problem: GatherGemmProblem, rows: int, m: int) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it."""
+        n, device = problem.n, self.gate_up.device
+        check_tensor("gate_up", self.gate_up, torch.bfloat16, (rows, 2 * n), device, TMA_ALIGNMENT)
+        check_tensor("row_weights", self.row_weights, torch.float32, (m,), device)
+        check_tensor("weighted", self.weighted, torch.bfloat16, (rows, n), device, TMA_ALIGNMENT)
+        check_tensor("dots", self.dots, torch.float32, (-(-n // DOT_COLUMNS), m), device)
 
 
 @dataclass(frozen=True)
@@ -69,6 +93,7 @@ class GatherTensors:
     hidden_factors: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     trace: torch.Tensor | None = None
+    gradient: GradientTensors | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
@@ -83,7 +108,7 @@ class GatherTensors:
         check_tensor("a", self.a, dtype, (len(self.a), row))
         problem.check_rows(len(self.a), "a.shape[0]")
         dtype, row = stored_row(weights, p.k)
-        check_tensor("b", self.b, dtype, (p.num_groups, p.n, row))
+        check_tensor("b", self.b, dtype, (p.num_groups, *(p.b_shape if p.transposed_b else (p.n, row))))
         self._check_scales(p)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
         check_tensor("out", self.d, *self._results(p))
@@ -95,6 +120,10 @@ class GatherTensors:
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
         self._check_sources(p)
+        if (p.gradient != "") != (self.gradient is not None):
+            raise ProblemError("gradient", self.gradient, "GradientTensors of a problem with a gradient, else None")
+        if self.gradient is not None:
+            self.gradient.check(p, len(self.d), self.rows)
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
             check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
         check_words_aligned("b_sf", self.b_sf)
@@ -104,7 +133,7 @@ class GatherTensors:
     def _results(self, problem: GatherGemmProblem) -> tuple[torch.dtype, tuple[int, ...]]:
         """Type and shape of D."""
         if not problem.gate_up:
-            return torch.bfloat16, (len(self.d), problem.n)
+            return torch.bfloat16, (len(self.d), problem.d_columns)
         dtype, row = stored_row(problem.hidden, problem.d_columns)
         return dtype, (len(self.d), row)
 
@@ -184,11 +213,15 @@ class GatherTensors:
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         a_sf = scales.a_storage if self.sources is None else scales.a
         some = {name: found for name in OPTIONAL if (found := getattr(self, name)) is not None}
+        if self.gradient is not None:
+            some |= {"gate_up": self.gradient.gate_up, "row_weights": self.gradient.row_weights}
         return {"a": self.a, "b": self.b, "groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
 
     def results(self) -> dict[str, torch.Tensor]:
         stored = {} if self.preactivations is None else {"preactivations": self.preactivations}
         traced = {} if self.trace is None else {"trace": self.trace}
+        if self.gradient is not None:
+            traced |= {"weighted": self.gradient.weighted, "dots": self.gradient.dots}
         return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored, **traced}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:

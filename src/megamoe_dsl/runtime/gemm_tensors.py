@@ -70,6 +70,7 @@ class GemmTensors:
         groups = (problem.num_groups,) if problem.has_groups else ()
         dtype, row = stored_row(weights, problem.k)
         matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, row)
+        matrix = problem.b_shape if problem.transposed_b else matrix
         check_tensor("b", self.b, dtype, (*groups, *matrix))
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))

@@ -115,10 +115,8 @@ class Understudy:
 
 
 def end_or_lose(understudy: Understudy, symmetric: SymmetricBuffer, limit_s: float) -> None:
-    """Returns when the work on torch's current stream has ended, or failed, or nobody knows who is lost.
-
-    Raises `WatchdogError` when it has not ended within the limit and ranks are lost; their parts are played then until it has.
-    """
+    """Returns when the work on torch's current stream has ended, or failed, or nobody knows who is lost.  Raises `WatchdogError` when it
+    has not ended within the limit and ranks are lost; their parts are played then until it has."""
     event = torch.cuda.Event()
     event.record()
     end = time.monotonic() + limit_s

@@ -25,7 +25,7 @@ from ..kernels.registry import find_kernel
 from ..problem import CHANNEL_STEP, Problem, ProblemError
 from ..quant import ExpertWeights
 from ..reference import activate
-from ..tuned import LaunchEntry, LaunchShare, tuned_table
+from ..tuned import EpShare, LaunchEntry, tuned_table
 from .buffers import check_weights
 from .ep.layer import EpMoE
 from .experts import moe
@@ -76,7 +76,7 @@ def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
         return MEGA_MOE if fused else EP_MOE
     if not fused:
         return MOE
-    share = LaunchShare(problem.hidden, problem.intermediate, problem.num_experts, problem.topk, problem.recipe)
+    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
     measured = tuned_table(gpu, LaunchEntry).by_share.get(share, ())
     if not measured or not tokens:
         return MEGA_MOE

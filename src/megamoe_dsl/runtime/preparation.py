@@ -17,7 +17,7 @@ from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
 from ..kernels.kernel import KernelConfig
-from ..kernels.moe.halves.tables_config import RoutingTablesConfig
+from ..kernels.moe.halves.config import RoutingTablesConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import find_kernel

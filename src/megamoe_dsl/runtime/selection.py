@@ -35,10 +35,8 @@ class Selection:
         return {bound: find_kernel("mega_moe").choose(self.problem, target, bound) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
-        """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.
-
-        Raises `ProblemError` when this rank has more tokens, padding included, than the hint, or the hint exceeds the capacity.
-        """
+        """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.  Raises `ProblemError` when
+        this rank has more tokens, padding included, than the hint, or the hint exceeds the capacity."""
         if num_tokens_bound is None:
             return self.problem.max_tokens_per_rank
         self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")

@@ -60,11 +60,8 @@ class SimulatedMoE:
         self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=number, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
-        """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).
-
-        Raises `ProblemError` before anything runs when an input is malformed, `WatchdogError` when a wait exceeds its limit, and
-        `SimError` for a fault or a deadlock.
-        """
+        """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).  Raises `ProblemError` before anything runs when
+        an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
         if len(inputs) != self.problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
         for rank, one in enumerate(inputs):

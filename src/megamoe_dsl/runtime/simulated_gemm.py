@@ -14,11 +14,12 @@ from ..sim import GlobalMemory, Launch, Report, Simulator
 from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 from .simulated import simulated_launch
+from .varlen_k_tensors import VarlenKTensors
 
 
 def simulate_gemm(
     artifact: Artifact,
-    tensors: GemmTensors | GatherTensors,
+    tensors: GemmTensors | GatherTensors | VarlenKTensors,
     *,
     launches: int = 1,
     seed: int = 0,

@@ -37,7 +37,7 @@ def device_arch(device: torch.device) -> Arch:
     capability = torch.cuda.get_device_capability(device)
     arch = arch_of_capability(capability)
     if arch is None or arch.name not in find_kernel("mega_moe").configs:
-        raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
+        raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a kernel's: 9.0, 10.0 or 10.3")
     return arch
 
 
@@ -138,10 +138,8 @@ class SymmetricBuffer:
 
     @contextmanager
     def binding(self, num_sms: int) -> Iterator[None]:
-        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.
-
-        Raises `ProblemError` when earlier kernels had another grid.
-        """
+        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.  Raises `ProblemError`
+        when earlier kernels had another grid."""
         before = self.num_sms
         if before not in (0, num_sms):
             raise ProblemError("num_sms", num_sms, f"{before}, as in every other kernel on this symmetric buffer")

@@ -20,11 +20,10 @@ from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
 from .custom_op import check_no_gradient, define, differentiate, is_plain_call, takes_tensors
 from .device_gemm import check_current, gpu_target
-from .gemm import gemm
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
-ROW_STEP, K_STEP = 16, 64
-"""Rows and channels of a router that `gemm` takes."""
+PARTS, MANY_TOKENS = 3, 1024
+"""BF16 matrices that make an FP32 router, and from how many tokens on it is cut into them."""
 RouterTensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """Logits, bias, token_ids, hash_table and replicas."""
 Choice = tuple[int, str, int, int, float, int]
@@ -116,15 +115,27 @@ def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> Cuda
 def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
     """x router^T in FP32, [tokens, experts], of bfloat16 x [tokens, H] and a router, bfloat16 or float32 [experts, H].
 
-    A bfloat16 router on a GPU takes `gemm`; a float32 one, or one that trains, torch's product of FP32 numbers."""
+    By torch: on a GPU tensor cores multiply a bfloat16 router, and a float32 one in parts where tokens are many; else numbers are FP32, as
+    those of a router that trains."""
     trains = torch.is_grad_enabled() and (x.requires_grad or router.requires_grad)
     if router.dim() != 2 or router.shape[1:] != x.shape[1:]:
         raise ProblemError("router.shape", tuple(router.shape), f"(experts, {x.shape[-1]})")
     check_tensor("router", router, tuple(DTYPES), tuple(router.shape))
-    if x.is_cuda and router.dtype == torch.bfloat16 and router.shape[0] % ROW_STEP == 0 and router.shape[1] % K_STEP == 0 and not trains:
-        return gemm(x, None, router, None, out_dtype=torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.nn.functional.linear(x.float(), router.float())
+        if not x.is_cuda or trains or (router.dtype == torch.float32 and len(x) < MANY_TOKENS):
+            return torch.nn.functional.linear(x.float(), router.float())
+        if router.dtype == torch.bfloat16:
+            return torch.mm(x, router.T, out_dtype=torch.float32)
+        return torch.mm(x, cut(router).T, out_dtype=torch.float32).view(len(x), PARTS, len(router)).sum(1)
+
+
+def cut(router: torch.Tensor) -> torch.Tensor:
+    """bfloat16 [3 experts, H]: matrices below one another, whose sum is the float32 one."""
+    parts, rest = list[torch.Tensor](), router
+    for _ in range(PARTS):
+        parts.append(rest.bfloat16())
+        rest = rest - parts[-1].float()
+    return torch.cat(parts)
 
 
 def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:

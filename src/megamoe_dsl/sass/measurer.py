@@ -60,8 +60,7 @@ class Measurer:
         return [self.code[i] for i in sorted(indices)]
 
     def inner(self, function: str | tuple[str, ...], **anchors: int) -> Loop:
-        """The smallest loop with at least the given number of each anchor operation, most of whose lines are in `function`, or one of
-        these."""
+        """The smallest loop with at least so many of each anchor operation, most of whose lines are in `function`, or one of these."""
         for loop in self.flow.loops:
             body = self._instructions(loop.body)
             if all(_count(body, operation) >= number for operation, number in anchors.items()):
@@ -152,8 +151,7 @@ def function_at(path: str, line: int) -> str | None:
 
 
 def function_of(instruction: Instruction) -> str | None:
-    """`mma.issue_mma` for an instruction that comes from the file of a role or of a block; None when its line is in a shared file or a
-    helper."""
+    """`mma.issue_mma` for an instruction from the file of a role or of a block; None when its line is in a shared file or a helper."""
     if instruction.source is None:
         return None
     path, line = Path(instruction.source[0]), instruction.source[1]

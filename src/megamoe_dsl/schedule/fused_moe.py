@@ -240,10 +240,8 @@ class FusedMoeOrder:
 
     @classmethod
     def blocks(cls, config: FusedMoePlan, counts: Sequence[int], cluster: int) -> Iterator[Block]:
-        """Blocks of one cluster, in order, for the token counts of the local experts, if they take numbers round robin.
-
-        Raises ValueError when there are more or fewer counts than local experts.
-        """
+        """Blocks of one cluster, in order, for the token counts of the local experts, if they take numbers round robin.  Raises ValueError
+        when there are more or fewer counts than local experts."""
         experts, at_a_time = config.problem.experts_per_rank, config.blocks_per_fetch
         if len(counts) != experts:
             raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {experts}")

@@ -162,11 +162,8 @@ def band_rows(band: Int, size: int, m_blocks: Int) -> Int:
 
 
 def there_and_back(number: Int, rows: Int) -> tuple[Int, Int]:
-    """(row block, column block) of a number in a band of `rows` row blocks.
-
-    The columns follow one another, and for each of them the rows, forwards and backwards in turn: of any two blocks that follow one
-    another either the row or the column is the same.
-    """
+    """(row block, column block) of a number in a band of `rows` row blocks.  The columns follow one another, and for each of them the rows,
+    forwards and backwards in turn: of any two blocks that follow one another either the row or the column is the same."""
     column = div(number, rows)
     row = number - column * rows
     return select((column & 1) == 0, row, rows - 1 - row), column

@@ -125,10 +125,8 @@ MAX_AGENTS = (AGENT_MASK + 1) // 2
 
 
 def agents_needed(launches: Iterable[Geometry]) -> int:
-    """The least number of agents that a run of these launches with the race detector needs: one for every warp.
-
-    Engines come on top of it when they are first used (the TMA loads of an mbarrier, both sides of a warp's bulk stores, tensor pipes).
-    """
+    """The least number of agents that a run of these launches with the race detector needs: one for every warp. Engines come on top of it
+    when they are first used (the TMA loads of an mbarrier, both sides of a warp's bulk stores, tensor pipes)."""
     return sum(launch.ctas * launch.warps for launch in launches)
 
 

@@ -67,10 +67,8 @@ class SmemDescriptor:
 
 @lru_cache(maxsize=64)  # large; those who ask keep what they make of it
 def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_bytes: int, mn_major: bool) -> IndexArray:
-    """Offsets of an operand slice, shaped (rows, k_bytes): byte k of row r, whatever the layout in memory.
-
-    `rows` is the extent along M or N; `element_bytes` matters to MN-major layouts, in which M (or N) is the contiguous dimension.
-    """
+    """Offsets of an operand slice, shaped (rows, k_bytes): byte k of row r, whatever the layout in memory. `rows` is the extent along M or
+    N; `element_bytes` matters to MN-major layouts, in which M (or N) is the contiguous dimension."""
     row = np.arange(rows)[:, None]
     k_byte = np.arange(k_bytes)[None, :]
     span = descriptor.span
@@ -94,10 +92,8 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
 
 @lru_cache(maxsize=64)
 def copy_bytes(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> IndexArray:
-    """Offsets of the source of a ``tcgen05.cp``, shaped (rows, row_bytes): groups of 8 rows SBO apart, rows one span apart.
-
-    Without a swizzle a row is 16 bytes and further 16-byte chunks of it lie LBO apart.
-    """
+    """Offsets of the source of a ``tcgen05.cp``, shaped (rows, row_bytes): groups of 8 rows SBO apart, rows one span apart. Without a
+    swizzle a row is 16 bytes and further 16-byte chunks of it lie LBO apart."""
     return operand_bytes(descriptor, rows, row_bytes, 1, False)
 
 
@@ -154,11 +150,8 @@ class InstructionDescriptor:
     @classmethod
     @lru_cache(maxsize=1024)
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
-        """Decode for `kind` (without the `kind::` prefix).
-
-        Raises SimError for an unknown kind or format code, an accumulator type that the kind has not, sparsity, and K = 96 of other than
-        packed FP4.
-        """
+        """Decode for `kind` (without the `kind::` prefix). Raises SimError for an unknown kind or format code, an accumulator type that the
+        kind has not, sparsity, and K = 96 of other than packed FP4."""
         formats = _FORMATS.get(kind)
         if formats is None:
             raise SimError(f"tcgen05.mma kind::{kind} is not modeled ({', '.join(_FORMATS)} are)")

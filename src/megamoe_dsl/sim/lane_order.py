@@ -121,10 +121,8 @@ class LaneOrder:
     # ---- accesses
 
     def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
-        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location).
-
-        `code`: a lane, or what several do with all of it (see `access_record`); None: each has its share of the locations, in turn.
-        """
+        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location). `code`:
+        a lane, or what several do with all of it (see `access_record`); None: each has its share of the locations, in turn."""
         self._told.clear()
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)

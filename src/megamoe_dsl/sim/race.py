@@ -119,10 +119,8 @@ class Race:
     # ---- accesses
 
     def read_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
-        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks, in shared memory or a global buffer.
-
-        A warp's lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole.
-        """
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks, in shared memory or a global buffer. A warp's
+        lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole."""
         if not store.read_only:
             shadow = store.shadow or self.shadow_of(store)
             self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
@@ -214,11 +212,8 @@ class Race:
                     self._report(proxy, shadow, index, last, bad, records, actor)
 
     def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None, lane: int | None = None) -> None:
-        """An atomic, relaxed, acquire, release or volatile access: races only with weak ones.
-
-        `writes` says which weak accesses it can conflict with later; None: with none (mbarriers, which have checks of their own).
-        `lane`: of a warp's lanes, this one alone.
-        """
+        """An atomic, relaxed, acquire, release or volatile access: races only with weak ones. `writes` says which weak accesses it can
+        conflict with later; None: with none (mbarriers, which have checks of their own). `lane`: of a warp's lanes, this one alone."""
         rows, records = self._stamp(index, actor, lane, reading=writes is False)
         if not self.quick.knows(shadow.write, index, rows, HAPPENED):
             last = shadow.write[index]
@@ -335,9 +330,7 @@ class Race:
 
     def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:
         """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`.
-
-        `names` say more of the two than their agents.
-        """
+        `names` say more of the two than their agents."""
         own = self.places[actor.agent].kernel
         other = self.places[first].kernel if isinstance(first, int) else own if isinstance(first, str) else first.kernel
         key = (kind, place, self.kernels.of(other), first_line, self.kernels.of(own), actor.line)

@@ -56,10 +56,8 @@ class Live(NamedTuple):
 
 
 def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, bool]]) -> Live:
-    """What a kernel reads before it has written it in the same segment or unit.
-
-    `code` has its instructions, what was built of them, and whether a unit begins.
-    """
+    """What a kernel reads before it has written it in the same segment or unit. `code` has its instructions, what was built of them, and
+    whether a unit begins."""
     live, segment, unit = Live(set(binder.watched), set(binder.watched)), set[int](), set[int]()
     for ins, item, begins in code:
         if begins:

@@ -54,10 +54,8 @@ class Readers:
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
 
     def add(self, index: NDArray[np.int64], records: Records) -> None:
-        """Reads of one agent that are concurrent with others.
-
-        Clocks of one agent only grow, so its new record is the one that matters; of several lanes all do, and it stands for them.
-        """
+        """Reads of one agent that are concurrent with others. Clocks of one agent only grow, so its new record is the one that matters; of
+        several lanes all do, and it stands for them."""
         agent = int(records[0]) & AGENT_MASK
         for number in QUICK.pages(index, PAGE_SHIFT):
             if (page := self._pages.get(number)) is None:
@@ -147,10 +145,8 @@ class Shadow:
     # ---- from bytes to records
 
     def index(self, start: Places, size: int) -> Index:
-        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs).
-
-        Every access has as many records as every other, one after the other. Kernels go round in rings: most are looked up again.
-        """
+        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs). Every access has as
+        many records as every other, one after the other. Kernels go round in rings: most are looked up again."""
         if isinstance(start, np.ndarray):
             if (located := QUICK.locate(start, size, self._first, self._shifts, BYTES_SHIFT)) is not None:
                 return located

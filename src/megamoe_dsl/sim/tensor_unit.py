@@ -48,10 +48,8 @@ class TensorMemory:
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:
-        """First column of a new allocation, or None while there is no room (the instruction then blocks).
-
-        Raises SimError for a size that the ISA does not allow, and after the permit was given up.
-        """
+        """First column of a new allocation, or None while there is no room (the instruction then blocks). Raises SimError for a size that
+        the ISA does not allow, and after the permit was given up."""
         if columns not in (32, 64, 128, 256, 512):
             raise SimError(f"tcgen05.alloc of {columns} columns: must be a power of two from 32 to 512")
         if not self.may_allocate:

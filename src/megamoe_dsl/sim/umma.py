@@ -94,10 +94,8 @@ def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:
 def multiply_accumulate(
     a: Float64Array, b: Float64Array, accumulator: NDArray[Any] | None, dtype: type = np.float32, saturate: bool = False
 ) -> NDArray[Any]:
-    """A (m, k) times B (n, k) transposed, plus the accumulator (m, n) when there is one, rounded once to `dtype`.
-
-    An int32 result wraps, or with `saturate` stays at the largest or smallest value; the sum is exact.
-    """
+    """A (m, k) times B (n, k) transposed, plus the accumulator (m, n) when there is one, rounded once to `dtype`. An int32 result wraps, or
+    with `saturate` stays at the largest or smallest value; the sum is exact."""
     product = a @ b.T
     if accumulator is not None:
         product += accumulator
@@ -152,10 +150,8 @@ RESULT_TYPES: dict[str, type] = {"f32": np.float32, "f16": np.float16, "s32": np
 
 
 def to_matrix(registers: list[Any], dtype: type = np.float32) -> Matrix:
-    """The D fragment, (16, n): register 4j + 2h + q of thread t is row t / 4 + 8h, column 8j + 2 (t % 4) + q.
-
-    Of 16-bit elements, register 2j + h holds the columns of both q.
-    """
+    """The D fragment, (16, n): register 4j + 2h + q of thread t is row t / 4 + 8h, column 8j + 2 (t % 4) + q. Of 16-bit elements, register
+    2j + h holds the columns of both q."""
     words: Matrix = np.stack([np.ascontiguousarray(r).view(np.uint32) for r in registers]).view(dtype)
     if np.dtype(dtype).itemsize == 2:
         return words.reshape(-1, 2, 8, 4, 2).transpose(1, 2, 0, 3, 4).reshape(16, -1)

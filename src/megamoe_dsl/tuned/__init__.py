@@ -8,7 +8,6 @@ from .table import (
     GemmEntry,
     GemmShare,
     LaunchEntry,
-    LaunchShare,
     Share,
     Table,
     TableError,
@@ -16,6 +15,6 @@ from .table import (
 )
 
 __all__ = [
-    "DEFAULT_GPU", "Entry", "EpEntry", "EpShare", "GemmEntry", "GemmShare", "LaunchEntry", "LaunchShare", "Share", "Table", "TableError",
+    "DEFAULT_GPU", "Entry", "EpEntry", "EpShare", "GemmEntry", "GemmShare", "LaunchEntry", "Share", "Table", "TableError",
     "tuned_table",
 ]  # fmt: skip

@@ -80,6 +80,11 @@ class Measured:
     def share(self) -> Any:
         return self.SHARE(*(getattr(self, name) for name in self.SHARE._fields))
 
+    @property
+    def expected(self: Any) -> float:
+        """Tokens that an expert received, on average."""
+        return float(self.tokens * self.topk / self.experts_per_rank)
+
 
 class Share(NamedTuple):
     """What one rank computes of a layer and with how many SMs.  The number of ranks does not matter: with equally many experts per rank a
@@ -129,11 +134,6 @@ class Entry(Measured):
             allowed = " or ".join(", ".join(sorted(one)) for one in CHOICES)
             raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")
 
-    @property
-    def expected(self) -> float:
-        """Tokens that an expert received, on average."""
-        return self.tokens * self.topk / self.experts_per_rank
-
 
 class EpShare(NamedTuple):
     """What a rank's part of a layer is apart from its tokens."""
@@ -165,11 +165,6 @@ class EpEntry(Measured):
     recipe: str = FP8
     dispatch: Mapping[str, int] = field(default_factory=dict)
     combine: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def expected(self) -> float:
-        """Tokens of an expert, all ranks together."""
-        return self.tokens * self.topk / self.experts_per_rank
 
 
 class GemmShare(NamedTuple):
@@ -212,35 +207,21 @@ class GemmEntry(Measured):
         return self.rows / self.num_groups
 
 
-class LaunchShare(NamedTuple):
-    """A layer all of whose experts are on one GPU, apart from its tokens."""
-
-    hidden: int
-    intermediate: int
-    num_experts: int
-    topk: int
-    recipe: str
-
-
 @dataclass(frozen=True)
 class LaunchEntry(Measured):
     """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name; `results` as in `Entry`."""
 
     SUFFIX = "-launches"
-    SHARE = LaunchShare
+    SHARE = EpShare
 
     hidden: int
     intermediate: int
-    num_experts: int
+    experts_per_rank: int
     topk: int
     tokens: int
     us: Mapping[str, float]
     results: str
     recipe: str = FP8
-
-    @property
-    def expected(self) -> float:
-        return self.tokens * self.topk / self.num_experts
 
 
 AnyEntry = Entry | EpEntry | GemmEntry | LaunchEntry

@@ -99,6 +99,22 @@ class StoringArguments:
 
 
 @dataclass(frozen=True)
+class GradientArguments:
+    """Of a GEMM whose sums are gradients of activated gate and up; `d` has those of gate and up, bf16 [d_rows, 2 n].
+
+    gate_up      bf16 [d_rows, 2 n], as stored
+    row_weights  f32 [m], the top-k weight of each row
+    weighted     bf16 [d_rows, n], the activated product times it
+    dots         f32 [ceil(n / 128), m], each row's products of sums and activated product over 128 columns
+    """
+
+    gate_up: Int64
+    row_weights: Int64
+    weighted: Int64
+    dots: Int64
+
+
+@dataclass(frozen=True)
 class TraceArguments:
     """Of a traced kernel.
 

@@ -94,8 +94,8 @@ class BaseGemmConfig(ABC):
 
     @property
     def n_blocks(self) -> int:
-        """The `n` rows of B make so many blocks of `block_n`, of which the last may be partial."""
-        return -(-self.problem.n // cast(Any, self).block_n)
+        """The tile's columns, `n` rows of B, make so many blocks of `block_n`, of which the last may be partial."""
+        return -(-self.problem.tile_columns // cast(Any, self).block_n)
 
     @property
     def num_experts(self) -> int:

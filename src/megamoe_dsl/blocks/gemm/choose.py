@@ -50,6 +50,10 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
+COLUMNS = (256, 192, 128)
+"""Of a tile where K are rows: those that waste the fewest, of equals the most."""
+
+
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:
     """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: a row of D does not depend on how many
     there are, because no tile splits K.  Raises `ConfigError`."""
@@ -62,6 +66,11 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
 
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
+    if problem.transposed_b:
+        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
+    if problem.sums_rows:
+        block_n = min(COLUMNS, key=lambda one: -(-problem.tile_columns // one) * one)
+        return {"block_m": 128, "block_n": block_n, "dynamic_schedule": True}
     if problem.gate_up:
         warpgroups = 1 if expected <= GROUP_ROWS else 2
         tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ...arch import SM90, Arch
+from ...hardware.operand_tile import K_ROWS
 from .base_config import BaseGemmConfig
-from .epilogue import ActivateGateUp, Store
+from .epilogue import ActivateGateUp, AddSums, GateUpGradient, Store, StoreTransposed
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
-from .rows import ListedRows, LoadedRows
+from .rows import GatheredColumns, ListedRows, LoadedRows
 from .smem_plan import GemmSmemPlan
-from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
-from .weights import DecodedWeights, GateUpRows, PackedWeights, WeightSource, WholeRows
+from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape, TransposedTile
+from .weights import DecodedWeights, GateUpRows, PackedWeights, SortedColumns, TransposedWeights, WeightSource, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -110,6 +111,8 @@ class GemmConfig(BaseGemmConfig):
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
         self.require("cluster", self.cluster == 1 or not own, "1: a CTA gathers its own rows")
+        if any(self.weights.mn_major):
+            self._check_mn_major()
         self.check_stages("block_n")
         self._check_burst()
 
@@ -169,6 +172,13 @@ class GemmConfig(BaseGemmConfig):
         fits = self.burst == 1 or self.burst <= left
         self.require("burst", fits, f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages")
 
+    def _check_mn_major(self) -> None:
+        where = "where rows of shared memory are K"
+        self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
+        for field, value in {"swap_ab": False, "cluster": 1, "burst": 1, "half_tiles": False}.items():
+            self.require(field, getattr(self, field) == value, f"{value} {where}")
+        self.require("block_m", self.block_m == 2 * K_ROWS or not self.problem.sums_rows, f"{2 * K_ROWS} where K are the rows of groups")
+
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
@@ -187,7 +197,8 @@ class GemmConfig(BaseGemmConfig):
     @property
     def tile(self) -> TileShape:
         scaled = self.problem.formats.scaled
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
+        kind = TransposedTile if self.problem.transposes else TileShape
+        return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -214,6 +225,8 @@ class GemmConfig(BaseGemmConfig):
         problem = self.problem
         if not problem.gathers:
             return LoadedRows(problem.any_row)
+        if problem.sums_rows:
+            return GatheredColumns(1)
         # With swap_ab a thread reads scales of rows that follow one another.
         return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
@@ -221,6 +234,10 @@ class GemmConfig(BaseGemmConfig):
     def weights(self) -> WeightSource:
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
+        if self.problem.sums_rows:
+            return SortedColumns()
+        if self.problem.transposed_b:
+            return TransposedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 
@@ -228,6 +245,12 @@ class GemmConfig(BaseGemmConfig):
     def epilogue(self) -> Store | ActivateGateUp:
         if self.problem.gate_up:
             return ActivateGateUp(self.warpgroups > 1)
+        if self.problem.gradient:
+            return GateUpGradient()
+        if self.problem.sums_rows and self.problem.accumulate:
+            return AddSums(self.epilogue_buffers, self.problem.transposes)
+        if self.problem.transposes:
+            return StoreTransposed(self.epilogue_buffers)
         return Store(self.epilogue_buffers if self.problem.output == BF16 else 0)
 
     @property

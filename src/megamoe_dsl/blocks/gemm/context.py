@@ -16,7 +16,7 @@ from ...device.stamps import begin, stamp
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import ClusterPlace, elect
 from ...hardware.cta_pair import CLUSTER
-from ...layouts.arith import div, select
+from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import Activity, Role, tile_detail
 from .tile import SCALE_STEP, WORK_TILES
 
@@ -134,6 +134,13 @@ class GemmContext:
     def k_blocks(self) -> Any:
         whole = self.config.problem.k_blocks
         return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
+
+    def k_blocks_of(self, tile: GemmTile) -> Any:
+        """The same of a tile: all have as many, but where K are the rows of its group, of which even none take a stage."""
+        if not self.config.problem.sums_rows:
+            return self.k_blocks
+        rows = Int32(load_shared_u32(self.shared("group_table", tile.group)))
+        return cutlass.max(ceil_div(rows, self.config.problem.k_block), Int32(1))
 
     @property
     def first_stage(self) -> Stage:

@@ -11,7 +11,8 @@ from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
-from .tile import GROUP_ROWS, result_map
+from .problem import DOT_COLUMNS
+from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, SWAPPED_COLUMNS, result_map
 
 GATE_UP_ROWS = 256
 """Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
@@ -43,6 +44,44 @@ class Store(Epilogue):
 
 
 @dataclass(frozen=True)
+class StoreTransposed(Store):
+    """Sums go to D, whose columns are the wgmma's rows."""
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .varlen_k import finish_transposed
+
+        return finish_transposed
+
+
+@dataclass(frozen=True)
+class AddSums(Store):
+    """TMA adds FP32 sums to D, each once.  transposes: D's columns are the wgmma's rows."""
+
+    transposes: bool
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Columns and rows of D that a warp adds at a time."""
+        return (SWAPPED_COLUMNS, ADDED_COLUMNS) if self.transposes else (ADDED_COLUMNS, ADDED_ROWS)
+
+    @property
+    def swizzle(self) -> int:
+        return 4 * self.box[0]
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor map of D."""
+        columns = config.problem.d_columns
+        return {"d": MapFields(args.d, TensorMapDtype.F32, (columns, args.d_rows), (4 * columns,), self.box, self.swizzle)}
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .varlen_k import add_sums
+
+        return add_sums
+
+
+@dataclass(frozen=True)
 class ActivateGateUp(Epilogue):
     """Gate and up are activated, and quantized unless D is BF16.  idles: where warpgroups have rows of their own, which those of a last
     tile of an expert need not fill."""
@@ -65,6 +104,25 @@ class ActivateGateUp(Epilogue):
         from .gate_up import finish_gate_up, finish_gate_up_bf16
 
         return finish_gate_up if config.tile.scaled else finish_gate_up_bf16
+
+
+@dataclass(frozen=True)
+class GateUpGradient(Store):
+    """Sums are gradients of activated gate and up, and become those of gate and up."""
+
+    buffers: int = 1
+
+    def check(self, config: Any) -> None:
+        """All columns of a row of a tile lie in one quad.  Raises `ConfigError`."""
+        whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
+        require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for a gradient")
+        require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
+
+    def finish(self, config: Any) -> Callable[..., Any]:
+        """What a warp does with the sums of a tile."""
+        from .gate_up_gradient import finish_gradient
+
+        return finish_gradient
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,7 @@ def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: An
 
 
 def in_accumulator(ctx: GemmContext, sums: Any) -> tuple[Any, ...]:
-    """Activated channels of a thread's two rows, as an accumulator has values: two of each 8 channels of a row.
-
-    Interleaved: channels q and q + 4 of lane q of a quad.
-    """
+    """Activated channels of a thread's two rows, as an accumulator has values: two of each 8 channels of a row.  Interleaved: channels q
+    and q + 4 of lane q of a quad."""
     rows = [channels(ctx, sums, h) for h in range(2)]
     return tuple(row[2 * j + e] for j in range(len(rows[0]) // 2) for row in rows for e in range(2))

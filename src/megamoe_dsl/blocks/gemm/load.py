@@ -20,7 +20,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.tma import load_tile_cta
-from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
@@ -79,6 +79,31 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
+
+
+@dataclass(frozen=True)
+class ColumnTile(WeightTile):
+    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on."""
+
+    column: Int32
+
+    def load(self, destination: Any, full: Any, k: Any) -> None:
+        """64 rows of K, from K block k on, into a stage that begins at `destination`."""
+        for box in range(self.num_bytes // BOX_BYTES):
+            x, y = self.column + box * ROW_BYTES, self.row + k * K_ROWS
+            load_tile_cta(destination + box * BOX_BYTES, self.weights.map, full, x, y)
+
+
+def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
+    """A tile's columns of B, from this row on."""
+    columns = ctx.config.block_n
+    fetch = Fetch(ctx.maps.weights, Int32(0), Int32(1), False)
+    return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
+
+
+def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
+    """A tile's columns of its group's B."""
+    return column_tile(ctx, tile, tile.group * ctx.config.problem.k)
 
 
 @cute.jit

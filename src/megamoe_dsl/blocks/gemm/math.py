@@ -22,7 +22,7 @@ from ...layouts.arith import div, select
 from ...layouts.records import Activity, Role
 from ..sm90.main_loop import Share, accumulate_tile, multiply_ahead
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
-from ..sm90.tokens_as_m import RowShare
+from ..sm90.tokens_as_m import MnMajorShare, RowShare
 from ..sm90.tokens_as_n import ColumnShare
 from . import store
 from .context import GemmContext, GemmTile, next_tile, read_end
@@ -139,7 +139,7 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
 def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
     """All K blocks of a tile that this CTA has."""
     if cutlass.const_expr(not ctx.config.tile.scaled):
-        return accumulate_tile(stage, me, ctx.k_blocks, ctx.config.problem.formats.activations.element)
+        return accumulate_tile(stage, me, ctx.k_blocks_of(tile), ctx.config.problem.formats.activations.element)
     if cutlass.const_expr(ctx.config.k_in_flight > 1):
         return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.k_in_flight)
     stage.wait_full()
@@ -151,7 +151,8 @@ def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
-    return RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0)
+    share, mn_major = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0), config.weights.mn_major
+    return MnMajorShare.like(share, mn_major) if any(mn_major) else share
 
 
 def with_split(me: RowShare, split: int) -> RowShare:

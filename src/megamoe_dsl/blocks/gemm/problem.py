@@ -44,6 +44,7 @@ class GemmProblem:
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
     recipe      number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
+    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed problem in BF16 on SM90
     biases      f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     """
 
@@ -55,6 +56,7 @@ class GemmProblem:
     accumulate: bool = False
     recipe: str = GEMM_RECIPES[0]
     biases: str = ""
+    transposed_b: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
     of_experts: ClassVar[bool] = False
@@ -63,8 +65,13 @@ class GemmProblem:
     """Whether a list says where rows of A lie."""
     places_rows: ClassVar[bool] = False
     """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
+    sums_rows: ClassVar[bool] = False
+    """Whether K of the product are the rows of a group, which then has a D of its own."""
+    transposes: ClassVar[bool] = False
+    """Whether the wgmma's rows, columns of A, are columns of D."""
     gate_up: ClassVar[str] = ""
     preactivations: ClassVar[bool] = False
+    gradient: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for field in ("n", "k", "num_groups"):
@@ -84,6 +91,9 @@ class GemmProblem:
         self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
         self._require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
         self._require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
+        self._require("transposed_b", isinstance(self.transposed_b, bool), "True or False")
+        plain = not self.formats.scaled and self.kind == PACKED
+        self._require("transposed_b", plain or not self.transposed_b, "False but for a packed problem in bf16xbf16")
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -122,7 +132,17 @@ class GemmProblem:
         return self.formats.weights.factor
 
     @property
+    def b_shape(self) -> tuple[int, int]:
+        """Rows and columns of one B, where these are values."""
+        return (self.k, self.n) if self.transposed_b else (self.n, self.k)
+
+    @property
     def d_columns(self) -> int:
+        return self.n
+
+    @property
+    def tile_columns(self) -> int:
+        """What `block_n` of a configuration divides."""
         return self.n
 
     @property
@@ -169,6 +189,8 @@ SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
 GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
 GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
+DOT_COLUMNS = 128
+"""Columns of sums of which a gradient's product with activated ones is one number."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +208,8 @@ class GatherGemmProblem(GemmProblem):
     activation_clamp   clamp of gate and up, as in `Problem`
     fast_math   approximate exponential and reciprocal, as in `Problem`
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
+    gradient  order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
+            (`GradientArguments`).  Empty: sums are nothing of the kind.  BF16 on SM90
     """
 
     kind: str = PACKED
@@ -196,6 +220,7 @@ class GatherGemmProblem(GemmProblem):
     activation_clamp: float | None = None
     fast_math: bool = True
     preactivations: bool = False  # type: ignore[misc]
+    gradient: str = ""  # type: ignore[misc]
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     of_experts: ClassVar[bool] = True
@@ -217,6 +242,9 @@ class GatherGemmProblem(GemmProblem):
         self._require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
+        self._require("gradient", self.gradient in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        plain = not (self.formats.scaled or self.gate_up or self.biases or self.places_rows)
+        self._require("gradient", plain or not self.gradient, "empty but for packed results in bf16xbf16 without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
         self._require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
@@ -232,6 +260,8 @@ class GatherGemmProblem(GemmProblem):
 
     @property
     def d_columns(self) -> int:
+        if self.gradient:
+            return 2 * self.n
         return self.n // 2 if self.gate_up else self.n
 
     @property
@@ -256,3 +286,57 @@ class GatherGemmProblem(GemmProblem):
     @property
     def any_row(self) -> bool:
         return self.source == SORTED_PACKED
+
+
+LEFT, RIGHT = "left", "right"
+SIDES = (LEFT, RIGHT)
+
+
+@dataclass(frozen=True)
+class VarlenKProblem(GemmProblem):
+    """Gradients of weights [num_groups, n, k] of a packed GEMM: K of the product are a group's rows, of which there may be none.  Raises
+    `ProblemError`.  BF16, or FP32 that adds to what is there.
+
+    n         columns of `left`, rows of D
+    k         columns of `right` and of D
+    gathered  which side has its rows gathered by a list; those of the other follow one another, sorted by group
+    """
+
+    kind: str = PACKED
+    recipe: str = "bf16xbf16"
+    gathered: str = RIGHT
+
+    of_experts: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
+        self._require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
+        self._require("biases", not self.biases, "empty: gradients have none")
+        self._require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self._require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
+        self._require("gathered", self.gathered in SIDES, "one of " + ", ".join(SIDES))
+
+    @property
+    def transposes(self) -> bool:  # type: ignore[override]
+        """Whether gathered columns, which are the wgmma's rows, are columns of D."""
+        return self.gathered == RIGHT
+
+    @property
+    def gathered_columns(self) -> int:
+        return self.k if self.transposes else self.n
+
+    @property
+    def tile_columns(self) -> int:
+        return self.n if self.transposes else self.k
+
+    @property
+    def d_columns(self) -> int:
+        return self.k
+
+    @property
+    def k_blocks(self) -> int:
+        """K is known on the device alone."""
+        return 1

@@ -118,6 +118,17 @@ class ListedRows(RowSource):
         return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
 
 
+@dataclass(frozen=True)
+class GatheredColumns(ListedRows):
+    """Two warps gather rows of K, each half warp 256 bytes of one."""
+
+    def load(self, ctx: Any, number: Any) -> None:
+        """What warp `number` of those that gather does."""
+        from .varlen_k import gather_columns
+
+        gather_columns(ctx, number)
+
+
 def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:
     """Those that a GEMM of pairs does not have; without lists where rows are sorted, or where threads copy no scales."""
     copied = MBarrier(

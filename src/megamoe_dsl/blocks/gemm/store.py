@@ -133,7 +133,7 @@ def store_box_rows(
 
 def place(ctx: GemmContext, tile: GemmTile, row: Any, column: Any) -> tuple[Any, Any]:
     """Address of an element of D, FP32, at a place of a tile, and whether it is there."""
-    n = ctx.config.problem.n
+    n = ctx.config.problem.d_columns
     x = tile.n_block * ctx.config.block_n + column
     return ctx.args.d + (Int64(tile.row + row) * n + x) * 4, (row < tile.valid_m) & (x < n)
 

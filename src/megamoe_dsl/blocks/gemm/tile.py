@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.operand_tile import K_ROWS, ROW_BYTES
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from .problem import BF16, F32, SCALE_BLOCK, GemmProblem
 
@@ -17,6 +17,7 @@ MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread'
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
 SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
+ADDED_COLUMNS, ADDED_ROWS = 32, 16  # of a tile, which a warp adds to an FP32 D at a time
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
 VECTOR = 4  # sums that a thread sends at a time
 EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
@@ -100,6 +101,23 @@ class TileShape:
     def boxes(self, half: bool) -> int:
         """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
+
+
+@dataclass(frozen=True)
+class TransposedTile(TileShape):
+    """A tile whose rows are columns of D."""
+
+    @property
+    def store_columns(self) -> int:
+        return SWAPPED_COLUMNS
+
+    @property
+    def store_rows(self) -> int:
+        return K_ROWS
+
+    def boxes(self, half: bool) -> int:
+        """How many of them a warp stores of a tile."""
+        return self.columns(half) // self.store_rows
 
 
 L2_PROMOTION, BURST_PROMOTION = 256, 128

@@ -61,6 +61,23 @@ class GroupTable:
         return 0
 
 
+@dataclass(frozen=True)
+class EqualGroups(GroupTable):
+    """Where K are the rows of a group: all `groups` have as many `rows` of tiles; those that would add nothing to what is there have
+    none."""
+
+    rows: cutlass.Constexpr[int]
+    groups: cutlass.Constexpr[int]
+    adds: cutlass.Constexpr[bool]
+
+    def tokens(self, expert: Any) -> Any:
+        there = super().tokens(expert) > 0 if self.adds else expert < self.groups
+        return select(there, Int32(self.rows), Int32(0))
+
+    def first_row(self, expert: Any) -> Any:
+        return expert * self.rows
+
+
 @cute.jit
 def fill_table(ctx: GemmContext):
     """The scheduler warp: lane l for groups l, l + 32, ...  What a bad table would say is cut to the rows that are there."""
@@ -135,10 +152,18 @@ class TracedGrouped(GroupedOrder):
     table: GroupTable
 
 
+def table_of(ctx: GemmContext) -> GroupTable:
+    """Rows of tiles of each group."""
+    problem, address = ctx.config.problem, ctx.shared("group_table")
+    if problem.sums_rows:
+        return EqualGroups(address, problem.gathered_columns, problem.num_groups, problem.accumulate)
+    return GroupTable(address)
+
+
 def order_of(ctx: GemmContext) -> Any:
     """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
     if ctx.config.problem.has_table:
-        return TracedGrouped(ctx.config, GroupTable(ctx.shared("group_table")))
+        return TracedGrouped(ctx.config, table_of(ctx))
     return TracedDense(ctx.config, ctx.args.m)
 
 
@@ -220,7 +245,7 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
     row, group, valid_m = block.m_block * config.block_m, Int32(0), block.valid_m
     if cutlass.const_expr(config.problem.has_table):
         group = minimum(block.expert, Int32(config.num_experts - 1))
-        row = row + GroupTable(ctx.shared("group_table")).first_row(block.expert)
+        row = row + table_of(ctx).first_row(block.expert)
     if cutlass.const_expr(config.problem.kind == CONTIGUOUS):
         if blocks.valid():
             group = load_u32(ctx.args.groups + Int64(div(row, ROW_BLOCK)) * 4)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT, ROW_BYTES, SF_ATOM_ROWS
+from ...hardware.operand_tile import BLOCK_K, K_ROWS, OPERAND_ALIGNMENT, ROW_BYTES, SF_ATOM_ROWS
 from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES, PackedPart, tiles_of
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align, minimum
@@ -27,6 +27,8 @@ class WholeRows:
     """At a stage's barrier, of those that bring B."""
     boxes: ClassVar[int] = 1
     """That a K block of a tile takes."""
+    mn_major: ClassVar[tuple[bool, bool]] = (False, False)
+    """Whether rows of shared memory are K, of A and of B."""
 
     def num_bytes(self, columns: int) -> int:
         return columns * ROW_BYTES
@@ -62,6 +64,46 @@ class WholeRows:
         from .math import math
 
         math(ctx, warp, ctx.config.epilogue.finish(ctx.config))
+
+
+@dataclass(frozen=True)
+class TransposedWeights(WholeRows):
+    """B whose rows are K: a box for every 64 columns."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("weights",)
+    mn_major: ClassVar[tuple[bool, bool]] = (False, True)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        problem = config.problem
+        return {"weights": operand_rows(args.b, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)}
+
+    def load(self, ctx: Any) -> None:
+        """What the weight loader does."""
+        from .load import load_weights, transposed_tile
+
+        load_weights(ctx, transposed_tile)
+
+
+@dataclass(frozen=True)
+class SortedColumns(WholeRows):
+    """One warp loads rows of K with TMA, a box for every 64 columns; of a last stage with fewer rows it copies them, so that rows of
+    the next group stay out."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("weights",)
+    arrivals: ClassVar[int] = 32
+    """Every lane's."""
+    mn_major: ClassVar[tuple[bool, bool]] = (True, True)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        """Fields of the tensor maps, by name."""
+        return {"weights": operand_rows(args.b, 2 * config.problem.tile_columns, args.m, K_ROWS)}
+
+    def load(self, ctx: Any) -> None:
+        """What the weight loader does."""
+        from .varlen_k import load_columns
+
+        load_columns(ctx)
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,8 @@ def result_bytes(tokens: int) -> int:
 
 
 def write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
-    """That a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row.
-
-    result_tile(c, 8 * (4 * warp + k)).
-    """
+    """That a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row.  result_tile(c, 8 * (4 *
+    warp + k))."""
     return chunk_address(tile, warp * 4 + (lane >> 3), lane, tokens)
 
 

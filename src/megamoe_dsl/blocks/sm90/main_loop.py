@@ -82,7 +82,7 @@ def accumulate_tile(stage: Stage, me: Share, k_blocks: Int32, element: cutlass.C
 
 def issue_block(stage: Stage, me: Share, sums: Any, element: str, accumulate: bool = True) -> tuple[tuple[Any, ...], ...]:
     """Starts a K block of every part, each a group of its own."""
-    return tuple(wgmma.issue(*me.operands(stage, i), part, accumulate, element) for i, part in enumerate(sums))
+    return tuple(wgmma.issue(*me.operands(stage, i), part, accumulate, element, me.mn_major) for i, part in enumerate(sums))
 
 
 def wait_block(sums: Any, pending: int) -> tuple[tuple[Any, ...], ...]:

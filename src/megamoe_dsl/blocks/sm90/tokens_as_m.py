@@ -123,8 +123,9 @@ class RowShare(MathThread):
     # --- for several K blocks at a time (main_loop.py)
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
         """Descriptors of a stage's tokens, and of the weights of a chunk."""
-        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
-        return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4)
+        a, b = self.mn_major
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
+        return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)
 
     def token_scales(self, stage: Stage) -> list[Any]:
         first = stage.token_scales + self.token * stage.scale_step
@@ -160,3 +161,18 @@ class RowShare(MathThread):
     def changes(self, chunk: int) -> list[int]:
         """The groups of a chunk that a row of scales begins at."""
         return [j for j in range(self.chunk_rows // 8) if j == 0 or self.scale_row(chunk, j) != self.scale_row(chunk, j - 1)]
+
+
+@dataclass(frozen=True)
+class MnMajorShare(RowShare):
+    """The same of operands that are MN-major: 64 columns of one take as many bytes as 64 rows of a K-major one."""
+
+    majors: cutlass.Constexpr[wgmma.MnMajor]
+
+    @property
+    def mn_major(self) -> wgmma.MnMajor:  # type: ignore[override]
+        return self.majors
+
+    @staticmethod
+    def like(me: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
+        return MnMajorShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split, mn_major)

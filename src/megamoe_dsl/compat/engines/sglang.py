@@ -138,10 +138,8 @@ def run_mega_routed_experts(
     shared_l2_weights: Any = None,
     routing_in_buffer: bool = False,
 ) -> torch.Tensor:
-    """y, bf16 [num_tokens, hidden]: of all ranks' experts for this rank's tokens, of which there may be none.
-
-    Raises `ProblemError` before anything is launched, for more tokens than the buffer takes, and for what the experts were not built for.
-    """
+    """y, bf16 [num_tokens, hidden]: of all ranks' experts for this rank's tokens, of which there may be none.  Raises `ProblemError` before
+    anything is launched, for more tokens than the buffer takes, and for what the experts were not built for."""
     layer = LAYERS[experts]
     problem = layer.problem
     clamp = problem.activation_clamp if activation_clamp is None else activation_clamp

@@ -71,10 +71,8 @@ LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
 
 
 def build(experts: Any, names: dict[str, str]) -> None:
-    """Makes the layer of some experts, or loads it anew, and moves their parameters to its memory.
-
-    Raises `ProblemError` for a format, a shape, an activation or a parallelism that no kernel here has.
-    """
+    """Makes the layer of some experts, or loads it anew, and moves their parameters to its memory.  Raises `ProblemError` for a format, a
+    shape, an activation or a parallelism that no kernel here has."""
     parameters = {field: getattr(experts, name) for field, name in names.items()}
     if experts not in LAYERS:
         LAYERS[experts] = new_layer(problem_of(experts, parameters), parameters["fc1"].device)

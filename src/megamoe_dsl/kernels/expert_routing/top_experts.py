@@ -47,9 +47,8 @@ def score_of(config: TopExpertsConfig, args: TopExpertsArguments, logit: Any, ex
 
 
 def share_of(config: TopExpertsConfig, logit: Any) -> Float32:
-    """The sigmoid of a logit, or the root of log(1 + exp(logit)), to a few roundings.
-
-    With q = 1 / (1 + exp(|x|)) and s = q / (2 - q), log(1 + exp(x)) is max(x, 0) + 2 atanh(s)."""
+    """The sigmoid of a logit, or the root of log(1 + exp(logit)), to a few roundings.  With q = 1 / (1 + exp(|x|)) and s = q / (2 - q),
+    log(1 + exp(x)) is max(x, 0) + 2 atanh(s)."""
     if config.problem.scores == SIGMOID:
         return Float32(times_sigmoid(Float32(1.0), logit, 1.0, False))
     q = times_sigmoid(Float32(1.0), emit_to(Float32, "{{\n\t.reg .f32 a;\n\tabs.f32 a, {1};\n\tneg.f32 {0}, a;\n\t}}", logit), 1.0, False)

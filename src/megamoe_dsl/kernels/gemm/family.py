@@ -11,6 +11,7 @@ from ...blocks.gemm.arguments import (
     FactorArguments,
     GatherGemmArguments,
     GemmArguments,
+    GradientArguments,
     HiddenFactorArguments,
     StoringArguments,
     TraceArguments,
@@ -18,7 +19,7 @@ from ...blocks.gemm.arguments import (
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.choose import choose as choose_gemm
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem
+from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem, VarlenKProblem
 from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import MapFields, TensorMap
@@ -78,6 +79,7 @@ class GemmKernel(Kernel):
             HiddenFactorArguments: problem.of_experts and problem.hidden.factor,
             BiasArguments: bool(problem.biases),
             StoringArguments: problem.preactivations,
+            GradientArguments: bool(problem.gradient),
             TraceArguments: config.trace,
         }
         whole = GatherGemmArguments if problem.of_experts else GemmArguments
@@ -113,6 +115,32 @@ class GemmKernel(Kernel):
     def registers(self, config: Any) -> Mapping[str, int]:
         """Per thread of the loaders' warpgroup, of those that multiply and of one that decodes; on SM100 they keep what they begin with."""
         return {group: count for group, count in config.registers._asdict().items() if count} if config.registers else {}
+
+
+class VarlenKKernel(GemmKernel):
+    """D[g] = left^T x right over the rows of each group, of which one side's are gathered: gradients of weights."""
+
+    name = "varlen_k_gemm"
+    problem = VarlenKProblem
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("bf16xbf16",)}
+
+    def arguments_type(self, config: Any) -> type[GemmArguments]:
+        """Those of rows that are gathered: `a` has them, `b` the others."""
+        return GatherGemmArguments
+
+    def label(self, config: Any) -> str:
+        """As of a packed GEMM, and which side is gathered."""
+        return f"{super().label(config)}-{config.problem.gathered}"
+
+    def work(self, problem: Any, load: GemmLoad) -> Work:
+        """Rows of both sides and D, each moved once."""
+        p, written = problem, problem.num_groups * problem.n * problem.k * problem.output_bytes
+        return Work(2.0 * load.rows * p.n * p.k, 2.0 * load.rows * (p.n + p.k) + written * (2 if p.accumulate else 1), 0.0)
+
+    def measures(self, config: Any, listing: Listing) -> list[Measure]:
+        """None: K is known on the device alone."""
+        return []
 
 
 class GatherGemmKernel(GemmKernel):

@@ -103,8 +103,7 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
 
 @cute.jit
 def slot_weight(ctx: Context, lane: Int32, piece: Piece):
-    """Of the lane's slot, the top-k weight that its results are multiplied with; 1 where they have been weighed.  Loaded before the wait
-    for the piece."""
+    """The top-k weight of the lane's slot; 1 where results have been weighed.  Loaded before the wait for the piece."""
     problem = ctx.config.problem
     weight = Float32(1.0)
     if cutlass.const_expr(problem.weigh_results):

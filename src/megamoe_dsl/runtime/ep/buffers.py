@@ -17,8 +17,7 @@ from ...recipe import F32, RECIPES, UE8M0, Format
 from ..buffers import Inputs, check_tensor
 from ..gemm_scales import scale_words
 from ..watchdog import new_record
-from .routing import RoutingTables
-from .scatter_indices import scattered_rows
+from .routing import RoutingTables, scattered_rows
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""

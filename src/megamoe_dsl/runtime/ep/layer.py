@@ -17,9 +17,8 @@ import torch
 from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
-from ...kernels.moe.halves.config import DispatchGemmConfig
+from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
-from ...kernels.moe.halves.tables_config import RoutingTablesConfig
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
@@ -34,7 +33,7 @@ from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
-from .scatter_indices import check_scatter_indices
+from .routing import check_scatter_indices
 
 
 class EpMoE(torch.nn.Module):

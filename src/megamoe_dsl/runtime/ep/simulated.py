@@ -16,8 +16,7 @@ from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
-from .routing import RoutingTables, Splits
-from .scatter_indices import check_scatter_indices
+from .routing import RoutingTables, Splits, check_scatter_indices
 
 
 class SimulatedEp:
@@ -62,11 +61,8 @@ class SimulatedEp:
         self, inputs: Sequence[Inputs], launches: int = 1, *, scatter_indices: Sequence[torch.Tensor] | None = None
     ) -> tuple[list[torch.Tensor], Report]:
         """Linear1 of the rows of every rank, bf16 [pool rows, 2 intermediate], and what the simulator saw; `launches` of them without a
-        pause, on the same inputs.  `scatter_indices` are those of every rank (`EpMoE`).
-
-        Raises `ProblemError` before anything runs when an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError`
-        for a fault or a deadlock.
-        """
+        pause, on the same inputs.  `scatter_indices` are those of every rank (`EpMoE`).  Raises `ProblemError` before anything runs when an
+        input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
         self.store(inputs, scatter_indices)
         outs = [rank.new_rows() for rank in self.ranks]
         memory = self.visible()
@@ -83,9 +79,7 @@ class SimulatedEp:
 
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
-
-        Raises as `dispatch` does.
-        """
+        Raises as `dispatch` does."""
         if len(acts) != self.problem.num_ranks:
             raise ProblemError("len(acts)", len(acts), f"num_ranks = {self.problem.num_ranks}")
         for rank, one in enumerate(acts):

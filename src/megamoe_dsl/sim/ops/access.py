@@ -118,10 +118,8 @@ def find(w: Warp, space: str, address: int, size: int) -> tuple[ByteStore, int]:
 
 
 def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> list[Part]:
-    """Lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None)).
-
-    Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
-    """
+    """Lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None)). Almost always there is one part. Checks
+    bounds and alignment. `mask` says which lanes the addresses belong to (for local memory)."""
     low, high, aligned = span(where, size)
     if _is_local(space, low):
         base = LOCAL_BASE if low >= LOCAL_BASE else 0
@@ -159,9 +157,7 @@ def gather(
     w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False
 ) -> Lanes:
     """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1).
-
-    `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it.
-    """
+    `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it."""
     if mask is not None:
         where = stacked([where], mask)
     race, total = w.world.race, size * count
@@ -206,10 +202,8 @@ def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: b
 def scatter(
     w: Warp, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
 ) -> None:
-    """Store rows of `count` unsigned elements of `size` bytes, `values` being [active lanes, count] ([active lanes] when it is 1).
-
-    `parts` as in `gather`.
-    """
+    """Store rows of `count` unsigned elements of `size` bytes, `values` being [active lanes, count] ([active lanes] when it is 1). `parts`
+    as in `gather`."""
     if mask is not None:
         where = stacked([where], mask)
     race, total = w.world.race, size * count

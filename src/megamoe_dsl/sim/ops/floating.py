@@ -27,11 +27,8 @@ def _sum(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def directed(base: str, mode: str) -> Callable[..., Any]:
-    """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.
-
-    Products are exact in float64, sums are kept with their error, so that every result is rounded from the exact one.  Raises SimError for
-    another operation.
-    """
+    """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.  Products are exact in
+    float64, sums are kept with their error, so that every result is rounded from the exact one.  Raises SimError for another operation."""
     if base not in ("add", "sub", "mul", "fma", "mad"):
         raise SimError(f"{base}.{mode} is not supported, only rounding to nearest is")
 
@@ -76,11 +73,8 @@ def flush(x: Any) -> Any:
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c in float32 with one rounding.
-
-    The product is exact in float64. The sum rounds there once more, which matters only when it lands on the midpoint of two
-    float32: then the error of the sum decides. (Not corrected for subnormal results.)
-    """
+    """a * b + c in float32 with one rounding.  The product is exact in float64. The sum rounds there once more, which matters only when it
+    lands on the midpoint of two float32: then the error of the sum decides. (Not corrected for subnormal results.)"""
     p = a.astype(np.float64) * b
     s = p + c
     if b"\x01" in (middle := (s.view(np.uint64) & _MIDPOINT_BITS) == _MIDPOINT).tobytes():

@@ -97,11 +97,8 @@ def mbarrier_at(cta: Cta, offset: int) -> Mbarrier:
 
 
 def scope_of(parts: tuple[str, ...]) -> int:
-    """Scope of an mbarrier operation.
-
-    Without a qualifier the ISA says `.cta`; CUTLASS pipelines rely on unqualified remote arrives, so that case counts as `.cluster`
-    here. An explicit qualifier is taken literally.
-    """
+    """Scope of an mbarrier operation. Without a qualifier the ISA says `.cta`; CUTLASS pipelines rely on unqualified remote arrives, so
+    that case counts as `.cluster` here. An explicit qualifier is taken literally."""
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 

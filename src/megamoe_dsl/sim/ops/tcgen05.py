@@ -58,10 +58,8 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
-    """The copies between a load of `names` and its wait, and the first use that no wait precedes, in words.
-
-    Such a use is any other on the way that takes no branch, or one elsewhere in a kernel without waits.
-    """
+    """The copies between a load of `names` and its wait, and the first use that no wait precedes, in words. Such a use is any other on the
+    way that takes no branch, or one elsewhere in a kernel without waits."""
     code, names = b.kernel.code, set(names)
     at = next(i for i, other in enumerate(code) if other is ins)
     copies = []

@@ -46,10 +46,8 @@ def _set_bits(words: np.ndarray, index: int, low: int, count: int, value: int) -
 
 
 def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Bytes:
-    """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes.
-
-    Raises SimError for a field or value that is not modeled.
-    """
+    """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes. Raises SimError for a field or
+    value that is not modeled."""
     words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
     if name == "global_address":
         words[0], words[1] = value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF

@@ -138,10 +138,8 @@ class WgmmaThread:
     issued: int = 0
 
     def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> umma.Accumulator:
-        """The accumulator of an instruction that is being issued; its registers hold poison from now on.
-
-        Raises SimError when the registers were touched and no `wgmma.fence` followed, or overlap another accumulator in flight.
-        """
+        """The accumulator of an instruction that is being issued; its registers hold poison from now on.  Raises SimError when the
+        registers were touched and no `wgmma.fence` followed, or overlap another accumulator in flight."""
         owner = self.in_flight.get(registers[0])
         if owner is not None and owner.registers == registers:
             return owner
@@ -289,10 +287,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
 
 
 def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None) -> Float64Array:
-    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.
-
-    Where all four warps know enough, which is what `common` knows, they read together.
-    """
+    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.  Where all four warps know
+    enough, which is what `common` knows, they read together."""
     alike = descriptors.count(descriptors[0]) == len(descriptors)
     if actors and common and (race := cta.world.race):
         chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]

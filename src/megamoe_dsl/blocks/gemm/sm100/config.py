@@ -71,6 +71,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         self.require("block_m", self.block_m in self.block_ms, f"one of {list(self.block_ms)}")
         self.require("problem.k", problem.k % problem.k_block == 0, f"a multiple of {problem.k_block} on {self.arch}")
         self.require("problem.biases", not problem.biases, f"empty on {self.arch}")
+        self.require("problem.gradient", not problem.gradient, f"empty on {self.arch}")
+        self.require("problem.transposed_b", not problem.transposed_b, f"False on {self.arch}")
         if self.block_k == 0:
             object.__setattr__(self, "block_k", min(depths))
         self.require("block_k", self.block_k in depths, " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}")

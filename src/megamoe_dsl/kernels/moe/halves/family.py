@@ -17,10 +17,9 @@ from ....target import Target
 from ...kernel import Kernel, with_parts
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .choose import choose
-from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from .gemm_part import PARTS
 from .layouts.symmetric import symmetric_buffer
-from .tables_config import RoutingTablesConfig
 
 RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 

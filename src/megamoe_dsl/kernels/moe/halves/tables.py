@@ -23,9 +23,9 @@ from ....device.memory import load_shared_u32, load_u32, load_u64, store_shared_
 from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
 from ..arguments import RoutingTablesArguments
+from .config import LANES, WARPS, RoutingTablesConfig
 from .context import EpContext
 from .layouts.symmetric import EpBarrier, padded_rows
-from .tables_config import LANES, WARPS, RoutingTablesConfig
 
 CTA_BARRIER = 1  # named; 0 is that of sync_threads
 AT_A_TIME = 4
@@ -56,8 +56,7 @@ def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[Pair]:
 
 
 def list_key(ctx: EpContext, expert: Any, lane: Any) -> Any:
-    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token travels for another
-    expert of that rank."""
+    """What a lane's pair is sorted by in the list of its expert's rank; `NO_KEY` where its token travels for another expert of it."""
     problem = ctx.config.problem
     rank, travels = div(expert, problem.experts_per_rank), expert != NO_KEY
     if ctx.config.token_saving:

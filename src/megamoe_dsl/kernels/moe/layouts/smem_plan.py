@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
@@ -255,9 +255,6 @@ class SmemPlan(ABC):
         """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
         return deepest_ring(self, capacity)
 
-    def with_stages(self, num_stages: int) -> Self:
-        return replace(self, num_stages=num_stages)
-
 
 def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
     """The words of mbarriers, in the order of the table."""
@@ -268,7 +265,7 @@ def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
 def deepest_ring(plan: Any, capacity: int) -> int:
     """Stages of the deepest ring of a plan within `capacity` bytes.  Cached, because a preset asks for every number of tokens and there are
     few plans."""
-    return most_that_fit(lambda stages: int(plan.with_stages(stages).num_bytes), capacity)
+    return most_that_fit(lambda stages: int(replace(plan, num_stages=stages).num_bytes), capacity)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 Tiles of up to 32 tokens have them as the N of the wgmma (swap-AB), so that a tile can be as small as 8 without padding.  Tiles of 128
 tokens have them as its M; when no more than 64 of them exist, half a tile is fetched and multiplied.
-Tile and order of tiles are those that were measured (tuned/) where a measured point is near, else those that heuristics choose.
 """
 
 from __future__ import annotations

@@ -154,8 +154,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
 
 @cute.jit
 def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
-    """Maxima over both chunks, by way of SMEM: this warp has those of one chunk, and a warp of the other warpgroup, with the same tokens,
-    has those of the other."""
+    """Maxima over both chunks, by way of SMEM: a warp of the other warpgroup, with the same tokens, has those of the other chunk."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
     begin_exchange()
     if (me.lane & 3) == 0:

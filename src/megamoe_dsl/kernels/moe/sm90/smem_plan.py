@@ -28,8 +28,7 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """If weights stay E2M1, the table of decoded values is always live, too.  `store_warps` store tiles of Linear1: none in a stage of its
-    own."""
+    """If weights stay E2M1, the table of decoded values is always live, too.  `store_warps` store tiles of Linear1: a stage has none."""
 
     work_tiles: ClassVar[int] = 1
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from ....config_error import require, require_integers
 from ....layouts.arith import ceil_div
-from ....layouts.region import BF16, Field, MBarrier, Region
+from ....layouts.region import BF16, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
-from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan, deepest_ring, fields_of
+from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan, fields_of
 from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
 
 SWIGLU_WARPS = 16
@@ -110,15 +110,6 @@ class StagePlan:
     def num_bytes(self) -> int:
         return self.region.size
 
-    def with_stages(self, num_stages: int) -> StagePlan:
-        return replace(self, fused=self.fused.with_stages(num_stages))
-
-    def max_stages(self, capacity: int) -> int:
-        """Depth of the deepest ring within `capacity` bytes."""
-        if self.part.linear:
-            return deepest_ring(self, capacity)
-        return NO_RING if self.num_bytes <= capacity else 0
-
 
 BLOCKS_PER_PART = 4
 """Blocks of 128 intermediate channels that a warp of SwiGLU takes at a time, eight lanes each."""
@@ -147,7 +138,9 @@ class StageConfig:
         require_whole_tiles(problem, "in stages")
         require(not fused.ring_blocks, "problem.pool_rows", problem.pool_rows, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
-        most = self.plan(1).max_stages(self.arch.smem_bytes)
+        most, capacity = NO_RING, self.arch.smem_bytes
+        if self.part.linear or self.plan(1).num_bytes > capacity:
+            most = most_that_fit(lambda stages: self.plan(stages).num_bytes, capacity)
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
         require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")

@@ -1,0 +1,230 @@
+"""Times a MoE layer with its gradients on one GPU, in BF16, beside transformers' `grouped_mm`: forward pass, and forward and backward pass.
+
+    python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...]      where the DSL is: compiles the kernels of the points
+    python bench/training.py run FOLDER [--points ...] [--turns N] [--out FOLDER]      where a GPU and transformers are
+    python bench/training.py table FILE      anywhere: the table of docs/lab/training.md
+
+A record has microseconds of each candidate in turns, microseconds of our stages, bytes kept between the passes and at most allocated beyond
+weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from moe_layers.compile import compile_missing
+
+from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.registry import choose
+from megamoe_dsl.options.option import at_least
+from megamoe_dsl.runtime import expert_gradients as stages
+from megamoe_dsl.runtime.experts import moe
+from megamoe_dsl.target import Target
+from records import save_each
+
+TARGET = Target.typical("sm_90a")
+SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "deepseek-v3-64": (7168, 2048, 64, 8)}
+"""Hidden, intermediate, experts and top-k; of DeepSeek-V3 a quarter of the experts."""
+TOKENS = (4096, 16384)
+NAMES = ("x", "w1", "w2", "topk_weights")
+LAUNCHES = 3
+OURS, THEIRS = "moe", "grouped_mm"
+
+
+@dataclass(frozen=True)
+class TrainingPoint:
+    """A shape by name, and tokens."""
+
+    name: str
+    tokens: int
+
+    @classmethod
+    def parse(cls, text: str) -> TrainingPoint:
+        name, tokens = text.split(":")
+        if name not in SHAPES:
+            raise argparse.ArgumentTypeError(f"points = {text!r}: must be one of {', '.join(SHAPES)}, a colon and tokens")
+        return cls(name, int(tokens))
+
+    @property
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(*SHAPES[self.name], recipe="bf16xbf16", preactivations=True)
+
+    @property
+    def configs(self) -> list[Any]:
+        """Of both passes."""
+        rows = self.tokens * self.layer.topk
+        backward = [choose(one, TARGET, rows) for one in self.layer.backward()]
+        return [*self.layer.configs(TARGET, self.tokens), *backward]
+
+    @property
+    def flop(self) -> float:
+        """Of the forward pass; the backward pass has twice as many."""
+        layer = self.layer
+        return 6.0 * self.tokens * layer.topk * layer.hidden * layer.intermediate
+
+
+class Layer:
+    """Tensors of a point on the GPU, and both ways to compute it."""
+
+    def __init__(self, point: TrainingPoint) -> None:
+        shape, generator = point.layer, torch.Generator("cuda").manual_seed(point.tokens)
+        draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
+        experts, hidden, own = shape.num_experts, shape.hidden, shape.intermediate
+        logits = torch.randn(point.tokens, experts, device="cuda", generator=generator)
+        weights, self.idx = logits.softmax(1).topk(shape.topk)
+        made = (
+            torch.randn(point.tokens, hidden, **draw),
+            torch.randn(experts, 2 * own, hidden, **draw).mul_(hidden**-0.5),
+            torch.randn(experts, hidden, own, **draw).mul_(own**-0.5),
+            weights / weights.sum(1, keepdim=True),
+        )
+        self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
+        self.dy = torch.randn(point.tokens, hidden, **draw)
+
+    def ours(self) -> torch.Tensor:
+        x, w1, w2, weights = self.tensors.values()
+        return moe(x, w1, None, w2, None, self.idx, weights)
+
+    def theirs(self) -> torch.Tensor:
+        from transformers.integrations.moe import grouped_mm_experts_forward
+
+        x, w1, w2, weights = self.tensors.values()
+        layer: Any = SimpleNamespace(gate_up_proj=w1, down_proj=w2, num_experts=len(w1), has_gate=True, has_bias=False, is_transposed=False)
+        layer.is_concatenated, layer._is_expert_parallel, layer.act_fn = True, False, torch.nn.functional.silu
+        layer._apply_gate = lambda both: torch.nn.functional.silu(both.chunk(2, dim=-1)[0]) * both.chunk(2, dim=-1)[1]
+        result: torch.Tensor = grouped_mm_experts_forward(layer, x, self.idx, weights)
+        return result
+
+    def gradients(self, forward: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(forward(), list(self.tensors.values()), self.dy)
+
+    def in_float64(self) -> list[torch.Tensor]:
+        """Gradients of x, w1, w2 and top-k weights, expert by expert; those of weights of the first expert alone."""
+        x, w1, w2, weights = (one.detach() for one in self.tensors.values())
+        dx, dweights, first = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(weights, dtype=torch.float64), list[torch.Tensor]()
+        for expert in range(len(w1)):
+            tokens, slots = (self.idx == expert).nonzero(as_tuple=True)
+            own = [one.double().requires_grad_() for one in (x[tokens], w1[expert], w2[expert], weights[tokens, slots])]
+            gate, up = (own[0] @ own[1].T).chunk(2, dim=1)
+            rows = (torch.nn.functional.silu(gate) * up) @ own[2].T * own[3][:, None]
+            found = torch.autograd.grad(rows, own, self.dy[tokens].double())
+            dx.index_add_(0, tokens, found[0])
+            dweights[tokens, slots] = found[3]
+            first = first or list(found[1:3])
+        return [dx, *first, dweights]
+
+    def stages(self) -> dict[str, Callable[[], Any]]:
+        """Our backward pass, stage by stage."""
+        x, w1, w2, weights = (one.detach() for one in self.tensors.values())
+        stored = torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
+        with torch.no_grad():
+            moe(x, w1, None, w2, None, self.idx, weights, preactivations=stored)
+        ends, sources, positions = routing = stages.route(self.idx, len(w1), w1.shape[2])
+        given = self.dy, weights, w2, stored, *routing, "gate_first", "silu"
+        rows, weighted, _ = stages.row_gradients(*given)
+        return {
+            "route": lambda: stages.route(self.idx, len(w1), w1.shape[2]),
+            "rows": lambda: stages.row_gradients(*given),
+            "tokens": lambda: stages.token_gradients(rows, w1, ends, positions),
+            "w1": lambda: stages.weight_gradients(rows, x, ends, sources, False),
+            "w2": lambda: stages.weight_gradients(weighted, self.dy, ends, sources, True),
+        }
+
+
+def distances(found: tuple[torch.Tensor, ...], expected: list[torch.Tensor]) -> dict[str, float]:
+    """Relative, of each gradient."""
+    same = (one[0] if name in ("w1", "w2") else one for name, one in zip(NAMES, found, strict=True))
+    pairs = zip(NAMES, same, expected, strict=True)
+    return {name: ((one.double() - other).norm() / other.norm()).item() for name, one, other in pairs}
+
+
+def memory(layer: Layer, forward: Callable[[], torch.Tensor]) -> dict[str, int]:
+    """Bytes kept between the passes, y left out, and at most allocated, results left out."""
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    y = forward()
+    kept = torch.cuda.memory_allocated() - before - y.nbytes
+    results = torch.autograd.grad(y, list(layer.tensors.values()), layer.dy)
+    return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
+
+
+def run_point(point: TrainingPoint, turns: int) -> dict[str, Any]:
+    layer = Layer(point)
+    forwards = {OURS: layer.ours, THEIRS: layer.theirs}
+    found = {name: layer.gradients(one) for name, one in forwards.items()}
+    again, expected = layer.gradients(layer.ours), layer.in_float64()
+    errors = {name: distances(one, expected) for name, one in found.items()}
+    same = all(torch.equal(one, other) for one, other in zip(found[OURS], again, strict=True))
+    del found, again, expected
+    used = {name: memory(layer, one) for name, one in forwards.items()}
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, one in forwards.items():
+        calls |= {f"{name} forward": one, f"{name} both": partial(layer.gradients, one)}
+    us = time_back_to_back(calls, LAUNCHES, turns) | time_back_to_back(layer.stages(), LAUNCHES, turns)
+    return {
+        "point": f"{point.name}:{point.tokens}",
+        "shape": SHAPES[point.name],
+        "gpu": torch.cuda.get_device_name(),
+        "us": {name: asdict(one) for name, one in us.items()},
+        "tflops": {name: (3 if "both" in name else 1) * point.flop / us[name].median / 1e6 for name in calls},
+        "bytes": used,
+        "errors": errors,
+        "same_bits": same,
+        "passed": same and all(errors[OURS][name] <= 1.5 * errors[THEIRS][name] + 1e-4 for name in NAMES),
+    }
+
+
+def summary(record: dict[str, Any]) -> str:
+    times = "  ".join(f"{name} {one['median']:.0f}" for name, one in record["us"].items())
+    rates = "  ".join(f"{name} {one:.0f}" for name, one in record["tflops"].items())
+    used = "  ".join(f"{name} {one['kept'] / 2**20:.0f} / {one['peak'] / 2**20:.0f}" for name, one in record["bytes"].items())
+    errors = "  ".join(f"{name} " + " ".join(f"{value:.2e}" for value in one.values()) for name, one in record["errors"].items())
+    return f"{record['point']} passed {record['passed']}: us {times}\n  TFLOPS {rates}\n  MiB kept / peak {used}\n  errors {errors}"
+
+
+def table(records: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| Shape | Tokens | Forward, TFLOPS | `grouped_mm` | Both | `grouped_mm` | MiB kept | `grouped_mm` |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for one in records:
+        name, tokens = one["point"].split(":")
+        rates = [f"{one['tflops'][f'{who} {what}']:.0f}" for what in ("forward", "both") for who in (OURS, THEIRS)]
+        yield "| " + " | ".join([name, tokens, *rates, *(f"{one['bytes'][who]['kept'] / 2**20:.0f}" for who in (OURS, THEIRS))]) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path)
+    every = [TrainingPoint(name, tokens) for name in SHAPES for tokens in TOKENS]
+    parser.add_argument("--points", nargs="*", type=TrainingPoint.parse, default=every)
+    parser.add_argument("--turns", type=at_least(1), default=REPEATS)
+    parser.add_argument("--out", type=Path, default=Path())
+    given = parser.parse_args()
+    if given.what == "table":
+        print("\n".join(table(json.loads(given.folder.read_text())["records"])))
+        return
+    if given.what == "prepare":
+        configs = dict.fromkeys(config for point in given.points for config in point.configs)
+        print(f"{compile_missing(list(configs), given.folder)} kernels into {given.folder}")
+        return
+    os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    records = save_each(given.out, "training", (run_point(point, given.turns) for point in given.points), summary)
+    raise SystemExit(not all(record["passed"] for record in records))
+
+
+if __name__ == "__main__":
+    main()

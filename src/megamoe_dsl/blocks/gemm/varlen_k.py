@@ -1,0 +1,186 @@
+"""Roles of SM90 where K are the rows of a group: the warps that bring them, 64 rows a stage, of 64 columns after another, as TMA swizzles
+them; and what leaves a warp: BF16 whose columns are the wgmma's rows, or FP32 that TMA adds to what is there.
+
+| role | waits | signals |
+|---|---|---|
+| gather_columns | work_tile_full per tile; empty per stage | work_tile_empty per tile; full per stage, every thread once it has copied |
+| load_columns   | the same | the same, every lane: once it has copied, or with the bytes that TMA brings |
+
+Rows beyond a group's, and columns that are not there, become zero.  A group without rows has one stage of zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...device import cast
+from ...device.mbarrier import arrive, arrive_expect
+from ...device.memory import (
+    VECTOR,
+    arrive_when_copied,
+    copy_vector,
+    fence_async_shared,
+    load_shared_v2,
+    store_shared_f32,
+    store_shared_f32x2,
+    store_transposed_b16,
+)
+from ...device.ring import Stage
+from ...device.tma import add_tile, commit_group, wait_group_read
+from ...device.warp import elect, shuffle, sync_warp
+from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128, Swizzle
+from ...layouts.arith import minimum, select
+from ..sm90.tokens_as_m import RowShare
+from .context import GemmContext, GemmTile, next_tile
+from .gather import source_of
+from .load import column_tile
+from .store import MATRIX, empty_box, store_box
+from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
+
+HALF = 16
+"""Lanes that copy 256 bytes of a row."""
+
+
+def rows_of_group(ctx: GemmContext, tile: GemmTile) -> tuple[Int32, Int32]:
+    """How many rows the tile's group has, and the first of them."""
+    rows, first = load_shared_v2(ctx.shared("group_table", tile.group))
+    return Int32(rows), Int32(first)
+
+
+def copy_chunk(ctx: GemmContext, address: Any, row: Any, chunk: Any, source: Any, there: Any) -> None:
+    """16 bytes of a row of K into its operand at `address`: chunk `chunk` of the tile's, from `source`, or zeros."""
+    place = (chunk >> 3) * BOX_BYTES + row * ROW_BYTES + SW128.chunk(chunk, row)
+    copy_vector(address + place, source, select(there, Int32(VECTOR), Int32(0)))
+
+
+@cute.jit
+def gather_columns(ctx: GemmContext, number: Int32):
+    """Gathered rows, by the warp with this number of two: lane l copies chunk l % 16 of row l / 16 of every two, and every second two are
+    this warp's.  A lane knows the source of one row of a stage, and learns it while the stage before is on its way."""
+    config, lane = ctx.config, cute.arch.lane_idx()
+    problem, half, chunk = config.problem, lane // HALF, lane % HALF
+    row_bytes = 2 * problem.gathered_columns
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        rows, first = rows_of_group(ctx, tile)
+        column = (tile.row - tile.group * problem.gathered_columns) * 2 + chunk * VECTOR
+        base, in_row = ctx.args.a + Int64(column), column < row_bytes
+        own = (lane // 2) * 4 + number * 2 + lane % 2
+        listed = source_in(ctx, rows, first, own)
+        for k in cutlass.range(ctx.k_blocks_of(tile), unroll=1):
+            stage.wait_empty()
+            tokens, current = stage.shared("tokens"), listed
+            for turn in cutlass.range_constexpr(K_ROWS // 4):
+                source, row = shuffle(current, 2 * turn + half), 4 * turn + 2 * number + half
+                there = (source >= 0) & in_row
+                copy_chunk(ctx, tokens, row, chunk, base + Int64(cutlass.max(source, Int32(0))) * row_bytes, there)
+            arrive_when_copied(stage.full)
+            listed = source_in(ctx, rows, first, own + (k + 1) * K_ROWS)
+            stage = stage.next()
+        tile, tiles = next_tile(tiles)
+
+
+def source_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
+    """Row of the gathered matrix of a group's row; -1 beyond the group's."""
+    return select(number < rows, source_of(ctx, first + minimum(number, rows)), Int32(-1))
+
+
+@cute.jit
+def load_columns(ctx: GemmContext):
+    """Sorted rows, by one warp."""
+    lane = cute.arch.lane_idx()
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        rows, first = rows_of_group(ctx, tile)
+        columns = column_tile(ctx, tile, first)
+        for k in cutlass.range(rows // K_ROWS, unroll=1):
+            stage.wait_empty()
+            if elect():
+                arrive_expect(stage.full, columns.num_bytes)
+                columns.load(stage.shared("weights"), stage.full, k)
+            else:
+                arrive(stage.full)
+            stage = stage.next()
+        if (rows % K_ROWS != 0) | (rows == 0):
+            stage.wait_empty()
+            copy_rows(ctx, stage, lane, rows, first, columns.column)
+            arrive_when_copied(stage.full)
+            stage = stage.next()
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: Int32, column: Int32):
+    """A last stage with fewer than 64 rows: a lane copies one chunk of each."""
+    whole, row_bytes = rows // K_ROWS * K_ROWS, 2 * ctx.config.problem.tile_columns
+    at, chunks = column + lane * VECTOR, ctx.config.block_n // 8
+    source = ctx.args.b + Int64(first + whole) * row_bytes + at
+    if lane < chunks:
+        for row in cutlass.range(K_ROWS, unroll=8):
+            there = (whole + row < rows) & (at < row_bytes)
+            copy_chunk(ctx, stage.shared("weights"), row, lane, source + Int64(row) * row_bytes, there)
+
+
+@cute.jit
+def finish_transposed(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's part of a tile, 16 columns of D, to D."""
+    config, problem = ctx.config, ctx.config.problem
+    first = tile.row - tile.group * problem.gathered_columns + me.warp_token
+    before = tile.n_block * config.block_n
+    rows = replace(tile, n_block=Int32(0), row=tile.group * problem.tile_columns + before, valid_m=problem.tile_columns - before)
+    for box in cutlass.range_constexpr(config.tile.boxes(False)):
+        row = box * config.tile.store_rows
+        staging = empty_box(ctx, rows, me, row, box)
+        stage_transposed(config, staging, me.lane, sums[0][row // 2 : (row + config.tile.store_rows) // 2])
+        store_box(ctx, rows, me, staging, first, Int32(row))
+
+
+def stage_transposed(config: Any, staging: Any, lane: Any, sums: Any) -> None:
+    """A warp's 16 columns of D for the rows of a box.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
+    swizzle = Swizzle(config.tile.store_swizzle)
+    row, chunk = (lane & 7) + (lane >> 4) * MATRIX, (lane >> 3) & 1
+    for first in range(0, len(sums) // 4, 2):
+        words = [cast.pack_bf16(*sums[4 * j + 2 * h : 4 * j + 2 * h + 2]) for j in (first, first + 1) for h in range(2)]
+        place = (row + first * MATRIX) * (2 * SWAPPED_COLUMNS) + chunk * CHUNK
+        store_transposed_b16(staging + swizzle(place), words)
+
+
+@cute.jit
+def add_sums(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
+    """A warp's part of a tile to an FP32 D, to which TMA adds it, 32 sorted columns after another.  Columns of D are a multiple of 32, so
+    that all rows of a box are the group's, or none; D has no columns beyond."""
+    config, problem, transposes = ctx.config, ctx.config.problem, ctx.config.problem.transposes
+    gathered = tile.row - tile.group * problem.gathered_columns + me.warp_token
+    first_row, buffers = tile.group * problem.n, config.epilogue_buffers
+    for box in cutlass.range_constexpr(config.block_n // ADDED_COLUMNS):
+        wait_group_read(buffers - 1)
+        sync_warp()
+        staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % buffers)
+        stage_floats(config.epilogue, staging, me, sums[0][box * 16 : box * 16 + 16])
+        fence_async_shared()
+        sync_warp()
+        own = tile.n_block * config.block_n + box * ADDED_COLUMNS
+        column, row = (gathered, own) if transposes else (own, gathered)
+        if cute.arch.lane_idx() == 0:
+            if row < problem.n:
+                add_tile(ctx.maps.d, staging, column, first_row + row)
+            commit_group()
+
+
+def stage_floats(epilogue: Any, staging: Any, me: RowShare, sums: Any) -> None:
+    """A thread's sums of 32 columns of the tile: two of each eight in each of its two rows."""
+    swizzle = Swizzle(epilogue.swizzle)
+    for i in range(0, len(sums), 2):
+        row, column = me.row + 8 * (i // 2 % 2), 8 * (i // 4) + me.pair
+        if epilogue.transposes:
+            for e in range(2):
+                store_shared_f32(staging + swizzle((column + e) * epilogue.swizzle + row * 4), sums[i + e])
+        else:
+            store_shared_f32x2(staging + swizzle(row * epilogue.swizzle + column * 4), *sums[i : i + 2])

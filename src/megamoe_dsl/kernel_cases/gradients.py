@@ -1,0 +1,121 @@
+"""Data of the GEMMs of a backward pass, with their references: sums over rows of groups, and gradients of gate and up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..blocks.gemm.problem import DOT_COLUMNS, GatherGemmProblem, VarlenKProblem
+from ..problem import Problem
+from ..quant import no_scales
+from ..reference import expert_gradients as reference
+from ..reference.router import RouterMetadata, router_metadata
+from ..runtime.cpu_experts import gate_then_up, rows_of_w1
+from ..runtime.gather_tensors import GatherTensors, GradientTensors
+from ..runtime.gemm_tensors import OUTPUT_DTYPES
+from ..runtime.varlen_k_tensors import VarlenKTensors
+from .gather import TOKENS_PER_ROW
+from .gemm import UNTOUCHED, Compared
+
+DOT_ERROR = 1e-6
+"""Of the largest part of a weight's gradient: FP32 sums in another order than the reference's."""
+
+
+def drawn(generator: torch.Generator, exact: bool, *shape: int) -> torch.Tensor:
+    """bfloat16: small integers, whose sums are exact, or normal numbers."""
+    if exact:
+        return torch.randint(-3, 4, shape, generator=generator).bfloat16()
+    return torch.randn(shape, generator=generator).bfloat16()
+
+
+@dataclass(frozen=True)
+class VarlenKCase:
+    """Operands of sums over the rows of groups, of which group g has `counts[g]`; sorted rows behind the last group's are NaN."""
+
+    problem: VarlenKProblem
+    tensors: VarlenKTensors
+    counts: tuple[int, ...]
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core."""
+        t, p, total = self.tensors, self.problem, sum(self.counts)
+        gathered = t.gathered[t.sources[:total].long()].split(self.counts)
+        left, right = gathered, t.sorted[:total].split(self.counts)
+        pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
+        sums = [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
+        found = torch.stack(sums).float()
+        expected = (found + t.d if p.accumulate else found).to(t.d.dtype)
+        return {"D": (t.d, expected, expected)}
+
+
+def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> VarlenKCase:
+    """Drawn for these rows of each group, and a few sources more than rows."""
+    generator, rows = torch.Generator().manual_seed(seed), sum(counts)
+    tokens = rows // TOKENS_PER_ROW + 1
+    sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
+    packed = drawn(generator, exact, rows + 3, problem.tile_columns)
+    packed[rows:] = torch.nan
+    ends = torch.tensor(counts).cumsum(0).int()
+    d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
+    tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.gathered_columns), packed, ends, sources, d)
+    return VarlenKCase(problem, tensors, tuple(counts))
+
+
+@dataclass(frozen=True)
+class GradientCase:
+    """Operands of gradients of gate and up; every token has one row, of an expert and with a weight that are drawn."""
+
+    problem: GatherGemmProblem
+    tensors: GatherTensors
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """Weighted rows to the bit; gradients of gate and up or the next numbers of BF16, because the sigmoid is approximate; those of
+        weights as far apart as another order of sums explains."""
+        t, gradient = self.tensors, self.tensors.gradient
+        assert gradient is not None
+        found, dots = self.reference(t.b), []
+        for first in range(0, self.problem.n, DOT_COLUMNS):
+            part = torch.zeros_like(t.b)
+            part[:, :, first : first + DOT_COLUMNS] = t.b[:, :, first : first + DOT_COLUMNS]
+            dots.append(self.reference(part).topk_weights.flatten()[self.metadata.sources.long()])
+        of_weights = torch.stack(dots)
+        room = DOT_ERROR * of_weights.abs().max() if of_weights.numel() else 0.0
+        next_to = found.rows.float().abs() * 2.0**-7
+        return {
+            "dH": (t.d, (found.rows - next_to).bfloat16(), (found.rows + next_to).bfloat16()),
+            "weighted": (gradient.weighted, found.weighted, found.weighted),
+            "dots": (gradient.dots, of_weights - room, of_weights + room),
+        }
+
+    @property
+    def metadata(self) -> RouterMetadata:
+        return router_metadata(self.topk_idx, self.problem.num_groups)
+
+    def reference(self, b: torch.Tensor) -> reference.RowGradients:
+        """With this B; sums as Hopper's tensor core forms them."""
+        t, p, order = self.tensors, self.problem, self.problem.gradient
+        assert t.gradient is not None
+        columns = (lambda rows: gate_then_up(rows, order)), (lambda rows: rows_of_w1(rows, order))
+        formulas = Problem(256, 128, 1, 1, activation=p.activation, activation_clamp=p.activation_clamp)
+        return reference.row_gradients(formulas, t.a, self.metadata, self.topk_weights, b, t.gradient.gate_up, columns)
+
+
+def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GradientCase:
+    """Drawn for these rows of each expert."""
+    p, generator, rows = problem, torch.Generator().manual_seed(seed), sum(counts)
+    experts = torch.arange(p.num_groups).repeat_interleave(torch.tensor(counts))[torch.randperm(rows, generator=generator)]
+    topk_idx, weights = experts[:, None], torch.rand(rows, 1, generator=generator)
+    metadata = router_metadata(topk_idx, p.num_groups)
+    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, p.k, p.n) / 16
+    gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
+    d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
+    dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)
+    gradient = GradientTensors(gate_up.bfloat16(), weights.flatten()[metadata.sources.long()], weighted, dots)
+    scales = no_scales(dy), no_scales(b.transpose(1, 2))
+    return GradientCase(
+        p, GatherTensors(dy, scales[0], b, scales[1], metadata.ends, d, metadata.sources, gradient=gradient), topk_idx, weights
+    )

@@ -1,0 +1,51 @@
+"""Gradients of `moe` on a GPU: beside float64, the same bits twice, into FP32 totals, and compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import moe
+from runtime.test_expert_training import NAMES, assert_near, in_float64, layer
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(*trained: str) -> dict[str, Any]:
+    """`layer` of those tests, on the GPU."""
+    moved = {name: one.detach().cuda() if isinstance(one, torch.Tensor) else one for name, one in layer().items()}
+    return {name: one.requires_grad_() if name in trained else one for name, one in moved.items()}
+
+
+def gradients(call: Any, given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    call(**given, **more).backward(torch.randn(given["x"].shape, generator=generator).bfloat16().cuda())
+    return {name: given[name].grad for name in NAMES if given[name].requires_grad}
+
+
+def test_gradients_are_near_float64_and_the_same_twice() -> None:
+    found, again = gradients(moe, on_gpu(*NAMES)), gradients(moe, on_gpu(*NAMES))
+    assert_near({name: one.cpu() for name, one in found.items()}, in_float64(layer()), 0.01)
+    assert all(torch.equal(found[name], again[name]) for name in NAMES)
+    assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
+
+
+@pytest.mark.parametrize("trained", NAMES)
+def test_one_gradient_alone_is_the_same(trained: str) -> None:
+    assert torch.equal(gradients(moe, on_gpu(trained))[trained], gradients(moe, on_gpu(*NAMES))[trained])
+
+
+def test_weight_gradients_are_added_to_fp32_totals() -> None:
+    given, totals = on_gpu(*NAMES), (torch.ones(4, 256, 256, device="cuda"), torch.ones(4, 256, 128, device="cuda"))
+    gradients(moe, given, main_grads=totals)
+    found = {name: (total - 1).cpu() for name, total in zip(("w1", "w2"), totals, strict=True)}
+    assert_near(found, in_float64(layer()), 0.01)
+    assert given["w1"].grad is None and given["w2"].grad is None
+
+
+def test_a_compiled_layer_has_the_same_gradients() -> None:
+    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager")
+    expected, found = gradients(moe, on_gpu(*NAMES)), gradients(compiled, on_gpu(*NAMES))
+    assert all(torch.equal(found[name], expected[name]) for name in NAMES)

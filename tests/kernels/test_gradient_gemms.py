@@ -1,0 +1,197 @@
+"""The PTX of the GEMMs of a backward pass in the simulator: to the bit of the reference on any data, without a finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gemm_runs import artifact
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.cli.app import app
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gather import gather_case
+from megamoe_dsl.kernel_cases.gemm import gemm_case
+from megamoe_dsl.kernel_cases.gradients import gradient_case, varlen_k_case
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.registry import choose
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.target import Target
+from sweep import rarely, sample
+
+BF16 = {"recipe": "bf16xbf16"}
+FP32 = {"output": "f32", "accumulate": True}
+
+
+@dataclass(frozen=True)
+class VarlenKRun:
+    """Rows of each group, and fields of a problem and a configuration."""
+
+    counts: tuple[int, ...]
+    n: int
+    k: int
+    problem: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> GemmConfig:
+        problem = VarlenKProblem(self.n, self.k, num_groups=len(self.counts), **self.problem)
+        return GemmConfig(problem, **{"block_m": 128, "block_n": 256, "num_sms": 2, "dynamic_schedule": True, **self.fields})
+
+
+LEFT = {"gathered": "left"}
+VARLEN_K = {
+    "right": VarlenKRun((70, 0, 1, 130), 288, 160),
+    "left": VarlenKRun((70, 0, 1, 130), 160, 288, LEFT),
+    "right-f32": VarlenKRun((65, 0, 3), 288, 160, FP32),
+    "left-f32": VarlenKRun((65, 0, 3), 160, 288, {**LEFT, **FP32}),
+    "right-f32-in-turn": VarlenKRun((0, 64, 9), 96, 128, FP32, {"dynamic_schedule": False, "epilogue_buffers": 1}),
+    "left-192": VarlenKRun((0, 0, 127), 96, 192, LEFT, {"block_n": 192}),
+    "right-192-one-box": VarlenKRun((127, 192), 192, 128, {}, {"block_n": 192, "epilogue_buffers": 1}),
+    "two-stages": VarlenKRun((200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
+    "many-groups": VarlenKRun(tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
+}
+
+
+@sample("right-f32", "left", "right-192-one-box", "many-groups")
+@pytest.mark.parametrize("name", VARLEN_K)
+def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
+    """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""
+    run = VARLEN_K[name]
+    case = varlen_k_case(run.config.problem, run.counts, seed=len(name), exact=False)
+    ((d, expected, _),) = case.compared(exact=False).values()
+    assert not simulate_gemm(artifact(run.config), case.tensors, launches=1 if run.config.problem.accumulate else 2).findings
+    assert torch.equal(d, expected)
+
+
+@pytest.mark.parametrize("gathered", ["left", rarely("right")])
+@pytest.mark.parametrize("counts", [tuple(range(first, first + 32)) for first in (0, 32, 64, 96)])
+def test_any_number_of_rows(gathered: str, counts: tuple[int, ...]) -> None:
+    """Tails of 0 to 127 rows; rows of the next group, whose numbers are infinite, stay out."""
+    config = VarlenKRun(counts, 64, 64, {"gathered": gathered}, {"block_n": 64, "num_sms": 4}).config
+    case = varlen_k_case(config.problem, counts)
+    t, last = case.tensors, len(case.tensors.gathered) - 1
+    t.gathered[last] = torch.inf
+    t.sources.clamp_(max=last - 1)
+    for start, end in zip(t.ends[::2].tolist(), t.ends[1::2].tolist(), strict=True):
+        t.sorted[start:end], t.sources[start:end] = torch.inf, last
+    ((d, expected, _),) = case.compared(exact=True).values()
+    assert not simulate_gemm(artifact(config), case.tensors, race=False).findings
+    assert torch.equal(d[::2], expected[::2])
+
+
+def test_sources_that_are_not_there_are_those_that_are() -> None:
+    run = VARLEN_K["left"]
+    case = varlen_k_case(run.config.problem, run.counts)
+    case.tensors.sources[:3] = torch.tensor([-5, len(case.tensors.gathered), 1 << 30], dtype=torch.int32)
+    clamped = replace(case.tensors, sources=case.tensors.sources.clamp(0, len(case.tensors.gathered) - 1))
+    ((_, expected, _),) = replace(case, tensors=clamped).compared(exact=True).values()
+    assert not simulate_gemm(artifact(run.config), case.tensors).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize(("n", "k", "block_n"), [(416, 160, 256), (208, 128, 128)])
+def test_a_transposed_b(n: int, k: int, block_n: int) -> None:
+    """Columns beyond the last, and K of half a stage."""
+    counts, fields = (70, 0, 130), {"num_sms": 2, "dynamic_schedule": True}
+    packed = GemmProblem(n, k, "packed", len(counts), transposed_b=True, **BF16)
+    gathered = GatherGemmProblem(n, k, num_groups=len(counts), transposed_b=True, **BF16)
+    for case in (gemm_case(packed, counts, exact=False), gather_case(gathered, counts, exact=False)):
+        ((d, expected, _),) = case.compared(exact=False).values()
+        assert not simulate_gemm(artifact(GemmConfig(case.problem, 128, block_n, **fields)), case.tensors).findings
+        assert torch.equal(d, expected)
+
+
+@sample("silu-gate_first-256", "swigluoai-interleaved-256", "silu-up_first-128")
+@pytest.mark.parametrize("block_n", [128, 256])
+@pytest.mark.parametrize("order", ["gate_first", "up_first", "interleaved"])
+@pytest.mark.parametrize("activation", ["silu", "swigluoai"])
+def test_gradients_of_gate_and_up(activation: str, order: str, block_n: int) -> None:
+    counts = (70, 0, 130)
+    problem = GatherGemmProblem(160, 96, num_groups=3, transposed_b=True, gradient=order, activation=activation, **BF16)
+    case = gradient_case(problem, counts, exact=False)
+    compared = case.compared(exact=False)
+    assert not simulate_gemm(artifact(GemmConfig(problem, 128, block_n, num_sms=2, dynamic_schedule=True)), case.tensors).findings
+    for name, (found, low, high) in compared.items():
+        assert ((low <= found) & (found <= high)).all(), name
+
+
+def test_the_gradients_of_a_limited_activation_are_near() -> None:
+    """The tangent is within a few ulp, of which BF16 shows few."""
+    problem = GatherGemmProblem(128, 96, num_groups=1, transposed_b=True, gradient="gate_first", activation="situ", **BF16)
+    case = gradient_case(problem, (70,), exact=False)
+    expected = case.reference(case.tensors.b).rows
+    assert not simulate_gemm(artifact(GemmConfig(problem, 128, 128, num_sms=1)), case.tensors).findings
+    assert (case.tensors.d - expected).float().norm() < 1e-3 * expected.float().norm()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: VarlenKProblem(128, 128, recipe="fp8xfp8"), "recipe = 'fp8xfp8': must be bf16xbf16"),
+        (lambda: VarlenKProblem(64, 64, gathered="both"), "gathered = 'both': must be one of left, right"),
+        (lambda: VarlenKProblem(64, 64, output="f32"), "accumulate = False: must be True where the output is f32"),
+        (lambda: VarlenKProblem(48, 64), "n = 48: must be a multiple of 32"),
+        (lambda: VarlenKProblem(64, 64, biases="f32"), "biases = 'f32': must be empty"),
+        (lambda: GemmProblem(64, 64, transposed_b=True, **BF16), "transposed_b = True: must be False but for a packed problem"),
+        (lambda: GatherGemmProblem(256, 128, gradient="up", **BF16), "gradient = 'up': must be one of gate_first"),
+        (lambda: GatherGemmProblem(256, 128, gradient="up_first"), "gradient = 'up_first': must be empty but for packed results"),
+    ],
+)
+def test_a_bad_problem_is_named(make: Any, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        make()
+
+
+TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GemmConfig(VarlenKProblem(64, 64), 128, 96), "block_n = 96: must be a multiple of 64"),
+        (lambda: GemmConfig(VarlenKProblem(64, 64), 64, 128, warpgroups=1), "block_m = 64: must be 128"),
+        (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
+        (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
+        (lambda: GemmConfig(TRANSPOSED, 128, 128, cluster=2), "cluster = 2: must be 1 where rows of shared memory are K"),
+        (lambda: Sm100GemmConfig(TRANSPOSED, 128), "problem.transposed_b = True: must be False on sm_100a"),
+    ],
+)
+def test_a_bad_configuration_is_named(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sources": torch.zeros(300, dtype=torch.int32)}, "sources.shape\\[0\\] = 300: must be at most 204"),
+        ({"ends": torch.zeros(4)}, "ends.dtype = torch.float32"),
+        ({"d": torch.zeros(4, 160, 288)}, "out.dtype = torch.float32"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(change: dict[str, torch.Tensor], message: str) -> None:
+    run = VARLEN_K["left"]
+    with pytest.raises(ProblemError, match=message):
+        replace(varlen_k_case(run.config.problem, run.counts).tensors, **change).check(run.config.problem)
+
+
+def test_a_layers_backward_pass_is_chosen_for_its_shape() -> None:
+    layer = ExpertLayer(2048, 768, 128, 8, recipe="bf16xbf16")
+    chosen = [choose(one, Target.typical("sm_90a"), 4096) for one in layer.backward()]
+    assert [(one.block_m, one.block_n) for one in chosen] == [(128, 256)] * 4
+    assert [one.problem.d_columns for one in chosen] == [1536, 2048, 2048, 768]
+
+
+def test_the_command_simulates_them() -> None:
+    fields = "n=64,k=64,num_groups=2"
+    found = CliRunner().invoke(
+        app, ["simulate", "--kernel", "varlen_k_gemm", "--recipe", "bf16xbf16", "--fields", fields, "--tokens", "70,3", "--sms", "1"]
+    )
+    assert found.exit_code == 0 and "every element equals the reference bit for bit" in found.output, found.output

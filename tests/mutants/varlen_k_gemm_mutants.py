@@ -1,0 +1,79 @@
+"""Mutants of the varlen_k_gemm family and of what else a backward pass has; a test of its own runs each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mutant import Mutant
+
+FILE = "tests/kernels/test_gradient_gemms.py::"
+SUMS = (f"{FILE}test_sums_over_rows_are_the_tensor_cores[left]", f"{FILE}test_sums_over_rows_are_the_tensor_cores[right-f32]")
+TRANSPOSED = (f"{FILE}test_sums_over_rows_are_the_tensor_cores[right]",)
+TAILS = (f"{FILE}test_any_number_of_rows[counts1-left]",)
+SOURCES = (f"{FILE}test_sources_that_are_not_there_are_those_that_are",)
+WEIGHTS = (f"{FILE}test_a_transposed_b",)
+GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}test_gradients_of_gate_and_up[swigluoai-interleaved-256]")
+mutant = partial(Mutant, nearest=SUMS, archs=())
+
+MUTANTS = (
+    mutant("a group without rows has no stage", "wrong number", "GemmContext.k_blocks_of", "Int32(1)", "Int32(0)"),
+    mutant("a lane's row is the first warp's", "wrong base", "gather_columns", "(lane // 2) * 4 + number * 2", "(lane // 2) * 4"),
+    mutant("a stage has the sources of the one before", "off by one", "gather_columns", "(k + 1) * K_ROWS", "k * K_ROWS"),
+    mutant("chunks of a row of K lie in its order", "wrong base", "copy_chunk", "SW128.chunk(chunk, row)", "chunk * VECTOR"),
+    mutant("gathered rows beyond a group's count", "off by one", "source_in", "number < rows", "number <= rows", nearest=TAILS),
+    mutant("sorted rows beyond a group's count", "off by one", "copy_rows", "whole + row < rows", "whole + row <= rows", nearest=TAILS),
+    mutant(
+        "a last stage of few rows is left out", "wrong number", "load_columns", "rows % K_ROWS != 0", "rows % K_ROWS > 32", nearest=TAILS
+    ),
+    mutant(
+        "sources are not looked at for the next group", "wrong base", "source_in", "first + minimum(number, rows)", "minimum(number, rows)"
+    ),
+    mutant(
+        "boxes lie at once in one place", "wrong base", "ColumnTile.load", "destination + box * BOX_BYTES", "destination", nearest=WEIGHTS
+    ),
+    mutant(
+        "columns of a box follow one another at once",
+        "wrong base",
+        "transposed_tile",
+        "ctx.config.problem.k",
+        "ctx.config.problem.n",
+        nearest=WEIGHTS,
+    ),
+    mutant("rows of K are rows of B", "wrong base", "ColumnTile.load", "self.row + k * K_ROWS", "self.row + k", nearest=WEIGHTS),
+    mutant("a box is written while TMA reads it", "missing order", "add_sums", "wait_group_read(buffers - 1)", "", nearest=(SUMS[1],)),
+    mutant("TMA reads a box before it sees it", "missing order", "add_sums", "fence_async_shared()", "", nearest=(SUMS[1],)),
+    mutant(
+        "rows of D are the next group's",
+        "off by one",
+        "finish_transposed",
+        "problem.tile_columns - before",
+        "problem.tile_columns",
+        nearest=TRANSPOSED,
+    ),
+    mutant("the sigmoid's derivative is forgotten", "wrong number", "gradients", "Float32(1.0) - s", "s", nearest=GRADIENT),
+    mutant("clamped gates have a gradient", "off by one", "gradients", "gate <= limit", "gate <= gate", nearest=(GRADIENT[1],)),
+    mutant(
+        "gate and up change places",
+        "wrong base",
+        "place_of",
+        "problem.gradient == UP_FIRST",
+        "problem.gradient != UP_FIRST",
+        nearest=(GRADIENT[0],),
+    ),
+    mutant(
+        "a row's weight is applied twice",
+        "wrong number",
+        "channels",
+        "dot + one * value",
+        "dot + one * weight * value",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "two of a quad's parts are added",
+        "wrong number",
+        "store_dots",
+        "cutlass.range_constexpr(1, 3)",
+        "cutlass.range_constexpr(1, 2)",
+        nearest=GRADIENT,
+    ),
+)
