@@ -90,7 +90,7 @@ class DecodeContext:
         return TileQueue.start(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
-        """Of a warpgroup's tiles."""
+        """The first place of a warpgroup's tiles."""
         return self.first_tile.alternate(group, GROUPS)
 
     def shared(self, name: str, *index: Any) -> Any:
