@@ -16,9 +16,9 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `memory`: what lies between launches
     python bench/experts.py launch-table FILE      anywhere: its times into the tuned table by which `MoE` chooses launches
 
-SITE has unpacked wheels: deep_gemm and sglang as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe DSL 4.2.1
-beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's `refused`.
-`run` takes seven turns, or --turns N.
+SITE has unpacked wheels: deep_gemm, sglang and flashinfer as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe
+DSL 4.2.1 beside the sources of sonic-moe and of the quack that it asks for.  What does not run is left out, and named in the record's
+`refused`.  `run` takes seven turns, or --turns N.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target, local_target
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
     parser.add_argument("--sonic", type=Path)
+    parser.add_argument("--flashinfer", type=Path)
     parser.add_argument("--turns", type=at_least(1), default=REPEATS, help="of `run`; their number also decides the order")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
@@ -123,7 +124,7 @@ def main() -> None:
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)
         return
-    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic)
+    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic, given.flashinfer)
     if given.what == "try":
         works = True
         for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome):

@@ -30,8 +30,8 @@ from typing import Any
 import torch
 
 from launch_cases import CASES, Call, LaunchCase
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel

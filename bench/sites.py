@@ -2,9 +2,9 @@
 
     python bench/sites.py FOLDER NAME [NAME ...] [--python 3.12]
 
-NAME is deep_gemm or sglang; of SGLang's wheel only those files are kept that bench/experts.py runs, and those that compile them.  Nothing
-is installed, and nothing of the folder belongs into a commit.  Kernels are compiled when first called, on the machine that runs them: by
-nvcc, SGLang's with ninja and a C++ compiler.
+NAME is deep_gemm, sglang or flashinfer; of the latter two only those files are kept that bench/experts.py runs, and those that compile
+them.  Nothing is installed, and nothing of the folder belongs into a commit.  Kernels are compiled when first called, on the machine that
+runs them: by nvcc, SGLang's with ninja and a C++ compiler, FlashInfer's by CuTe DSL.
 """
 
 from __future__ import annotations

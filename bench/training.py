@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from moe_layers.compile import compile_missing
 
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.options.option import at_least

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 from baselines.site import import_from
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target

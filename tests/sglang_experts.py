@@ -15,9 +15,9 @@ import torch
 from engine_stand_in import stand_in
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.compat.engines import sglang, sglang_layer
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds, symmetric_of
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, decode_ue8m0
 from megamoe_dsl.runtime.layer import MegaMoE

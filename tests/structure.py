@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reference",
         "runtime",
         "target",
+        "json_file",
     },
     "kernel_cases": {"blocks", *SHAPE, "cases", "kernels", "quant", "reference", "runtime"},
     "fuzz": {

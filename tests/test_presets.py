@@ -20,6 +20,7 @@ from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
 from megamoe_dsl.presets.compiled import CompiledPreset, configs_up_to, layer_of
@@ -89,7 +90,7 @@ def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(n
 @pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
 def test_a_warm_import_compiles_nothing_and_is_light(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, arch)
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setenv(ARCH_VARIABLE, arch)
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(done.stdout)
@@ -132,7 +133,7 @@ def test_a_small_preset_compiles_in_other_processes_and_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "megamoe_dsl")
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     first = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=40)
     assert len(first.artifacts) >= 2
     before, after = (one.getMessage() for one in caplog.records)

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import reduce
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import beats, median
 from megamoe_dsl.bench.variant import read_fields, variant_fields
+from megamoe_dsl.json_file import FOLDER_VARIABLE, tables_folder
 from megamoe_dsl.kernels.moe import choose as mega_moe_choose
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
@@ -168,6 +169,21 @@ def test_writing_replaces_one_entry_and_the_file_as_a_whole(tmp_path: Path, monk
 
 def test_a_gpu_without_a_file_has_an_empty_table(tmp_path: Path) -> None:
     assert Table.read("NVIDIA H100", tmp_path).entries == ()
+
+
+def test_what_a_user_measured_comes_before_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same point; other entries of the package stay, and other points of the user's are found beside them."""
+    package = Table.read(DEFAULT_GPU)
+    first, *others = package.entries
+    own = replace(first, us=1.0), entry(12345)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    folder = tables_folder()
+    folder.mkdir()
+    Table(DEFAULT_GPU, own).write(folder)
+    found = tuned_table.__wrapped__(DEFAULT_GPU, Entry)
+    assert set(map(table.key_of, found.entries)) == {table.key_of(one) for one in (*own, *others)}
+    assert found.at(first.share, first.expected) == own[0] and found.at(own[1].share, own[1].expected) == own[1]
+    assert all(found.at(one.share, one.expected) == one for one in others)
 
 
 # --- the committed tables

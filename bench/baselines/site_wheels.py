@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,10 @@ PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_24_x
 
 @dataclass(frozen=True)
 class Wheel:
-    """A requirement, as pip takes it; `cut` unpacks no more than what `sglang_site.py` needs."""
+    """A requirement, as pip takes it; `kept` says which of its files are unpacked."""
 
     requirement: str
-    cut: bool = False
+    kept: Callable[[str], bool] = lambda name: True
 
     def unpack(self, folder: Path, python: str) -> None:
         """Into a folder.  Raises `subprocess.CalledProcessError` where pip finds none for this version of Python."""
@@ -32,13 +32,21 @@ class Wheel:
             subprocess.run([sys.executable, "-m", "pip", "download", "-q", *fixed, "-d", fetched, self.requirement], check=True)
             (path,) = Path(fetched).glob("*.whl")
             with zipfile.ZipFile(path) as wheel:
-                wheel.extractall(folder, [name for name in wheel.namelist() if not self.cut or needed(name)])
+                wheel.extractall(folder, [name for name in wheel.namelist() if self.kept(name)])
+
+
+def of_flashinfer(name: str) -> bool:
+    """Whether a file of its wheel is one of the Python files of its BF16 layer on Hopper."""
+    folder = "flashinfer/fused_moe/cute_dsl/"
+    parts = "hopper/", "common/", "moe_utils.py"
+    return name == "flashinfer/tllm_enums.py" or name.startswith(tuple(folder + part for part in parts))
 
 
 TVM_FFI = Wheel("apache-tvm-ffi==0.1.15.post2")
 SITES = {
     "deep_gemm": (Wheel("sgl-deep-gemm==0.1.5"), TVM_FFI),
-    "sglang": (Wheel("sglang==0.5.23", cut=True), Wheel("msgspec==0.22.0"), TVM_FFI),
+    "sglang": (Wheel("sglang==0.5.23", needed), Wheel("msgspec==0.22.0"), TVM_FFI),
+    "flashinfer": (Wheel("flashinfer-python==0.7.2.post1", of_flashinfer),),
 }
 """The newest DeepGEMM that torch 2.11 loads, SGLang's kernels for a layer on one GPU, and what they import besides torch and Triton."""
 

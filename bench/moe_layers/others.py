@@ -13,6 +13,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.baselines import torch_ways
 from moe_layers.deep_gemm import deep_gemm_ways
+from moe_layers.flashinfer_moe import flashinfer_ways
 from moe_layers.other_way import OtherWay
 from moe_layers.quack_gemms import quack_ways
 from moe_layers.sglang_triton import sglang_ways
@@ -29,6 +30,7 @@ class Sites(NamedTuple):
     sglang: Path | None = None
     quack: Path | None = None
     sonic: Path | None = None
+    flashinfer: Path | None = None
 
 
 def others(
@@ -44,6 +46,8 @@ def others(
         found["quack"] = partial(quack_ways, call, ours, sites.quack)
     if sites.sonic is not None and not scaled:
         found["sonic-moe"] = partial(sonic_ways, call, sites.sonic)
+    if sites.flashinfer is not None and not scaled:
+        found["flashinfer"] = partial(flashinfer_ways, call, sites.flashinfer)
     if sites.deep_gemm is not None and scaled:
         found["deep_gemm"] = partial(deep_gemm_ways, call, sites.deep_gemm, sites.sglang)
     return found

@@ -1,6 +1,6 @@
 """Linear2 alone by tiles, with rows as a router deals them: what is chosen, what would be for equal rows, and tiles beside them.
 
-Where K blocks are asked for in bursts, both linears with one at a time, too."""
+Where K blocks are asked for in bursts, both linears with one at a time, too, and where CTAs work in pairs, alone."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
 
-FIELDS = ("block_m", "block_n", "swap_ab", "half_tiles", "burst")
+FIELDS = ("block_m", "block_n", "swap_ab", "half_tiles", "burst", "cluster")
 OTHERS: dict[str, dict[str, Any]] = {
-    "half tiles": {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1},
     "192 x 128": {"block_m": 192, "block_n": 128},
+    "192 x 128 in pairs": {"block_m": 192, "block_n": 128, "cluster": 2},
 }
 """Of many rows; with few, rows of A are the wgmma's columns, and the tile has twice as many columns of D."""
 
 
 ONE_BY_ONE = "one K block at a time"
+ALONE = "CTAs alone"
 
 
 def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
@@ -51,21 +52,22 @@ def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
             )
         except ConfigError:  # what does not fit a CTA
             continue
-    found |= one_by_one(chosen)
+    found |= beside(chosen)
     return {name: one for index, (name, one) in enumerate(found.items()) if one not in list(found.values())[:index]}
 
 
-def one_by_one(chosen: GemmConfig) -> dict[str, GemmConfig]:
-    """The same without bursts, where there are any."""
-    return {ONE_BY_ONE: chosen.replace(burst=1)} if chosen.burst > 1 else {}
+def beside(chosen: GemmConfig) -> dict[str, GemmConfig]:
+    """The same without bursts, where there are any, or without pairs."""
+    bursts = {ONE_BY_ONE: chosen.replace(burst=1)} if chosen.burst > 1 else {}
+    return bursts | ({ALONE: chosen.replace(cluster=1)} if chosen.cluster > 1 else {})
 
 
 def fc1_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     """Of Linear1 by name; none where nothing is beside the chosen one."""
     chosen = point.layer.configs(target, point.tokens).fc1
     assert isinstance(chosen, GemmConfig)
-    beside = one_by_one(chosen)
-    return {"chosen": chosen, **beside} if beside else {}
+    others = beside(chosen)
+    return {"chosen": chosen, **others} if others else {}
 
 
 def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:

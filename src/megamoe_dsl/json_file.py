@@ -1,4 +1,4 @@
-"""Files that others wrote: regular files of bounded size, and the JSON in them.
+"""Files that others wrote: regular files of bounded size, and the JSON in them; and the folder of files that are this user's.
 
 A reader never waits for a pipe, reads a device or fills memory.  Whatever is wrong becomes a `FileError`: one line that begins with the
 path.
@@ -94,3 +94,22 @@ def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]
     if not isinstance(found, dict):
         raise FileError(path, "no JSON object")
     return found
+
+
+FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
+
+
+def cache_folder() -> Path:
+    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user (~/.cache/megamoe_dsl on Linux).  It need not exist."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given).expanduser()
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:  # a machine that only runs kernels may have torch and nothing else
+        return Path.home() / ".cache" / "megamoe_dsl"
+    return user_cache_path("megamoe_dsl", appauthor=False)
+
+
+def tables_folder() -> Path:
+    """Where `megamoe tune` keeps what this user has measured: tables that come before the package's.  It need not exist."""
+    return cache_folder() / "tuned"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import SupportsIndex
@@ -142,6 +143,11 @@ class Problem:
     def max_experts_per_token(self) -> int:
         """Copies of one token that one rank can receive: top-k experts are distinct."""
         return min(self.topk, self.experts_per_rank)
+
+    def check_ranks(self, name: str, given: Sized) -> None:
+        """Raises `ProblemError` unless there is one for every rank."""
+        if len(given) != self.num_ranks:
+            raise ProblemError(f"len({name})", len(given), f"num_ranks = {self.num_ranks}")
 
     def check_num_tokens(self, num_tokens: SupportsIndex, field: str = "num_tokens") -> int:
         """num_tokens as an int.  Raises `ProblemError` unless it is an integer with 0 <= num_tokens <= max_tokens_per_rank."""

@@ -24,6 +24,11 @@ class Target:
     num_sms: int
     gpu: str | None = None
 
+    @property
+    def pair(self) -> int:
+        """CTAs of a cluster: two, if these fill all SMs."""
+        return 2 - self.num_sms % 2
+
     @classmethod
     def typical(cls, arch: Arch | str, num_sms: int | None = None) -> Target:
         """The GPU that most people have of an architecture, with all its SMs unless told otherwise.  Raises `ProblemError` for an unknown

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from megamoe_dsl.arch import SM90, Arch
-from megamoe_dsl.artifact import cache
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.quant import weight_names
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu
 
@@ -32,7 +32,7 @@ class OneRank:
 @contextmanager
 def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path, arch: Arch = SM90) -> Iterator[type[SimulatedKernel]]:
     """Buffers made inside are of SM90, or of another architecture, on the CPU, and find compiled kernels in a folder."""
-    patch.setenv(cache.FOLDER_VARIABLE, str(kernels))
+    patch.setenv(FOLDER_VARIABLE, str(kernels))
     patch.setattr(buffers, "current_device", lambda: torch.device("cpu"))
     patch.setattr(buffers, "device_arch", lambda device: arch)
     patch.setattr(buffers, "gpu_name", lambda device: "simulated")

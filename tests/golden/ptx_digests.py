@@ -19,7 +19,7 @@ from megamoe_dsl.blocks.gemm.problem import BF16 as BF16_OUTPUT
 from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.decode.config import DecodeConfig
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
@@ -89,7 +89,7 @@ DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, to
 
 
 def _activated(gate_up: str) -> Callable[[], KernelConfig]:
-    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dynamic_schedule=True)
+    return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, cluster=2, dynamic_schedule=True)
 
 
 def _backward(name: str, output: str = BF16_OUTPUT, **fields: str) -> Callable[[], KernelConfig]:
@@ -146,6 +146,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-ahead": _gemm(64, 32, warpgroups=1, k_in_flight=8),
     "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dynamic_schedule=True),
     "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, k_in_flight=2),
+    "sm_90a-gemm-packed-pairs": lambda: uneven_config(EXPERT_LAYER.fc2, Target.typical("sm_90a"), 1 << 17),
+    "sm_90a-gemm-bf16-packed-pairs": lambda: uneven_config(BF16_LAYER.fc2, Target.typical("sm_90a"), 1 << 17),
     "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), half_tiles=True, dynamic_schedule=True),
     "sm_90a-gemm-weights-first": _gemm(
         16, 128, GemmProblem(4096, 4096, "packed", 32), swap_ab=True, k_in_flight=2, dynamic_schedule=True, prefetch_weights=True
@@ -177,7 +179,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-gate-first-bursts": lambda: GemmConfig(EXPERT_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True, burst=2),
     "sm_90a-gather-gemm-stored": lambda: GemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dynamic_schedule=True),
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, half_tiles=True, dynamic_schedule=True),
-    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, dynamic_schedule=True),
+    "sm_90a-gather-gemm-bf16-gate-first": lambda: GemmConfig(BF16_LAYER.fc1, 128, 256, cluster=2, dynamic_schedule=True),
     "sm_90a-gather-gemm-bf16-interleaved": lambda: GemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-gather-gemm-bf16-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc1, 64, 256, warpgroups=1, dynamic_schedule=True),
     "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),

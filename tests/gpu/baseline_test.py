@@ -137,7 +137,7 @@ def main() -> int:
     sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
     if options.what == "run":
         return run(options.path, options.kernels, ["--num-processes", str(options.ranks), *rest])
-    from megamoe_dsl.artifact.cache import cache_folder
+    from megamoe_dsl.json_file import cache_folder
 
     count = prepare(options.path, options.ranks, options.kernels or cache_folder())
     print(f"{count} kernels in {options.kernels or cache_folder()}")

@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from engine_configs import problem_of
 from engines import ENGINES, Inputs3, call_sequence
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.layer import MegaMoE
 

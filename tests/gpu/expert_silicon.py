@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.family import TopExpertsKernel
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem

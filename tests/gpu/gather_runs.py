@@ -37,6 +37,7 @@ GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 BF16 = {"recipe": "bf16xbf16"}
 BF16_GATE_UP = {"n": 512, **BF16}
 BURSTS = {"warpgroups": 1, "dynamic_schedule": True, "burst": 2}
+PAIRS = {"dynamic_schedule": True, "cluster": 2, "num_sms": 4}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
@@ -54,6 +55,9 @@ GATHER_RUNS = (
     GatherRun("bf16-gate-first", (30, 0, 70), 64, 256, {**BF16_GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
     GatherRun("bf16-up-first", (130, 5), 128, 256, {**BF16_GATE_UP, "gate_up": "up_first"}, {"dynamic_schedule": True}),
     GatherRun("bf16-interleaved", (0, 67), 64, 256, {**BF16_GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
+    GatherRun("bf16-pairs", (300, 0, 5, 130), 128, 256, {**BF16_GATE_UP, "gate_up": "gate_first"}, PAIRS),
+    GatherRun("pairs", (260, 0, 70), 128, 256, {**GATE_UP, "k": 768, "gate_up": "up_first"}, PAIRS),
+    GatherRun("gather-pairs", (70, 0, 5, 130), 64, 128, {"k": 512}, {"dynamic_schedule": True, "cluster": 2}),
     GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"half_tiles": True}),
     GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "k_in_flight": 2, "num_stages": 3}),
     GatherRun("gather-scale-by-scale", (65, 0, 3), 64, 64, {"k": 384}, {"warpgroups": 1}),
@@ -96,3 +100,4 @@ GATHER_RUNS = (
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}
 EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 512, "result": "blocked"}, {"num_stages": 2})
+EVERYTHING_GATHERED_IN_PAIRS = GatherRun("faults-gathered-pairs", (20, 130, 20), 64, 64, {"n": 144}, {**PAIRS, "num_stages": 2})

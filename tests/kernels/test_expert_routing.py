@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gemm_runs import artifact
+from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
@@ -154,14 +155,23 @@ def test_layers_of_models_have_configurations(name: str) -> None:
         (512, {"block_m": 16, "swap_ab": True}),
         (2048, {"block_m": 16, "swap_ab": True}),
         (8192, {"block_m": 48, "swap_ab": True}),
-        (32768, {"block_m": 128, "half_tiles": True}),
+        (32768, {"block_m": 128, "half_tiles": True, "cluster": 2}),
     ],
 )
 def test_linear2_has_room_for_what_a_router_deals(rows: int, fields: dict[str, object]) -> None:
-    """Of 256 experts, whose rows differ; with few K blocks tiles of many rows are as good as any."""
-    chosen = uneven_tile(LAYERS["deepseek-v3"].fc2, rows)
+    """Of 256 experts, whose rows differ."""
+    chosen = uneven_tile(LAYERS["deepseek-v3"].fc2, Target.typical("sm_90a"), rows)
     assert {name: chosen[name] for name in fields} == fields
-    assert uneven_tile(LAYERS["qwen3-next"].fc2, 163840)["block_m"] == 192
+
+
+@pytest.mark.parametrize(("tokens", "block_m", "cluster"), [(1024, 64, 1), (2048, 128, 2), (16384, 128, 2)])
+def test_linear1_has_room_too(tokens: int, block_m: int, cluster: int) -> None:
+    """With 64 rows of an expert on average half of the experts have more.  A GPU with an odd number of SMs has no clusters of two."""
+    layer, target = LAYERS["deepseek-v3"], Target.typical("sm_90a")
+    for one, expected in ((target, cluster), (replace(target, num_sms=131), 1)):
+        configs = layer.configs(one, tokens)
+        assert isinstance(configs.fc1, GemmConfig) and (configs.fc1.block_m, configs.fc1.cluster) == (block_m, expected)
+        assert configs.fc2.cluster == (expected if block_m == 128 else 1)
 
 
 def test_points_are_models_and_tokens() -> None:

@@ -158,6 +158,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("the second row of a warpgroup's scales is its first", "wrong base", "WholeRows.scale_row", "first + index", "first"),
     mutant("a packed group begins where the one before it begins", "off by one", "fill_table", "entry - 4", "entry - 8"),
     mutant(
+        "an aligned group begins where the one before it ends",
+        "wrong base",
+        "fill_table",
+        "div(first + (ROW_BLOCK - 1), ROW_BLOCK) * ROW_BLOCK",
+        "first",
+        nearest=(f"{RUNS[0]}[aligned-swapped]",),
+        archs=(),
+    ),
+    mutant(
         "a masked group has more rows than there is room for",
         "missing check",
         "fill_table",

@@ -14,6 +14,7 @@ from megamoe_dsl.artifact import cache, workers
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import SOURCES, ArtifactError, ArtifactStore, describe_config, kernel_name, read_config, source_digest
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
@@ -127,7 +128,7 @@ def test_the_lock_is_free_after_a_kernel_and_after_an_error(tmp_path: Path, monk
 
 def test_many_kernels_come_in_the_order_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one that is there already among them, and one asked for twice."""
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     store = ArtifactStore(tmp_path)
     store.save(replace(ARTIFACT, config=SM90))
     compiled: list[Any] = []

@@ -16,6 +16,7 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
+from megamoe_dsl.json_file import FOLDER_VARIABLE, cache_folder
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
@@ -127,7 +128,7 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
 ) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")  # permissions would not stop root
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(in_the_way / "cache"))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(in_the_way / "cache"))
     for _ in range(2):
         assert cache.load_or_compile(CONFIG).cubin == ARTIFACT.cubin
     assert compiled == [CONFIG, CONFIG]
@@ -138,7 +139,7 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
 
 
 def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     ArtifactStore(tmp_path).save(ARTIFACT)
 
     def refuse(*_: object, **__: object) -> None:
@@ -175,7 +176,7 @@ def test_of_several_processes_one_compiles(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_the_platforms_unless_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
-    assert cache.cache_folder() == tmp_path
-    monkeypatch.delenv(cache.FOLDER_VARIABLE)
-    assert cache.cache_folder().name == "megamoe_dsl"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    assert cache_folder().name == "megamoe_dsl"

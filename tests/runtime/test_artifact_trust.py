@@ -18,6 +18,7 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, kernel_name
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
@@ -164,7 +165,7 @@ def test_a_folder_that_others_may_write(stored: tuple[ArtifactStore, Path], comp
 
 
 def test_many_kernels_are_not_put_there_either(compiled: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     tmp_path.chmod(0o777)
     with pytest.warns(ArtifactWarning, match="may be written by others"):
         assert [one.cubin for one in cache.load_or_compile_all([CONFIG], jobs=1)] == [ARTIFACT.cubin]

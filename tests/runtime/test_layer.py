@@ -11,9 +11,9 @@ import torch
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact import store as artifact_store
-from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime import inputs_stage, rank_kernel

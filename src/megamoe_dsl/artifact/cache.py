@@ -1,9 +1,8 @@
 """Compiled kernels that outlive a process: one folder per user, in which every process looks before it compiles.
 
-The folder is an `ArtifactStore`: `MEGAMOE_CACHE_DIR`, or the platform's cache directory (~/.cache/megamoe_dsl on Linux).  A kernel counts
-as missing when its configuration or architecture, the package's sources or the DSL's version differ, or when its file is damaged; it is
-then compiled and stored again.  A folder that cannot be written, or that others may write, costs a warning and the time to compile, never
-an error.
+The folder is an `ArtifactStore`.  A kernel counts as missing when its configuration or architecture, the package's sources or the DSL's
+version differ, or when its file is damaged; it is then compiled and stored again.  A folder that cannot be written, or that others may
+write, costs a warning and the time to compile, never an error.
 """
 
 from __future__ import annotations
@@ -14,24 +13,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..json_file import cache_folder
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
 from .store import ArtifactError, ArtifactStore, make_own_folder
-
-FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
-
-
-def cache_folder() -> Path:
-    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user.  It need not exist."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    try:
-        from platformdirs import user_cache_path
-    except ImportError:  # a machine that only runs kernels may have torch and nothing else
-        return Path.home() / ".cache" / "megamoe_dsl"
-    return user_cache_path("megamoe_dsl", appauthor=False)
 
 
 def load_or_compile(config: KernelConfig) -> Artifact:

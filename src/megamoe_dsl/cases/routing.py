@@ -30,8 +30,7 @@ def routing_bias(
 
 def check_tokens(problem: Problem, tokens: Sequence[SupportsIndex]) -> list[int]:
     """Tokens of each rank as ints.  Raises ProblemError when they do not fit `problem`."""
-    if len(tokens) != problem.num_ranks:
-        raise ProblemError("len(tokens)", len(tokens), f"num_ranks = {problem.num_ranks}")
+    problem.check_ranks("tokens", tokens)
     return [problem.check_num_tokens(count, f"tokens[{rank}]") for rank, count in enumerate(tokens)]
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..json_file import tables_folder
 from ..kernels.moe.family import MegaMoeKernel
 from ..options.option import naming_options
 from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
-from ..tuned.table import FOLDER
 from .bench import FAILED, KernelOption, PointsOption, check_kernel, tune_other
 from .options import takes
 from .tables import ruled, wide_console
@@ -35,7 +35,7 @@ def tune(
         list[Path] | None, typer.Option("--from", metavar="FILE...", help="Time nothing: take what runs have found.", rich_help_panel=TABLE)
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --from.", show_default=False)] = None,
-    tables: Annotated[Path, typer.Option(help="Folder of the tables.", show_default="the package's", rich_help_panel=TABLE)] = FOLDER,
+    tables: Annotated[Path | None, typer.Option(help="Folder of the tables; yours by default.", rich_help_panel=TABLE)] = None,
     kernel: KernelOption = MegaMoeKernel.name,
     points: PointsOption = None,
 ) -> None:
@@ -54,7 +54,7 @@ def tune(
         from ..bench.session import Session, run_session
         from ..kernels.registry import arch_of_recipe, find_kernel
 
-        files = [*(results or []), *(more or [])]
+        files, tables = [*(results or []), *(more or [])], tables or tables_folder()
         if files and given.compile_only:
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
         check_kernel(kernel, points, given)

@@ -1,16 +1,14 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
 the sum of each token's; for a few tokens on SM90 as one launch.
 
-Linear2 takes tiles for rows that a router has dealt out: as many on average, and of one expert more, of another fewer.  A tile should
-hold nearly every expert's rows, or a whole number of tiles should waste little of the last.  Measured on an H200
-(docs/lab/one_gpu.md, "Tiles of Linear2"); on SM100, where nothing is, the first alone is asked for.
+A router gives experts unequal numbers of rows.  A tile of Linear2 holds the rows of nearly every expert; with many rows CTAs work in
+pairs (docs/lab/one_gpu.md).
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any, NamedTuple
 
 from ..activation import SILU
@@ -27,7 +25,6 @@ from ..blocks.gemm.problem import (
     LEFT,
     PACKED,
     RIGHT,
-    ROW_BLOCK,
     SCALE_BLOCK,
     SORTED_PACKED,
     GatherGemmProblem,
@@ -35,6 +32,7 @@ from ..blocks.gemm.problem import (
     VarlenKProblem,
 )
 from ..blocks.gemm.sm100.config import tile_rows
+from ..blocks.gemm.tile import room
 from ..config_error import ConfigError
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
@@ -49,46 +47,25 @@ from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
 
-FEWEST_ROWS = 16
-SPREAD = 2.5
-"""Standard deviations of a binomial number of rows that a tile has room for."""
-LONG_K = 8
-"""K blocks from which on what is multiplied counts for more than what is stored."""
-
 
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
     """The configuration for so many rows of all experts together.  Raises `ProblemError` and `ConfigError`."""
     if target.arch.has_tensor_memory:
-        return GemmKernel().choose(problem, target, rows, dynamic_schedule=True, **uneven_pair_tile(problem, rows))
+        most = room(rows / problem.num_groups)
+        tile = next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
+        return GemmKernel().choose(problem, target, rows, dynamic_schedule=True, **tile)
     # Linear1 is a launch of blocks/gemm, and where rows lie is said by the one before it.
     own: dict[str, Any] = {"num_sms": target.num_sms, "dynamic_schedule": True, "prefetch_weights": True}
-    return GemmConfig(problem, **own, **uneven_tile(problem, problem.check_rows(rows)))
+    return GemmConfig(problem, **own, **uneven_tile(problem, target, problem.check_rows(rows)))
 
 
-def room(problem: GemmProblem, rows: int) -> float:
-    """Rows that nearly every expert has no more than."""
-    mean = rows / problem.num_groups
-    return mean + SPREAD * sqrt(mean)
-
-
-def uneven_pair_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
-    """Fields of the least tile of SM100 that has room for an expert's rows; none where there is no such tile."""
-    most = room(problem, rows)
-    return next(({"block_m": block_m} for block_m in tile_rows(problem) if block_m >= most), {})
-
-
-def uneven_tile(problem: GemmProblem, rows: int) -> dict[str, Any]:
+def uneven_tile(problem: GemmProblem, target: Target, rows: int) -> dict[str, Any]:
     """Fields of the tile, and how it is multiplied."""
-    mean = rows / problem.num_groups
-    block_m = max(align(int(room(problem, rows)), 8), FEWEST_ROWS)
+    block_m = max(align(int(room(rows / problem.num_groups)), 8), 16)
     if block_m <= MOST_SWAPPED_ROWS:
         few = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2, "burst": burst_of(problem)}
         return few if problem.formats.scaled else unscaled(few)
-    if not problem.formats.scaled:
-        return {"block_m": 128, "block_n": 256}
-    if problem.k_blocks >= LONG_K:
-        return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1}
-    return {"block_m": 192, "block_n": 128} if mean > ROW_BLOCK else {"block_m": 128, "block_n": 256}
+    return {"block_m": 128, "block_n": 256, "half_tiles": True, "epilogue_buffers": 1, "cluster": target.pair}
 
 
 class LayerConfigs(NamedTuple):

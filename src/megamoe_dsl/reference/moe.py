@@ -40,8 +40,7 @@ class LayerInputs:
         tensors that do not fit, naming field, value and what is allowed; ValueError from `ExpertWeights.validate`."""
         problem = self.problem
         for name in ("x", "x_sf", "topk_weights", "weights"):
-            if len(getattr(self, name)) != problem.num_ranks:
-                raise ProblemError(f"len({name})", len(getattr(self, name)), f"num_ranks = {problem.num_ranks}")
+            problem.check_ranks(name, getattr(self, name))
         routing = route(problem, self.topk_idx)
         sf_dtype, _ = input_layout(problem)
         dtype, width = input_row(problem)

@@ -52,8 +52,7 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
     Raises `ProblemError` on a wrong number of ranks, dtype or shape, and on an expert out of range or repeated in a row, naming rank,
     token, slot and value.
     """
-    if len(topk_idx) != problem.num_ranks:
-        raise ProblemError("len(topk_idx)", len(topk_idx), f"num_ranks = {problem.num_ranks}")
+    problem.check_ranks("topk_idx", topk_idx)
     topk_idx = [idx.cpu() for idx in topk_idx]
     for rank, idx in enumerate(topk_idx):
         _check_topk_idx(problem, rank, idx)

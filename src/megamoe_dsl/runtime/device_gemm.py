@@ -6,11 +6,11 @@ from functools import cached_property, lru_cache
 
 import torch
 
-from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GemmProblem
 from ..cuda_device import require_cuda
+from ..json_file import cache_folder
 from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target

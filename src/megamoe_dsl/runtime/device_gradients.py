@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 
 from ..activation import SILU
-from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64
+from ..json_file import cache_folder
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS, TokensConfig
 from ..kernels.expert_routing.family import RouteKernel, SumKernel

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
+from ..json_file import cache_folder
 from ..kernels.decode.config import DecodeConfig
 from ..kernels.expert_layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts

@@ -18,9 +18,9 @@ from typing import Any, SupportsIndex
 
 import torch
 
-from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..config_error import as_integer
+from ..json_file import cache_folder
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ..artifact.cache import cache_folder, load_one, require_writable
+from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
+from ..json_file import cache_folder
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem

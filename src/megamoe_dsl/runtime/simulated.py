@@ -62,14 +62,12 @@ class SimulatedMoE:
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
         """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).  Raises `ProblemError` before anything runs when
         an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
-        if len(inputs) != self.problem.num_ranks:
-            raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("inputs", inputs)
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         if y is None:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
-        if len(y) != self.problem.num_ranks:
-            raise ProblemError("len(y)", len(y), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("y", y)
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
             check_device(f"y[{rank}]", out, CPU)
             check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
@@ -90,8 +88,7 @@ class SimulatedMoE:
             buffers.load_weights(one)
 
     def _check_weights(self, weights: Sequence[ExpertWeights]) -> None:
-        if len(weights) != self.problem.num_ranks:
-            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("weights", weights)
         for rank, one in enumerate(weights):
             check_weights(self.problem, one)
             check_device(f"weights[{rank}]", one.fc1, CPU)

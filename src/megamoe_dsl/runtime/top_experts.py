@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import torch
 
-from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
+from ..json_file import cache_folder
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import BF16, F32, MOST_SLOTS, SOFTMAX, TopExpertsProblem
 from ..problem import ProblemError, integer_between

@@ -1,6 +1,7 @@
 """The measured points of one GPU: what was measured, with how many tokens or rows, and the configuration that won there.
 
-A GPU has `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, of whole layers `<gpu>-ep.json`, one entry per line.
+A GPU has `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, of whole layers `<gpu>-ep.json`, one entry per line; a user has others
+in a folder of their own, whose entries take the places of those.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from ..config_error import as_integer
-from ..json_file import FileError, read_json_object
+from ..json_file import FileError, read_json_object, tables_folder
 
 MOST = 1 << 31
 
@@ -308,5 +309,8 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
 
 @lru_cache
 def tuned_table(gpu: str, kind: type[Any] = Entry) -> Table[Any]:
-    """The table of a kind of entries that comes with the package."""
-    return Table.read(gpu, kind=kind)
+    """The table of a kind of entries that comes with the package, with this user's in place of those with their keys."""
+    table = Table.read(gpu, kind=kind)
+    for entry in Table.read(gpu, tables_folder(), kind).entries:
+        table = table.having(entry)
+    return table

@@ -19,7 +19,7 @@ from ...tuned import GemmEntry, GemmShare, tuned_table
 from .config import GemmConfig
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
-from .tile import GROUP_ROWS
+from .tile import GROUP_ROWS, room
 
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes, half as many of BF16: of as many bytes of K
@@ -72,9 +72,10 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
         block_n = min(COLUMNS, key=lambda one: -(-problem.tile_columns // one) * one)
         return {"block_m": 128, "block_n": block_n, "dynamic_schedule": True}
     if problem.gate_up:
-        warpgroups = 1 if expected <= GROUP_ROWS else 2
-        tile = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups}
-        return {**tile, "dynamic_schedule": True, "burst": burst_of(problem) if warpgroups == 1 else 1}
+        many = room(expected) > GROUP_ROWS
+        # Pairs of CTAs fetch weights together: with many rows what L2 delivers is the limit (docs/lab/one_gpu.md).
+        more = {"cluster": target.pair} if many else {"warpgroups": 1, "burst": burst_of(problem)}
+        return {"block_m": GROUP_ROWS * (1 + many), "block_n": GATE_UP_ROWS, "dynamic_schedule": True, **more}
     measured = target.gpu is not None and not problem.of_experts
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
     if entry is not None and not (whole_k and entry.choice.get("split_k")):

@@ -19,6 +19,7 @@ ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
 SWAPPED_COLUMNS = (64, 128, 256)
 MOST_AHEAD = 8
+MOST_THREADS = 384  # that begin with registers enough for a wgmma with 256 columns
 BURSTS = (1, 2, 4)
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
@@ -28,20 +29,19 @@ Facts = list[tuple[str, object]]
 
 
 class GemmRegisters(NamedTuple):
-    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply and of one that decodes B, if there is
-    one; multiples of 8."""
+    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply, and of one that decodes B or gathers A,
+    if there is one; multiples of 8."""
 
     loader: int
     math: int
     decode: int = 0
+    gather: int = 0
 
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
-GATHERING_REGISTERS = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
-"""The same where rows are gathered: a thread that gathers keeps up to 16 rows of A."""
-MOST_GATHERED = 128
-"""Rows of a tile."""
+GATHERING_REGISTERS = {1: GemmRegisters(40, 232, gather=56), 2: GemmRegisters(24, 224, gather=40)}
+"""The same where rows are gathered: a thread that gathers keeps up to 8 rows of A."""
 DECODE_REGISTERS = GemmRegisters(24, 216, 56)
 DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
@@ -68,7 +68,7 @@ class GemmConfig(BaseGemmConfig):
     prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin
                 after its own wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
     trace       warps record time stamps for profiles (layouts/records.py); only in gather_gemm
-    most_columns  largest N of a wgmma
+    most_columns  largest N of a wgmma: 256, or 128, which four warpgroups have registers for; 0 chooses
     """
 
     arch: ClassVar[Arch] = SM90
@@ -92,7 +92,7 @@ class GemmConfig(BaseGemmConfig):
     burst: int = 1
     prefetch_weights: bool = False
     trace: bool = False
-    most_columns: int = MOST_COLUMNS
+    most_columns: int = 0
 
     def __post_init__(self) -> None:
         self.check_problem()
@@ -110,15 +110,15 @@ class GemmConfig(BaseGemmConfig):
         self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
-        self.require("cluster", self.cluster == 1 or not own, "1: a CTA gathers its own rows")
+        alone = own and (problem.places_rows or not problem.gathers)
+        self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
         if any(self.weights.mn_major):
             self._check_mn_major()
         self.check_stages("block_n")
         self._check_burst()
 
     def _check_tile(self) -> None:
-        fits = not self.problem.gathers or self.block_m <= MOST_GATHERED
-        self.require("block_m", fits, f"at most {MOST_GATHERED} where rows are gathered")
+        self.require("block_m", not self.problem.gathers or self.block_m <= 128, "at most 128 where rows are gathered")
         if self.problem.decodes:
             self._check_decoding()
         if self.swap_ab:
@@ -196,9 +196,9 @@ class GemmConfig(BaseGemmConfig):
     # --- tiles
     @property
     def tile(self) -> TileShape:
-        scaled = self.problem.formats.scaled
+        scaled, columns = self.problem.formats.scaled, self.most_columns or MOST_COLUMNS // (1 + (self.num_threads > MOST_THREADS))
         kind = TransposedTile if self.problem.transposes else TileShape
-        return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, self.most_columns)
+        return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -256,7 +256,7 @@ class GemmConfig(BaseGemmConfig):
     @property
     def map_names(self) -> tuple[str, ...]:
         if self.problem.of_experts:
-            return ("weights", "d", *self.rows.map_names)
+            return (*(self.weights.map_names if self.cluster > 1 else ("weights",)), "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
     # --- threads and registers
@@ -266,12 +266,14 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps)
+        return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps + self.rows.own_warps)
 
     @property
     def registers(self) -> GemmRegisters:
         if self.weights.decode_warps:
             return DECODE_REGISTERS
+        if self.problem.sums_rows:
+            return GemmRegisters(56, 224)
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say

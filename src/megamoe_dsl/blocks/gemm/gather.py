@@ -23,7 +23,7 @@ from ...device.ring import SCALE_BYTES, Stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
-from .context import GemmContext, GemmStage, GemmTile, next_tile
+from .context import GemmContext, GemmStage, GemmTile, next_tile, read_end
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,6 @@ class GatheredStage(ScaledStage, GemmStage):
         fence_async_shared()
 
 
-def copied_stage(first: Stage, at_once: int, places: int) -> ScaledStage:
-    """The ring's first stage, as those who gather fill it."""
-    return ScaledStage(first.plan, first.cluster, first.smem, first.ring, at_once, places, Int32(0))
-
-
 def gathered_stage(first: GemmStage, at_once: int, places: int) -> GatheredStage:
     """The same, as math warps read it."""
     of_stage: list[Any] = [*(getattr(first, one.name) for one in fields(first)), at_once, places, Int32(0)]
@@ -92,14 +87,15 @@ def gather_tokens(ctx: GemmContext, number: Int32):
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
-    rows = ctx.config.rows
-    stage = copied_stage(ctx.first_stage, rows.at_once, rows.scale_places(ctx.config.num_stages))
+    rows, first = ctx.config.rows, ctx.first_stage
+    stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, rows.scale_places(first.ring.depth), Int32(0))
     while tile.valid():
         ctx.wait_rows(tile)
         ctx.stamp(Activity.WAIT_TOKENS, tile)
         stage = gather_tile(ctx, tile, number, stage)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
+    read_end(tile, tiles, ctx.config.blocks_per_fetch)
 
 
 @cute.jit
@@ -122,7 +118,7 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledSt
         of_chunk = bytes_of_chunk(ctx, k, chunk)
         column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
-            if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
+            if (i + 1) * warps * ROWS_PER_COPY <= config.block_m or rows[i] < config.block_m:
                 num_bytes = select(rows[i] < tile.valid_m, of_chunk, Int32(0))
                 copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
         if stage.word_in_place == 0:
@@ -144,7 +140,7 @@ def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, 
     """A lane's rows' scales from K block `k` on, of as many as lie together."""
     config = ctx.config
     for i in cutlass.range_constexpr(len(scaled)):
-        if rows_end(config.block_m, config.rows.warps * 32, i) or scaled[i] < config.block_m:
+        if (i + 1) * config.rows.warps * 32 <= config.block_m or scaled[i] < config.block_m:
             num_bytes = select(scaled[i] < tile.valid_m, Int32(stage.scale_step), Int32(0))
             source = ctx.args.a_sf + (Int64(sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
             copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
@@ -154,8 +150,3 @@ def source_of(ctx: GemmContext, number: Any) -> Int32:
     """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
     listed = load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
     return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))
-
-
-def rows_end(block_m: int, step: int, index: int) -> bool:
-    """Whether a turn of all gathering warps, each as many rows, ends within the tile."""
-    return (index + 1) * step <= block_m

@@ -71,12 +71,16 @@ def load_tokens(ctx: GemmContext):
     read_end(tile, tiles, config.blocks_per_fetch)
 
 
+def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
+    """How a box of `rows` rows of B is fetched; CTAs that work alone have no map of a part, and need none."""
+    maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(rows))
+    return Fetch.of(maps, ctx.place, False, tile.same_weights)
+
+
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config = ctx.config
-    # CTAs that work alone have no map of a part, and need none.
-    maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(config.block_n))
-    weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
+    weights = fetch_weights(ctx, tile, config.block_n)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
@@ -178,6 +182,7 @@ def gate_and_up(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     config, problem = ctx.config, ctx.config.problem
     rows, up_first = config.block_n // 2, problem.gate_up == UP_FIRST
     apart = -problem.n // 2 if up_first else problem.n // 2
-    fetch = GateUpFetch(ctx.maps.weights, Int32(0), Int32(1), False, rows, apart)
+    box = fetch_weights(ctx, tile, rows)
+    fetch = GateUpFetch(box.map, box.first, box.ctas, box.multicast, rows, apart)
     row = tile.group * problem.n + tile.n_block * rows + up_first * (problem.n // 2)
     return WeightTile(fetch, row, 0, config.block_n * ROW_BYTES)

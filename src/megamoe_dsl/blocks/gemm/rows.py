@@ -47,6 +47,7 @@ class LoadedRows(RowSource):
     any_row: bool
 
     warps: ClassVar[int] = 1
+    own_warps: ClassVar[int] = 0
     arrivals: ClassVar[int] = 1
     """Of the loaders at a stage's barrier."""
     map_names: ClassVar[tuple[str, ...]] = ("tokens", "tokens_part", "sfa")
@@ -78,16 +79,17 @@ class LoadedRows(RowSource):
 
 @dataclass(frozen=True)
 class ListedRows(RowSource):
-    """Two warps gather rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
+    """A warpgroup gathers rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
 
     at_once: int
 
-    warps: ClassVar[int] = 2
+    warps: ClassVar[int] = GATHER_WARPS
+    own_warps: ClassVar[int] = warps  # beside the loaders' warpgroup
     arrivals: ClassVar[int] = 32 * warps
     """Every thread arrives on its own."""
     any_row: ClassVar[bool] = False
     map_names: ClassVar[tuple[str, ...]] = ()
-    words: ClassVar[str] = f"{warps} warps gather them, 16 bytes a lane"
+    words: ClassVar[str] = "threads gather them, 16 bytes at a time"
 
     def scale_rows(self, tile: TileShape) -> int:
         return tile.m if tile.scaled else 0
@@ -120,7 +122,11 @@ class ListedRows(RowSource):
 
 @dataclass(frozen=True)
 class GatheredColumns(ListedRows):
-    """Two warps gather rows of K, each half warp 256 bytes of one."""
+    """Two warps beside the loaders gather rows of K, each half warp 256 bytes of one."""
+
+    warps: ClassVar[int] = 2
+    own_warps: ClassVar[int] = 0
+    arrivals: ClassVar[int] = 32 * warps
 
     def load(self, ctx: Any, number: Any) -> None:
         """What warp `number` of those that gather does."""

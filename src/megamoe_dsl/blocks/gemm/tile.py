@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, sqrt
 from typing import Any
 
 from ...hardware.operand_tile import K_ROWS, ROW_BYTES
@@ -25,6 +25,11 @@ GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
 LISTS = 2
 """Lists of rows in shared memory: of the tile that is gathered, and of the next."""
+
+
+def room(mean: float) -> float:
+    """Rows that nearly every group has no more than, if so many on average are dealt at random: 2.5 standard deviations more."""
+    return mean + 2.5 * sqrt(mean)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from weakref import WeakValueDictionary
 import torch
 
 from ...activation import SILU
-from ...artifact.cache import cache_folder, load_or_compile_all
+from ...artifact.cache import load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
+from ...json_file import cache_folder
 from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.smem_plan import TILE_ROWS
 from ...kernels.moe.layouts.symmetric import symmetric_buffer

@@ -9,7 +9,8 @@ from typing import Any
 from filelock import FileLock
 
 from ...arch import Arch
-from ...artifact.cache import cache_folder, require_writable
+from ...artifact.cache import require_writable
+from ...json_file import cache_folder
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...recipe import BF16

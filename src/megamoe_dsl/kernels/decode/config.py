@@ -178,7 +178,7 @@ class DecodeConfig:
             Field("experts", (slots,), U32),
             Field("counts", (slots,), U32),
             Field("slots", (slots, self.block_m), U16),
-            Field("totals", (16,), U32),
+            Field("totals", (self.num_threads // 32,), U32),
             Field("blocks", (2,), U32, 8),
             Field("before", (GROUPS,), U32),
             Field("full_barrier", (rings,), U64),

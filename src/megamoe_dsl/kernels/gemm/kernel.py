@@ -2,17 +2,18 @@
 
 | warps | role | registers |
 |---|---|---|
-| 0   | token loader, or gathers rows | loader |
+| 0   | token loader, where no warpgroup gathers | loader |
 | 1   | weight loader                 | loader |
 | 2   | scheduler: tiles              | loader |
-| 3   | nothing, or gathers rows      | loader |
+| 3   | nothing, or token loader too  | loader |
 | 4.. | math, epilogues               | math   |
-| last 4 | decode B, where math warps do not | decode |
+| last 4 | gather rows, or decode B where math warps do not | gather, decode |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import cutlass
@@ -39,7 +40,7 @@ from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tile
 from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
 
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP = range(3)
 
 
 @cute.jit
@@ -74,8 +75,9 @@ def begin_with_weights(warp: Any):
 def schedule(ctx: GemmContext):
     """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
     if cutlass.const_expr(ctx.config.problem.of_experts):
-        fill_tables(ctx)
-        walk_tiles(ctx)
+        if ctx.cta_rank == 0:
+            fill_tables(ctx)
+            walk_tiles(ctx)
     else:
         schedule_tiles(ctx)
 
@@ -84,11 +86,9 @@ def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """The warps that do not multiply."""
     weights = one_warp("weight loader", WEIGHTS_WARP, config.weights.load)
     scheduler = one_warp("scheduler", SCHEDULER_WARP, schedule)
-    tokens = one_warp("token loader", TOKENS_WARP, lambda ctx: config.rows.load(ctx, Int32(0)))
-    if not config.problem.of_experts:
-        return (tokens, weights, scheduler)
-    second = one_warp("token loader", None, lambda ctx: config.rows.load(ctx, Int32(1)))
-    return (weights, scheduler, tokens, *((second,) if config.rows.warps > 1 else ()))
+    numbers = () if config.rows.own_warps else (TOKENS_WARP, None)[: config.rows.warps]
+    tokens = tuple(one_warp("token loader", warp, partial(config.rows.load, number=Int32(i))) for i, warp in enumerate(numbers))
+    return (weights, scheduler, *tokens) if config.problem.of_experts else (*tokens, weights, scheduler)
 
 
 def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
@@ -96,9 +96,10 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     decoders, weights = range(last, last + WARPS_PER_GROUP), cast(Any, config.weights)
     decode = WarpRole("decode", decoders, lambda ctx, warp: weights.decode(ctx, warp - last), registers.decode)
+    gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.gather)
     return (
         warp_group("loaders", range(first), loader_roles(config), registers.loader),
-        *((decode,) if config.weights.decode_warps else ()),
+        *((gather,) if config.rows.own_warps else (decode,) if config.weights.decode_warps else ()),
         WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
     )
 
@@ -118,16 +119,11 @@ def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
 
 
 def gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """B that is decoded comes as codes and records."""
+    """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
     warp = cute.arch.warp_idx()
     run(context(config, args, *maps), warp)
 
 
-def expert_gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """Rows of experts, gathered or sorted already."""
-    run(context(config, args, *maps), cute.arch.warp_idx())
-
-
 def kernel_of(config: GemmConfig) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    return kernel_with_maps(expert_gemm_kernel if config.problem.of_experts else gemm_kernel, config.map_names)
+    return kernel_with_maps(gemm_kernel, config.map_names)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ...artifact.artifact import Artifact
-from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
+from ...json_file import cache_folder
 from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ...kernels.registry import find_kernel

@@ -48,8 +48,7 @@ class SimulatedEp:
         self.problem, self.watchdog_ns = dispatch.config.problem, watchdog_ns
         if combine.config.problem != self.problem:
             raise ProblemError("combine.config.problem", combine.config.problem, f"that of dispatch, {self.problem}")
-        if len(weights) != self.problem.num_ranks:
-            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("weights", weights)
         for one in weights:
             check_weights(self.problem, one)
         keeps = max(dispatch.config.keeps, combine.config.keeps)
@@ -80,8 +79,7 @@ class SimulatedEp:
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
         Raises as `dispatch` does."""
-        if len(acts) != self.problem.num_ranks:
-            raise ProblemError("len(acts)", len(acts), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("acts", acts)
         for rank, one in enumerate(acts):
             one.check(self.problem, f"acts[{rank}].")
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
@@ -109,10 +107,9 @@ class SimulatedEp:
 
     def store(self, inputs: Sequence[Inputs], scatter_indices: Sequence[torch.Tensor] | None = None) -> None:
         """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
-        if len(inputs) != self.problem.num_ranks:
-            raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
-        if scatter_indices is not None and len(scatter_indices) != self.problem.num_ranks:
-            raise ProblemError("len(scatter_indices)", len(scatter_indices), f"num_ranks = {self.problem.num_ranks}")
+        self.problem.check_ranks("inputs", inputs)
+        if scatter_indices is not None:
+            self.problem.check_ranks("scatter_indices", scatter_indices)
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         config = self.dispatch_kernel.config
