@@ -28,12 +28,9 @@ MOST_TOKENS = TOKENS[-1]
 GROUPS = 2
 """Warpgroups that multiply: each takes every other tile, from a ring of its own."""
 ROW_WARPS = 6
-"""That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
-MOST_STAGES = 12
-"""Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
-LOADER_WARPS = 16
+LOADER_WARPS = 8
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
@@ -48,7 +45,7 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    num_stages   depth of a ring; 0 chooses the deepest that fits, up to `MOST_STAGES`
+    num_stages   depth of a ring; 0 chooses the deepest that fits
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
 
@@ -77,7 +74,7 @@ class DecodeConfig:
         while self.region_of(most + 1).size <= self.arch.smem_bytes:
             most += 1
         if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", min(most, MOST_STAGES))
+            object.__setattr__(self, "num_stages", most)
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
 
     @classmethod

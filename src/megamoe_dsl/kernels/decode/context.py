@@ -47,7 +47,7 @@ class GroupStage(Stage):
 
 @dataclass(frozen=True)
 class Turns:
-    """For the weight loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
+    """For a loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
 
     stage: GroupStage
     index: tuple[Int32, ...]

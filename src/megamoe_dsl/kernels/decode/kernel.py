@@ -3,9 +3,9 @@
 | warps | role |
 |---|---|
 | 0     | takes tiles, loads weights |
-| 1..12 | load rows |
-| 13..15 | nothing |
-| 16..  | math, epilogues, sums |
+| 1..6  | load rows |
+| 7     | nothing |
+| 8..   | math, epilogues, sums |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .arguments import DecodeArguments
-from .config import GROUPS, LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
+from .config import LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -66,8 +66,8 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
         WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 

@@ -43,8 +43,6 @@ from .config import GROUPS, ROW_WARPS, RUNS, WEIGHT_ROWS
 from .context import LAST, DecodeContext, DecodeTile, next_tile, place_of
 from .problem import FC1, FC2
 
-AT_ONCE = 4
-"""Parts of rows that a lane has on their way from memory."""
 NUMBER, REGION = 0x7FFFFFFF, -0x80000000
 """Bits of the counter of tiles."""
 
@@ -111,15 +109,16 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
-    group, own = number // ROW_WARPS, number % ROW_WARPS
-    tile, tiles = next_tile(ctx.first_tile_of(group))
-    stage, seen = ctx.first_stage(group), ReadyBlocks(Int32(0), Int32(0))
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
+    tile, tiles = next_tile(ctx.first_tile)
+    turns, seen = ctx.first_turn, ReadyBlocks(Int32(0), Int32(0))
     while tile.valid():
         if tile.phase == FC1:
-            stage, seen = fill_rows(ctx, tile, stage, own, seen, FC1)
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC1)
+            turns = turns.after(stage)
         else:
-            stage, seen = fill_rows(ctx, tile, stage, own, seen, FC2)
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC2)
+            turns = turns.after(stage)
         tile, tiles = next_tile(tiles)
 
 
@@ -169,14 +168,13 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
             if cutlass.const_expr(phase == FC2):
                 seen = wait_ready(ctx, tile.block, seen)
             there = bytes_there(ctx, k, part, phase)
-            for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
-                some = range(start, min(start + AT_ONCE, len(firsts)))
-                loaded = [load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in some]
-                if cutlass.const_expr(start == 0):
-                    stage.wait_empty()
-                for i, words in zip(some, loaded, strict=True):
-                    if firsts[i] < tile.count:
-                        store_part(stage, row + firsts[i], part, words, scaled, phase)
+            loaded = [
+                load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
+            ]
+            stage.wait_empty()
+            for i in cutlass.range_constexpr(len(firsts)):
+                if firsts[i] < tile.count:
+                    store_part(stage, row + firsts[i], part, loaded[i], scaled, phase)
             fence_async_shared()
             sync_warp()
             if lane == 0:
