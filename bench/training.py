@@ -22,8 +22,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from moe_layers.compile import compile_missing
 
+from megamoe_dsl.artifact.workers import compile_all
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -219,7 +219,7 @@ def main() -> None:
         return
     if given.what == "prepare":
         configs = dict.fromkeys(config for point in given.points for config in point.configs)
-        print(f"{compile_missing(list(configs), given.folder)} kernels into {given.folder}")
+        compile_all(given.folder, list(configs), os.cpu_count() or 1)
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     records = save_each(given.out, "training", (run_point(point, given.turns) for point in given.points), summary)

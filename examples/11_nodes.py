@@ -25,7 +25,7 @@ hidden, intermediate, tokens = (2048, 1024, 500) if gpus else (256, 128, 5)
 problem = Problem(hidden, intermediate, num_experts=16 * ranks, topk=4, num_ranks=ranks, max_tokens_per_rank=512, recipe="fp8xfp8")
 weights = random_weights(problem, rank, seed=0, device="cuda" if gpus else "cpu")  # of this rank's 16 experts
 # Ranks of a host are taken for a domain; a domain of ranks that share one is `domain`.
-layer = MoE(problem, weights, domain=None if gpus else ranks // 2, chunks=2)
+layer = MoE(problem, weights, domain=None if gpus else ranks // 2, chunks=2, reserved_sms=16)
 
 x = torch.randn(tokens + rank, hidden, device=weights.fc1.device).bfloat16()
 topk_weights, topk_idx = torch.rand(len(x), problem.num_experts, device=x.device).softmax(dim=1).topk(problem.topk)

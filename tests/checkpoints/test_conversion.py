@@ -14,7 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 from published_files import LAYER, Tensors, deepseek_v4, gpt_oss, qwen3_moe, write
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
@@ -137,6 +138,23 @@ def test_a_file_of_another_source_is_made_again(source: Path, tmp_path: Path) ->
     convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
     convert_checkpoint(renamed, folder, "fp8xfp4", layers=[3])
     assert torch.equal(read_experts(WHOLE, folder, 3).fc1, read_experts(WHOLE, renamed, 3).fc1)
+
+
+def test_a_file_that_lacks_a_tensor_is_made_again(source: Path, tmp_path: Path) -> None:
+    """Also where it says that it is of this conversion."""
+    (file,) = convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3])
+    whole = file.read_bytes()
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in list(opened.keys())[1:]}
+        save_file(tensors, file, metadata=opened.metadata())
+    convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3])
+    assert file.read_bytes() == whole
+
+
+def test_a_file_has_as_many_experts_as_fit(source: Path, tmp_path: Path) -> None:
+    expert = 3 * WHOLE.hidden * WHOLE.intermediate * WHOLE.formats.weights.bytes_per_value
+    files = convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3], file_bytes=int(2.9 * expert))
+    assert [file.name for file in files] == [f"layer-003-experts-{first:05d}-{first + 1:05d}.safetensors" for first in (0, 2)]
 
 
 def test_one_recipe_a_folder(source: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts
+from megamoe_dsl.checkpoints.experts import convert
 from megamoe_dsl.checkpoints.published import OWN
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
@@ -246,3 +247,12 @@ def test_fp8_blocks_become_mxfp8_of_the_same_values(tmp_path: Path) -> None:
 def test_every_recipe_has_a_layout_of_its_own(recipe: str) -> None:
     weights = RECIPES[recipe].weights
     assert PUBLISHED[OWN[weights]].format == weights
+
+
+def test_scales_of_blocks_are_those_of_their_rows() -> None:
+    """Also where the last block has fewer rows than others."""
+    stored, wanted = PUBLISHED["deepseek-v4-fp8"].format, RECIPES["mxfp8xmxfp8"].weights
+    blocks = torch.tensor([[120, 121], [122, 123]], dtype=torch.uint8)
+    codes, scales = convert(torch.zeros(192, 256, dtype=torch.float8_e4m3fn), blocks, stored, wanted)
+    assert codes.shape == (192, 256) and scales is not None and scales.shape == (192, 8)
+    assert torch.equal(scales, blocks.repeat_interleave(torch.tensor([128, 64]), dim=0).repeat_interleave(4, dim=1))

@@ -19,7 +19,7 @@ from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
 from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
-from megamoe_dsl.compat.deep_gemm.calls import _in_kernel_order
+from megamoe_dsl.compat.deep_gemm.calls import _bound, _in_kernel_order
 from megamoe_dsl.problem import MAX_CLAMP, Problem, ProblemError
 from megamoe_dsl.quant import TransformedWeights
 
@@ -285,3 +285,10 @@ def test_weights_of_4_bits_of_another_format(monkeypatch: pytest.MonkeyPatch, tm
         buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type="mxf4xmxf4")
         with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"):
             deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights_sm100("fp8xfp4"), buffer)
+
+
+def test_a_rank_has_its_part_of_all_tokens_rounded_up() -> None:
+    """Of five tokens on four ranks, two; a bound of the caller's own counts for more."""
+    problem, y = replace(PROBLEM, num_ranks=4), torch.zeros(1, 256)
+    assert [_bound(problem, y, None, tokens) for tokens in (0, 4, 5, 64, None)] == [1, 1, 2, 16, 16]
+    assert _bound(problem, y, 3, 64) == 3

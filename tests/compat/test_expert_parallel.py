@@ -23,6 +23,10 @@ def share_of_a_rank(file: Path, rank: int) -> None:
     found = {
         name: EPImplementationInterface()[name](experts, mesh, mesh)(x, idx, weights) for name in ("all_reduce", "all_to_all", "megamoe")
     }
+    layer = EPImplementationInterface()["megamoe"](experts, mesh, mesh)
+    for tokens in (2, 5, 5):  # a layer for each capacity
+        assert torch.equal(layer(x[:tokens], idx[:tokens], weights[:tokens]), found["megamoe"][:tokens])
+    assert {key: one.problem.max_tokens_per_rank for key, one in layer.layers.items()} == {(1, 2): 1, (4, 2): 4}
     torch.save(found, f"{file}.{rank}")
     torch.distributed.destroy_process_group()
 

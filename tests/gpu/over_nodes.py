@@ -1,72 +1,236 @@
-"""The layer over nodes on GPUs, beside a layer of all experts on each rank.  Not run yet: no machine with GPUs was at hand.
+"""The layer over nodes on GPUs, beside a layer of all experts on each rank.
 
-torchrun --nproc-per-node 8 tests/gpu/over_nodes.py --domain 4                             two nodes that are parts of one host, NCCL
-torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 tests/gpu/over_nodes.py --domain 8
-torchrun --nproc-per-node 2 tests/gpu/over_nodes.py --domain 1 --one-gpu                   nodes that share a GPU, gloo
+python tests/gpu/over_nodes.py prepare --ranks 4 --domain 2                                where the DSL is: compiles what the others take
+torchrun --nproc-per-node 4 tests/gpu/over_nodes.py run --domain 2                         two nodes that are parts of one host, NCCL
+torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 tests/gpu/over_nodes.py run --domain 8
+torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu               nodes that share a GPU, gloo
 
-With --time it prints microseconds of a call for each number of chunks, and bytes that a rank sent.
+calls    y of `--calls` calls to the bit, of changing numbers of tokens, with masked slots
+graph    a captured call, replayed with other tokens, to the bit; NCCL alone
+time     microseconds of a call for each number of chunks, and bytes that a rank sends in a call
+trace    which kernels ran, by torch.profiler
+lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights; gloo.  The last check
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from megamoe_dsl import ExpertWeights, MoE, Problem, disable_multicast, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, random_weights
 from megamoe_dsl.options.option import at_least
+from megamoe_dsl.runtime.preparation import compile_ahead, grid_target, layer_kernels
+from megamoe_dsl.target import Target, local_target
 
-TURNS = 20
+Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+CHECKS = ("calls", "graph", "time", "trace", "lose")
+CHUNKS, CHOSEN, TURNS, GRAPH_TOKENS = (1, 2, 4, 8), 1, 50, 32
+NCCL_SMS = 16  # of several chunks, where nodes have several ranks
+REPLAYS, SHARED_CALLS = 50, 20
+GROUP_S = 20
+"""Of collectives where a rank is lost."""
 
 
-def sum_of_nodes(layer: MoE, call: tuple[torch.Tensor, ...], nodes: int) -> torch.Tensor:
+def problem_of(ranks: int, tokens: int, recipe: str = "fp8xfp8") -> Problem:
+    return Problem(2048, 1024, 8 * ranks, 4, ranks, tokens, recipe)
+
+
+def node_of(problem: Problem, domain: int, chunks: int) -> Problem:
+    """The layer of a node (runtime/nodes.py)."""
+    nodes = problem.num_ranks // domain
+    tokens = -(-problem.max_tokens_per_rank // chunks) * nodes
+    return replace(problem, num_experts=problem.num_experts // nodes, num_ranks=domain, max_tokens_per_rank=tokens)
+
+
+def reserved(domain: int, chunks: int) -> int:
+    """SMs that launches leave to NCCL."""
+    return NCCL_SMS if domain > 1 and chunks > 1 else 0
+
+
+def prepare(ranks: int, domain: int, tokens: int, checks: Sequence[str]) -> int:
+    """Compiles the kernels of these checks in parallel, into the cache; how many were missing."""
+    problem, target, left = (
+        problem_of(ranks, tokens),
+        grid_target(local_target() or Target.typical("sm_90a")),
+        problem_of(max(ranks - 1, 1), tokens),
+    )
+    layers = [replace(problem, num_ranks=1), node_of(problem, domain, CHOSEN)]
+    layers += [replace(left, num_ranks=1), node_of(left, 1, CHOSEN)] if "lose" in checks else []
+    kernels = [one for layer in layers for one in layer_kernels(layer, target, ())]
+    for chunks in CHUNKS if "time" in checks else ():
+        kernels += layer_kernels(node_of(problem, domain, chunks), grid_target(target, reserved(domain, chunks)), ())
+    return compile_ahead(kernels)
+
+
+def joined(every: Sequence[ExpertWeights]) -> ExpertWeights:
+    """The experts of all ranks."""
+    names = [name for name, tensor in vars(every[0]).items() if tensor is not None]
+    return ExpertWeights(**{name: torch.cat([getattr(one, name) for one in every]) for name in names})
+
+
+def sum_of_nodes(layer: MoE, call: Call, nodes: int) -> torch.Tensor:
     """What each node's experts give, rounded, added in FP32 in the order of nodes."""
     x, idx, weights = call
     experts, total = layer.problem.num_experts // nodes, torch.zeros(x.shape, device=x.device)
     for node in range(nodes):
         total += layer(x, idx.where(idx // experts == node, -1), weights).float()
-    return total.bfloat16()
+    return total
+
+
+@dataclass
+class Rank:
+    """One process of the run."""
+
+    rank: int
+    ranks: int
+    domain: int
+    tokens: int
+    graphs: bool
+
+    def __post_init__(self) -> None:
+        self.problem, self.nodes = problem_of(self.ranks, self.tokens), self.ranks // self.domain
+        self.every = [random_weights(self.problem, one, seed=0, device="cuda") for one in range(self.ranks)]
+        self.whole = MoE(replace(self.problem, num_ranks=1), joined(self.every), launch="mega_moe")
+        self.layer = MoE(self.problem, self.every[self.rank], domain=self.domain)
+        self.generator = torch.Generator("cuda").manual_seed(self.rank)
+
+    def call(self, tokens: int | None = None, problem: Problem | None = None) -> Call:
+        """Random tokens, a few slots masked."""
+        layer, draw = problem or self.problem, {"generator": self.generator, "device": "cuda"}
+        if tokens is None:
+            tokens = int(torch.randint(0, self.tokens + 1, (1,), **draw))
+        x = torch.randn(tokens, layer.hidden, **draw).bfloat16()
+        weights, idx = torch.rand(tokens, layer.num_experts, **draw).topk(layer.topk)
+        return x, idx.where(torch.rand(idx.shape, **draw) > 0.05, -1), weights
+
+    def expected(self, call: Call) -> torch.Tensor:
+        return sum_of_nodes(self.whole, call, self.nodes).bfloat16()
+
+    def calls(self, count: int) -> str:
+        for number in range(count):
+            call = self.call()
+            assert torch.equal(self.layer(*call), self.expected(call)), f"rank {self.rank}, call {number}, {len(call[0])} tokens"
+        return f"{count} calls without a mismatch; {self.layer.traffic}"
+
+    def graph(self) -> str:
+        if not self.graphs:
+            return "left out: gloo in no graph"
+        call = self.call(GRAPH_TOKENS - self.rank % 2)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.layer(*call, num_tokens_bound=GRAPH_TOKENS)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            y = self.layer(*call, num_tokens_bound=GRAPH_TOKENS)
+        for number in range(REPLAYS):
+            for old, new in zip(call, self.call(len(call[0])), strict=True):
+                old.copy_(new)
+            graph.replay()
+            assert torch.equal(y, self.expected(call)), f"rank {self.rank}, replay {number}"
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(TURNS):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return f"{REPLAYS} replays without a mismatch, {1e3 * start.elapsed_time(end) / TURNS:.0f} us each"
+
+    def time(self) -> str:
+        call, found = self.call(self.tokens), []
+        for chunks in CHUNKS:
+            timed = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=chunks, reserved_sms=reserved(self.domain, chunks))
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for _ in range(3):
+                timed(*call)
+            torch.cuda.synchronize()
+            dist.barrier()
+            start.record()
+            for _ in range(TURNS):
+                timed(*call)
+            end.record()
+            torch.cuda.synchronize()
+            found.append(f"{chunks}: {1e3 * start.elapsed_time(end) / TURNS:.0f}")
+        before = replace(self.layer.traffic) if self.layer.traffic else None
+        self.layer(*call)
+        assert before is not None and self.layer.traffic is not None
+        sent = {name: value - vars(before)[name] for name, value in vars(self.layer.traffic).items()}
+        return f"{self.tokens} tokens, us by chunks {', '.join(found)}; a call sends {sent}"
+
+    def trace(self) -> str:
+        call = self.call(self.tokens)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(5):
+                self.layer(*call)
+            torch.cuda.synchronize()
+        rows = sorted(profile.key_averages(), key=lambda one: -one.device_time_total)[:8]
+        return "; ".join(f"{one.key[:60]} x{one.count} {one.device_time_total / 5:.0f} us" for one in rows)
+
+    def lose(self) -> str:
+        store = dist.distributed_c10d._get_default_store()
+        self.layer(*self.call())
+        torch.cuda.synchronize()
+        dist.barrier()
+        if self.rank == self.ranks - 1:
+            print(f"rank {self.rank}: ends", flush=True)
+            os._exit(0)
+        told = ""
+        try:
+            self.layer(*self.call())
+        except WatchdogError as error:
+            told = str(error)
+        assert f"rank {self.ranks - 1} did not report a wait" in told, told
+        backend = dist.get_backend()
+        dist.destroy_process_group()
+        dist.init_process_group(backend, store=dist.PrefixStore("left", store), rank=self.rank, world_size=self.ranks - 1)
+        left = problem_of(self.ranks - 1, self.tokens)
+        alone = MoE(replace(left, num_ranks=1), joined(self.every[:-1]), launch="mega_moe")
+        again = MoE(left, self.every[self.rank], domain=1)
+        for number in range(SHARED_CALLS):
+            call = self.call(problem=left)
+            assert torch.equal(again(*call), sum_of_nodes(alone, call, left.num_ranks).bfloat16()), f"rank {self.rank}, call {number}"
+        return f"told: {told}; {SHARED_CALLS} calls of those that are left without a mismatch"
+
+
+def run(given: argparse.Namespace) -> None:
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(0 if given.one_gpu else int(os.environ["LOCAL_RANK"]))
+    if given.one_gpu:
+        os.environ.update({"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    disable_multicast()
+    limit = timedelta(seconds=GROUP_S) if "lose" in given.checks else None
+    dist.init_process_group("gloo" if given.one_gpu else "nccl", timeout=limit)
+    one = Rank(rank, ranks, given.domain, given.tokens, not given.one_gpu)
+    for name in given.checks:
+        said = one.calls(given.calls) if name == "calls" else getattr(one, name)()
+        print(f"rank {rank} of {ranks}, {given.domain} a node: {name}: {said}", flush=True)
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("--domain", type=at_least(1), required=True, help="ranks of a node")
+    parser.add_argument("--ranks", type=at_least(1), default=4, help="of `prepare`")
     parser.add_argument("--calls", type=at_least(1), default=1000, help="that are compared")
-    parser.add_argument("--tokens", type=at_least(1), default=512, help="of a rank, at most")
+    parser.add_argument("--tokens", type=at_least(8), default=512, help="of a rank, at most")
     parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, rows by gloo")
-    parser.add_argument("--time", action="store_true", help="time calls of 1, 2, 4 and 8 chunks")
+    parser.add_argument("--checks", type=lambda text: text.split(","), default=["calls"], help="some of " + ", ".join(CHECKS))
     given = parser.parse_args()
-    ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    torch.cuda.set_device(0 if given.one_gpu else int(os.environ["LOCAL_RANK"]))
-    disable_multicast()
-    dist.init_process_group("gloo" if given.one_gpu else "nccl")
-    problem = Problem(2048, 1024, 8 * ranks, 4, ranks, given.tokens, "fp8xfp8")
-    every = [random_weights(problem, one, seed=0, device="cuda") for one in range(ranks)]
-    names = [name for name, tensor in vars(every[0]).items() if tensor is not None]
-    joined = ExpertWeights(**{name: torch.cat([getattr(one, name) for one in every]) for name in names})
-    whole, layer = MoE(replace(problem, num_ranks=1), joined, launch="mega_moe"), MoE(problem, every[rank], domain=given.domain)
-    generator = torch.Generator("cuda").manual_seed(rank)
-    for number in range(given.calls):
-        tokens = int(torch.randint(0, given.tokens + 1, (1,), generator=generator, device="cuda"))
-        x = torch.randn(tokens, problem.hidden, generator=generator, device="cuda").bfloat16()
-        topk_weights, idx = torch.rand(tokens, problem.num_experts, generator=generator, device="cuda").topk(problem.topk)
-        expected = sum_of_nodes(whole, (x, idx, topk_weights), ranks // given.domain)
-        assert torch.equal(layer(x, idx, topk_weights), expected), f"rank {rank}, call {number}, {tokens} tokens"
-    print(f"rank {rank}: {given.calls} calls without a mismatch; {layer.traffic}", flush=True)
-    for chunks in (1, 2, 4, 8) if given.time else ():
-        timed = MoE(problem, every[rank], domain=given.domain, chunks=chunks)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        timed(x, idx, topk_weights)
-        start.record()
-        for _ in range(TURNS):
-            timed(x, idx, topk_weights)
-        end.record()
-        torch.cuda.synchronize()
-        print(f"rank {rank}: {chunks} chunks, {1e3 * start.elapsed_time(end) / TURNS:.0f} us", flush=True)
-    dist.destroy_process_group()
+    if unknown := set(given.checks) - set(CHECKS):
+        parser.error(f"--checks {', '.join(sorted(unknown))}: must be some of {', '.join(CHECKS)}")
+    if given.what == "prepare":
+        print(f"{prepare(given.ranks, given.domain, given.tokens, given.checks)} kernels compiled")
+    else:
+        run(given)
 
 
 if __name__ == "__main__":

@@ -62,15 +62,16 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int, scatter: bool) -> N
     ],
 )
 def test_results_that_warps_send(block_m: int, block_n: int, options: dict[str, int]) -> None:
-    """Parts of rows, when their tiles are done; three launches, of which the last has the first one's counters, then one without a pair."""
-    moe = problem(9, num_experts=4, topk=2, hidden=block_n * (4 if block_n < 256 else 2))
-    case = random_case(moe, (9, 3), 1, mask=0.3, target_expert=1)
+    """Parts of rows, when their tiles are done, by TMA where a warp's 16 rows are all there; three launches, of which the last has the
+    first one's counters, then one without a pair."""
+    moe = problem(16, num_experts=4, topk=2, hidden=block_n * (4 if block_n < 256 else 2))
+    case = random_case(moe, (16, 6), 1, mask=0.1, target_expert=1)
     ep = simulated(DispatchGemmConfig(moe, block_m, block_n, num_sms=2, task_tokens=1), case, {"interleaved": False, **options})
     ep.store(inputs(case))
-    assert check_combine(ep, case, row_activations(ep, 0), 3) == 12
+    assert check_combine(ep, case, row_activations(ep, 0), 3) == 22
     nothing = replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
     ep.store(inputs(nothing))
-    assert check_combine(ep, nothing, row_activations(ep, 1)) == 12
+    assert check_combine(ep, nothing, row_activations(ep, 1)) == 22
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,6 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     assert check_dispatch(ep, random, accumulate="hopper") > 0
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "block_n", "options"),
     [

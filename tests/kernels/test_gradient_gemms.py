@@ -54,12 +54,14 @@ VARLEN_K = {
     "right-f32-in-turn": VarlenKRun((0, 64, 9), 96, 128, FP32, {"dynamic_schedule": False, "epilogue_buffers": 1}),
     "left-192": VarlenKRun((0, 0, 127), 96, 192, LEFT, {"block_n": 192}),
     "right-192-one-box": VarlenKRun((127, 192), 192, 128, {}, {"block_n": 192, "epilogue_buffers": 1}),
+    "right-pairs": VarlenKRun((70, 0, 1, 130), 288, 256, {}, {"num_sms": 4, "cluster": 2}),
+    "left-f32-pairs": VarlenKRun((65, 0, 3), 256, 320, {**LEFT, **FP32}, {"num_sms": 4, "cluster": 2}),
     "two-stages": VarlenKRun((200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
     "many-groups": VarlenKRun(tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
 }
 
 
-@sample("right-f32", "left", "right-192-one-box", "many-groups")
+@sample("right-f32", "left", "right-192-one-box", "many-groups", "right-pairs", "left-f32-pairs")
 @pytest.mark.parametrize("name", VARLEN_K)
 def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
     """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""
@@ -157,6 +159,7 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
     [
         (lambda: GemmConfig(VarlenKProblem(64, 64), 128, 96), "block_n = 96: must be a multiple of 64"),
         (lambda: GemmConfig(VarlenKProblem(64, 64), 64, 128, warpgroups=1), "block_m = 64: must be 128"),
+        (lambda: GemmConfig(VarlenKProblem(64, 128), 128, 128, cluster=2), "cluster = 2: must be 1 where gathered columns make an odd"),
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
         (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
         (lambda: GemmConfig(TRANSPOSED, 128, 128, cluster=2), "cluster = 2: must be 1 where rows of shared memory are K"),

@@ -42,6 +42,9 @@ def logits_of(problem: TopExpertsProblem, tokens: int) -> torch.Tensor:
     logits[5, 1:5] = torch.tensor([-0.0, 0.0, -0.0, 0.0])
     logits[6, 3:5] = torch.tensor([torch.nan, -torch.nan])
     logits[7] = -200.0 - logits[7].abs().round()
+    if problem.groups > 1:  # two groups of equal sums by a sigmoid: of halves, and of one and zeros
+        experts = problem.num_experts // problem.groups
+        logits[8], logits[8, :experts], logits[8, experts] = -200.0, 0.0, 30.0
     return logits if problem.logits == "f32" else logits.bfloat16()
 
 

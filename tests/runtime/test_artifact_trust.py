@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from megamoe_dsl import Target, choose
+from megamoe_dsl import MegaMoE, Target, choose
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, kernel_name
+from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
@@ -198,12 +199,13 @@ def test_what_is_stored_is_the_users_whatever_the_umask_is(tmp_path: Path) -> No
     assert store.load(CONFIG).ptx == ARTIFACT.ptx
 
 
+@pytest.mark.parametrize("what", [kernel_name(CONFIG), "the kernels of an engine's layers"])
 def test_a_process_that_waits_says_so(
-    tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    what: str, tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, after `SAY_AFTER`; the other process is through when it has been said."""
-    store = ArtifactStore(tmp_path)
-    other = FileLock(tmp_path / f"{kernel_name(CONFIG)}.lock")
+    """Once, after `SAY_AFTER`, of a kernel and of an engine's; the other process is through when it has been said."""
+    store, engine = ArtifactStore(tmp_path), what != kernel_name(CONFIG)
+    other, prepared = FileLock(tmp_path / ("engine-kernels.lock" if engine else f"{what}.lock")), list[object]()
 
     class Released(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -212,15 +214,22 @@ def test_a_process_that_waits_says_so(
 
     handler = Released()
     monkeypatch.setattr(artifact_store, "SAY_AFTER", 0.0)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(MegaMoE, "prepare", lambda problem, **others: prepared.append(problem))
+    prepared_bounds.cache_clear()
     logging.getLogger("megamoe_dsl").addHandler(handler)
     try:
         other.acquire()
-        assert store.get(CONFIG).cubin == ARTIFACT.cubin
+        if engine:
+            assert prepared_bounds(CONFIG.problem, Target.typical("sm_100a"))[-1] == 64 and prepared == [CONFIG.problem]
+        else:
+            assert store.get(CONFIG).cubin == ARTIFACT.cubin
     finally:
         logging.getLogger("megamoe_dsl").removeHandler(handler)
         other.release()
+        prepared_bounds.cache_clear()
     (said,) = caplog.messages
-    assert said.startswith("waiting for another process that compiles sm_100a-") and str(tmp_path) in said and "\n" not in said
+    assert said.startswith(f"waiting for another process that compiles {what}") and str(tmp_path) in said and "\n" not in said
     assert caplog.records[0].levelno == logging.WARNING and compiled == []
 
 

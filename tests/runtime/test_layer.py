@@ -278,6 +278,10 @@ def test_what_lies_in_the_buffer_is_not_copied(moe: MegaMoE, case: Case, gpu: ty
     gpu.tensors["topk_idx"] = case.topk_idx[0]
     moe(**{**given, "topk_idx": case.topk_idx[0]}, num_tokens_bound=8, out=y)
     assert len(gpu.launched) == before + 3, "what lies elsewhere is brought by a launch"
+    padded = torch.empty(TOKENS + 1, PROBLEM.hidden, dtype=torch.bfloat16)
+    gpu.tensors = visible(moe, y=padded)
+    moe(**given, num_tokens_bound=8, padded_tokens=TOKENS + 1, out=padded)
+    assert len(gpu.launched) == before + 5 and not padded[TOKENS].any(), "rows past the tokens are masked"
 
 
 def test_a_call_without_the_operator_is_checked_as_often_as_its_layout_changes(

@@ -11,7 +11,8 @@ import torch
 
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
+from megamoe_dsl.runtime import moe_layer
+from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer, ranks_of_a_domain
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.tuned import LaunchEntry, tuned_table
 
@@ -70,6 +71,7 @@ def test_a_router_chooses() -> None:
         ({}, SM90, 0, "mega_moe"),
         (DEEPSEEK_V3, SM90, 97, "mega_moe"),
         (DEEPSEEK_V3, SM90, 300, "moe"),
+        (DEEPSEEK_V3, SM90, 2000, "mega_moe"),  # 4096 is half as far as 512, by their ratios
         (DEEPSEEK_V3, SM90, 4000, "mega_moe"),
         ({"hidden": 4096}, SM90, 97, "mega_moe"),
         ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
@@ -121,3 +123,19 @@ def test_calls_and_groups_that_do_not_fit_are_named() -> None:
     trains = topk_weights.clone().requires_grad_()
     with pytest.raises(ProblemError, match=r"topk_weights.requires_grad = True"):
         layer(x, idx, trains)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks"), [("aabb", 2), ("abc", 1), ("aaaa", 4), ("aab", None), ("aabbaa", None), ("abab", None), ("abba", None)]
+)
+def test_ranks_of_a_host_follow_one_another(hosts: str, ranks: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_gather_object(found: list[Any], own: str, group: Any) -> None:
+        found[:] = hosts
+
+    monkeypatch.setattr(moe_layer.dist, "get_world_size", lambda group: len(hosts))
+    monkeypatch.setattr(moe_layer.dist, "all_gather_object", all_gather_object)
+    if ranks is not None:
+        assert ranks_of_a_domain(None) == ranks
+        return
+    with pytest.raises(ProblemError, match=r"domain = .*: must be given where hosts"):
+        ranks_of_a_domain(None)

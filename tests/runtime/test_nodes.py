@@ -16,7 +16,7 @@ import torch.distributed as dist
 from forked import forked_process
 from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, random_weights
 from megamoe_dsl.reference import travel
-from megamoe_dsl.runtime.nodes import row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
 ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")
@@ -64,31 +64,39 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
     join(folder, "group", rank, nodes * ranks)
     problem = problem_of(nodes * ranks, recipe, combine)
     layer = MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, chunks=chunks)
-    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 over several nodes"):
-        MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, shared_experts=1)
     found = {}
     for routing in ROUTINGS:
         traffic = layer.traffic
         assert traffic is not None
+        bounds = layer.experts.plan(call_of(routing, rank, nodes, ranks)[1], -1).bounds
         traffic.rows = traffic.dispatched = traffic.returned = traffic.counts = 0
         y = layer(*call_of(routing, rank, nodes, ranks))
-        found[routing] = y, vars(traffic).copy()
+        found[routing] = y, vars(traffic).copy(), bounds
         assert (
             torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
             and traffic.counts == found[routing][1]["counts"]
         )
+    x, idx, weights = call_of("free", rank, nodes, ranks)
+    with pytest.raises(ProblemError, match=r"x.requires_grad = True"):
+        layer(x.requires_grad_(), idx, weights)
+    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 over several nodes"):
+        MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, shared_experts=1)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 def alone(problem: Problem) -> MoE:
     """The layer of all experts on one rank."""
-    every = [random_weights(problem, rank, seed=0) for rank in range(problem.num_ranks)]
+    every = joined([random_weights(problem, rank, seed=0) for rank in range(problem.num_ranks)])
+    return MoE(replace(problem, num_ranks=1, max_tokens_per_rank=64), every)
+
+
+def joined(every: list[ExpertWeights]) -> ExpertWeights:
+    """The experts of all ranks."""
     names = [name for name, tensor in vars(every[0]).items() if tensor is not None]
-    joined = ExpertWeights(
+    return ExpertWeights(
         **{name: torch.cat([getattr(one, name).view(torch.uint8) for one in every]).view(getattr(every[0], name).dtype) for name in names}
     )
-    return MoE(replace(problem, num_ranks=1, max_tokens_per_rank=64), joined)
 
 
 def sum_of_nodes(layer: MoE, call: tuple[torch.Tensor, ...], nodes: int) -> torch.Tensor:
@@ -113,12 +121,15 @@ def test_y_is_the_sum_over_nodes(nodes: int, ranks: int, recipe: str, chunks: in
     for rank in range(nodes * ranks):
         found = torch.load(tmp_path / f"{rank}.pt")
         for routing in ROUTINGS:
-            call, (y, traffic) = call_of(routing, rank, nodes, ranks), found[routing]
+            call, (y, traffic, bounds) = call_of(routing, rank, nodes, ranks), found[routing]
             expected, whole = sum_of_nodes(layer, call, nodes), layer(*call).float()
             assert torch.equal(y, expected)
             assert (y.float() - whole).norm() <= (0.01 if combine == "bf16" else 0.04) * whole.norm()
             away = sum(node != rank // ranks for _, node in pairs_of(call[1], nodes))
-            assert traffic["rows"] == away
+            assert traffic["rows"] == away and traffic["counts"] == 8 * chunks * nodes * (nodes - 1) * ranks
+            beside = [call_of(routing, other, nodes, ranks)[1] for other in range(nodes * ranks)]
+            needed = [[sum(node == rank // ranks for _, node in pairs_of(one, nodes)) for one in beside[r::ranks]] for r in range(ranks)]
+            assert sum(bounds) >= max(map(sum, needed)) and bounds == torch.load(tmp_path / f"{rank // ranks * ranks}.pt")[routing][2]
             code = {"fp8xfp8": 256 + 4 * 2, "bf16xbf16": 2 * 256, "fp8xfp4": 256 + 8}[recipe]
             assert traffic["dispatched"] == away * (code + 8 * problem.topk)
             rail = [other for other in range(rank % ranks, nodes * ranks, ranks) if other != rank]
@@ -145,6 +156,30 @@ def test_ranks_of_a_host_are_a_domain(tmp_path: Path) -> None:
     layer = alone(problem_of(2, "fp8xfp8"))
     for rank in range(2):
         assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), layer(*call_of("free", rank, 2, 1)))
+
+
+def run_part(folder: Path, rank: int) -> None:
+    """Ranks 1 and 2 of three are two nodes, without the third."""
+    join(folder, "group", rank, 3)
+    part = dist.new_group([1, 2])
+    if rank:
+        problem = problem_of(2, "fp8xfp8")
+        layer = MoE(problem, random_weights(problem, rank - 1, seed=0), group=part, domain=1)
+        x, idx, weights = call_of("free", rank - 1, 2, 1)
+        torch.save(layer(x, idx, weights), folder / f"{rank - 1}.pt")
+        with pytest.raises(ProblemError, match=r"num_tokens_bound = 1: must be None, or at least this rank's [34] tokens"):
+            layer(x, idx, weights, num_tokens_bound=1)
+        with pytest.raises(ProblemError, match="domain = 3: must be a divisor of the group's 2 ranks"):
+            MoE(problem, random_weights(problem, rank - 1, seed=0), group=part, domain=3)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_nodes_may_be_a_part_of_all_ranks(tmp_path: Path) -> None:
+    run_all(run_part, [(tmp_path, rank) for rank in range(3)])
+    layer = alone(problem_of(2, "fp8xfp8"))
+    for rank in range(2):
+        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), sum_of_nodes(layer, call_of("free", rank, 2, 1), 2))
 
 
 def lose_a_rank(folder: Path, rank: int) -> None:
@@ -181,6 +216,18 @@ def test_a_lost_rank_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         for node in range(3):
             total += layer(x, idx.where(idx // 3 == node, -1), weights).float()
         assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), total.bfloat16())
+
+
+def test_chunks_of_several_gpus_need_sms_for_nccl() -> None:
+    """A launch that waits for other ranks on every SM would keep the exchange of the next chunk from running."""
+    problem = problem_of(4, "fp8xfp8")
+    several, one = (Rails(None, 0, 0, 2, ranks, None, None, torch.device("cuda")) for ranks in (2, 1))
+    with pytest.raises(ProblemError, match="chunks = 2: must be 1 without reserved_sms"):
+        node_problem(problem, several, 2)
+    assert node_problem(problem, several, 2, 16).max_tokens_per_rank == 8 and node_problem(problem, several, 1).max_tokens_per_rank == 14
+    assert node_problem(problem, one, 2).num_ranks == 1
+    with pytest.raises(ProblemError, match="chunks = 0: must be 1 or more"):
+        node_problem(problem, one, 0)
 
 
 def test_rows_as_bytes_come_back() -> None:

@@ -1,12 +1,17 @@
 """The prepared kernel that a hint selects: the same on every rank, and large enough."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe import choose
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Table
@@ -52,3 +57,16 @@ def test_a_gpus_own_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     Selection(PROBLEM).configs(Target(SM90, 132, "NVIDIA H100"))
     Selection(PROBLEM).configs(Target.typical("sm_90a"))
     assert asked == ["NVIDIA H100", DEFAULT_GPU]
+
+
+def test_an_engine_prepares_a_bound_where_the_next_kernel_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So that every number of tokens gets the kernel that is chosen for it."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(MegaMoE, "prepare", lambda problem, target: 0)
+    prepared_bounds.cache_clear()
+    target = Target.typical("sm_90a")
+    few = Selection(PROBLEM, prepared_bounds(PROBLEM, target))
+    prepared_bounds.cache_clear()
+    every, prepared = Selection(PROBLEM, range(1, CAPACITY + 1)).configs(target), few.configs(target)
+    assert 1 < len(prepared) == len(set(every.values())) < CAPACITY
+    assert all(prepared[few.select(tokens, tokens)] == every[tokens] for tokens in range(1, CAPACITY + 1))

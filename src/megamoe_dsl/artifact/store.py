@@ -247,7 +247,7 @@ class ArtifactStore:
         if why := self.why_unusable():
             self.warn_unusable(why)
             return compile_kernel(config)
-        with self._lock(config):
+        with one_process(self.folder / f"{kernel_name(config)}.lock", kernel_name(config)):
             try:
                 return self.load(config)  # another process may have been quicker
             except ArtifactError:
@@ -270,31 +270,32 @@ class ArtifactStore:
         except FileError as error:
             return error.why
 
-    @contextmanager
-    def _lock(self, config: KernelConfig) -> Iterator[None]:
-        """One process at a time compiles a configuration, if the file system has locks.  A process that waits for long says so."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.folder / f"{kernel_name(config)}.lock")
-        try:
-            try:
-                lock.acquire(timeout=SAY_AFTER)
-            except Timeout:
-                log.warning("waiting for another process that compiles %s (it holds %s)", kernel_name(config), lock.lock_file)
-                lock.acquire()
-        except (OSError, NotImplementedError):
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release()
-
     def warn_unusable(self, why: str) -> None:
         """Says so once per process and folder."""
         if self.folder not in _WARNED:
             _WARNED.add(self.folder)
             warnings.warn(f"kernels cannot be stored in {self.folder} ({why}) and are compiled anew", ArtifactWarning, stacklevel=3)
+
+
+@contextmanager
+def one_process(place: Path, what: str) -> Iterator[None]:
+    """One process at a time compiles `what` and holds this file, if the file system has locks.  A process that waits for long says so."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(place)
+    try:
+        try:
+            lock.acquire(timeout=SAY_AFTER)
+        except Timeout:
+            log.warning("waiting for another process that compiles %s (it holds %s)", what, lock.lock_file)
+            lock.acquire()
+    except (OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 _WARNED: set[Path] = set()

@@ -16,6 +16,7 @@ from cutlass._mlir.dialects import llvm
 from ..hardware.operand_tile import BOX_BYTES, MMA_K_BYTES, ROW_BYTES
 
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
+ADDRESS = 0x3FFF  # of a SMEM descriptor
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
 ELEMENTS = {"e4m3": 32, "bf16": 16}
@@ -27,9 +28,13 @@ K_MAJOR = False, False
 
 
 def descriptor(low: Any, mn_major: bool = False) -> Any:
-    """Descriptor of a K-major SW128 tile, or of an MN-major one of `K_ROWS` rows; `low` is its shared address / 16."""
-    leading = BOX_BYTES // 16 << 16  # LBO, from 64 columns to the next
-    return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low) | Uint32(leading) if mn_major else Uint32(low))
+    """Descriptor of a K-major SW128 tile, or of an MN-major one of `K_ROWS` rows; `low` is its shared address / 16.
+
+    A shared address has the CTA's place in its cluster above its 18 bits, where an MN-major one has the bytes from 64 columns to the next
+    (LBO); a K-major one has nothing there."""
+    if mn_major:
+        return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low) & Uint32(ADDRESS) | Uint32(BOX_BYTES // 16 << 16))
+    return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low))
 
 
 ir: Any = _ir  # built at run time, so that type checkers see no attributes

@@ -284,6 +284,9 @@ def _training(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     *_, gate_up, activation = others
     if x.is_cuda:
+        major, minor = torch.cuda.get_device_capability(x.device)
+        if major != 9:
+            raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(topk_idx.numel(), w1.shape[1])
     return launch(x, topk_idx, topk_weights, w1, None, w2, None, stored, gate_up, activation), stored

@@ -184,7 +184,8 @@ class MoE(torch.nn.Module):
     router       chooses experts, where a call has none
     activation   the caller's own, of rows [gate | up], bf16 [rows, 2I] to [rows, I]: the launches are `EpMoE`'s
     launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank
-    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed
+    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed; several need `reserved_sms`
+                 where nodes have several GPUs
     options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms` or `watchdog_ns` of `MegaMoE`
 
     `traffic` counts what this rank sent to other nodes; None within one domain.
@@ -203,7 +204,7 @@ class MoE(torch.nn.Module):
         activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
         launch: str | None = None,
         tokens: int = 0,
-        chunks: int = 2,
+        chunks: int = 1,
         device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
@@ -228,7 +229,9 @@ class MoE(torch.nn.Module):
             if options.get("shared_experts"):
                 raise ProblemError("shared_experts", options["shared_experts"], "0 over several nodes: each would add them")
             rails = rails_of(group, ranks, place)
-            inner = domain_layer(node_problem(problem, rails, chunks), weights, rails.within, place, **others)
+            inner = domain_layer(
+                node_problem(problem, rails, chunks, options.get("reserved_sms", 0)), weights, rails.within, place, **others
+            )
             self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks), rails.traffic
 
     @classmethod

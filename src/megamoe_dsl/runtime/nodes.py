@@ -6,7 +6,7 @@ nodes are a rail: rank r sends to a node by way of the rank there that has its n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,11 +16,14 @@ import torch
 import torch.distributed as dist
 
 from ..problem import Problem, ProblemError
-from ..quant import INDEX_DTYPES, ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
-from .buffers import check_tensor
+from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
+from .buffers import Bf16Inputs
 from .custom_op import check_no_gradient
 from .ep.buffers import quantize_rows
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
+
+Exchange = Callable[[], torch.Tensor]
+"""Rows on their way between the ranks of a rail, once they are there."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,25 @@ class Rails:
     def gather_counts(self, counts: torch.Tensor) -> torch.Tensor:
         """int64 [nodes, ranks, chunks, nodes] on the CPU: rows that every rank sends to every node, from each rank's [chunks, nodes]."""
         every = counts.new_empty(self.nodes * self.ranks, *counts.shape)
+        self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
         with self.naming_lost_ranks("counts of rows"):
             dist.all_gather(list(every.unbind()), counts, group=self.group)
-        self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
         return every.view(self.nodes, self.ranks, *counts.shape).cpu()
 
-    def exchange(self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]) -> Exchange:
-        """Begins to send bytes [rows, row bytes], `send[n]` of them to node n, and to receive `receive[n]` from it."""
+    def exchange(self, kind: str, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]) -> Exchange:
+        """Begins to send bytes [rows, row bytes], `send[n]` of them to node n, and to receive `receive[n]` from it; `kind` is the field of
+        `Traffic` that counts them.  The result gives the rows that came: a GPU's current stream waits for them, the host does not."""
         found = rows.new_empty(sum(receive), rows.shape[1])
+        setattr(self.traffic, kind, getattr(self.traffic, kind) + self.away(send) * rows.shape[1])
         with self.naming_lost_ranks("rows"):
-            return Exchange(self, found, dist.all_to_all_single(found, rows, list(receive), list(send), group=self.rail, async_op=True))
+            work = dist.all_to_all_single(found, rows, list(receive), list(send), group=self.rail, async_op=True)
+
+        def wait() -> torch.Tensor:
+            with self.naming_lost_ranks("rows"):
+                work.wait()
+            return found
+
+        return wait
 
     def away(self, counts: Sequence[int]) -> int:
         """How many of each node's rows are for other nodes."""
@@ -103,26 +115,9 @@ def rails_of(group: Any, ranks: int, device: torch.device) -> Rails:
     world, (node, number) = dist.get_world_size(group), divmod(dist.get_rank(group), max(ranks, 1))
     if ranks < 1 or world % ranks:
         raise ProblemError("domain", ranks, f"a divisor of the group's {world} ranks")
-    every, timeout = dist.get_process_group_ranks(group), timeout_of(group, device)
-    nodes = [every[first : first + ranks] for first in range(0, world, ranks)]
-    within = [dist.new_group(one, timeout=timeout) for one in nodes]
-    rail = [dist.new_group([one[of_node] for one in nodes], timeout=timeout) for of_node in range(ranks)]
-    return Rails(group, node, number, len(nodes), ranks, rail[number], within[node], device)
-
-
-@dataclass
-class Exchange:
-    """Rows on their way between the ranks of a rail."""
-
-    rails: Rails
-    rows: torch.Tensor
-    work: Any
-
-    def wait(self) -> torch.Tensor:
-        """The rows that came.  A GPU's current stream waits, the host does not."""
-        with self.rails.naming_lost_ranks("rows"):
-            self.work.wait()
-        return self.rows
+    every, own = dist.get_process_group_ranks(group), {"timeout": timeout_of(group, device), "use_local_synchronization": True}
+    within, rail = dist.new_group(every[node * ranks :][:ranks], **own), dist.new_group(every[number::ranks], **own)
+    return Rails(group, node, number, world // ranks, ranks, rail, within, device)
 
 
 def timeout_of(group: Any, device: torch.device) -> Any:
@@ -141,10 +136,15 @@ def split_rows(rows: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     return [part.contiguous().view(one.dtype) for part, one in zip(rows.split(widths, dim=1), like, strict=True)]
 
 
-def node_problem(problem: Problem, rails: Rails, chunks: int) -> Problem:
-    """The layer of a node, with room for all that a chunk can bring.  Raises `ProblemError`."""
+def node_problem(problem: Problem, rails: Rails, chunks: int, reserved_sms: int = 0) -> Problem:
+    """The layer of a node, with room for all that a chunk can bring.  Raises `ProblemError`.
+
+    A launch of several ranks fills its SMs until all of them have launched.  A rank whose exchange of the next chunk finds no SM then keeps
+    the others' exchanges, and with them their launches, from ending."""
     if chunks < 1:
         raise ProblemError("chunks", chunks, "1 or more")
+    if chunks > 1 and rails.ranks > 1 and rails.device.type == "cuda" and reserved_sms < 1:
+        raise ProblemError("chunks", chunks, "1 without reserved_sms: NCCL's kernels run beside launches that wait for other ranks")
     experts, most = problem.num_experts // rails.nodes, -(-problem.max_tokens_per_rank // chunks) * rails.nodes
     if problem.topk > experts:
         raise ProblemError("topk", problem.topk, f"at most the {experts} experts of a node")
@@ -184,40 +184,36 @@ class NodeLayer(torch.nn.Module):
         node gets rows for so many tokens, so that a CUDA graph can hold the call.
 
         Raises `ProblemError` before anything is sent, and `WatchdogError`, which names the lost ranks, when a collective fails."""
+        bound = -1 if num_tokens_bound is None else self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
+        if 0 <= bound < len(x):
+            raise ProblemError("num_tokens_bound", bound, f"None, or at least this rank's {len(x)} tokens")
         check_no_gradient(("x", "topk_weights"), (x, topk_weights))
-        tokens, slots = self.problem.check_num_tokens(len(x), "x.shape[0]"), (len(x), self.problem.topk)
-        check_tensor("x", x, torch.bfloat16, (tokens, self.problem.hidden))
-        check_tensor("topk_idx", topk_idx, INDEX_DTYPES, slots)
-        check_tensor("topk_weights", topk_weights, torch.float32, slots)
+        Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
         rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
-        if num_tokens_bound is not None:
-            self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
-            if num_tokens_bound < tokens:
-                raise ProblemError("num_tokens_bound", num_tokens_bound, f"None, or at least this rank's {tokens} tokens")
         parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
-        plan, sent = self.plan(topk_idx, num_tokens_bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
+        plan, sent = self.plan(topk_idx, bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
         there, back = [self.dispatch(plan, sent, 0)], []
         for chunk in range(self.chunks):
             if chunk + 1 < self.chunks:
                 there.append(self.dispatch(plan, sent, chunk + 1))
-            back.append(self.compute(plan, parts, there[chunk].wait(), chunk))
-        return self.total(plan, back, x)
+            back.append(self.compute(plan, parts, there[chunk](), chunk))
+        return self.total(plan, (self.as_received(one()) for one in back), x)
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
         """Replaces one of the rank's experts, in place."""
         self.experts.load_expert(index, weights)
 
-    def plan(self, topk_idx: torch.Tensor, bound: int | None) -> Plan:
+    def plan(self, topk_idx: torch.Tensor, bound: int) -> Plan:
         """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
         nodes, tokens, chunks = self.rails.nodes, len(topk_idx), self.chunks
-        size = max(1, -(-(tokens if bound is None else bound) // chunks))
+        size = max(1, -(-(tokens if bound < 0 else bound) // chunks))
         node_of = torch.where(topk_idx >= 0, topk_idx // self.node_experts, -1)
         wanted = torch.stack([(node_of == node).any(dim=1) for node in range(nodes)])
         wanted = torch.nn.functional.pad(wanted, (0, chunks * size - tokens)).view(nodes, chunks, size)
         # A stable sort brings the tokens that a node needs to the front, and does not ask the device how many they are.
         first = torch.arange(0, chunks * size, size, device=topk_idx.device)[:, None]
         order, counts = wanted.logical_not().byte().argsort(dim=2, stable=True) + first, wanted.sum(dim=2)
-        if bound is not None:
+        if bound >= 0:
             filled = torch.arange(size, device=topk_idx.device) < counts[:, :, None]
             every = [[size] * nodes] * chunks
             return Plan(list(order.where(filled, tokens).transpose(0, 1).flatten(1)), every, every, [size * nodes] * chunks)
@@ -231,8 +227,7 @@ class NodeLayer(torch.nn.Module):
         """Begins to send a chunk's rows."""
         rows, send = sent[plan.tokens[chunk]], plan.send[chunk]
         self.rails.traffic.rows += self.rails.away(send)
-        self.rails.traffic.dispatched += self.rails.away(send) * rows.shape[1]
-        return self.rails.exchange(rows, send, plan.receive[chunk])
+        return self.rails.exchange("dispatched", rows, send, plan.receive[chunk])
 
     def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
         """The domain's layer of the rows that came, whose results begin to travel back."""
@@ -241,8 +236,7 @@ class NodeLayer(torch.nn.Module):
         local = local.where((local >= 0) & (local < self.node_experts), -1)
         others: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
         found = self.as_sent(self.experts(tokens[0], local, weights, **others, **({"x_sf": tokens[1]} if self.takes_scales else {})))
-        self.rails.traffic.returned += self.rails.away(plan.receive[chunk]) * found.shape[1]
-        return self.rails.exchange(found, plan.receive[chunk], plan.send[chunk])
+        return self.rails.exchange("returned", found, plan.receive[chunk], plan.send[chunk])
 
     def as_sent(self, y: torch.Tensor) -> torch.Tensor:
         """Rows of results as bytes: BF16, or E4M3 with a UE8M0 scale per 128 channels, as `combine` of the problem says."""
@@ -257,11 +251,11 @@ class NodeLayer(torch.nn.Module):
         codes, scales = rows.split([-(-hidden // form.channels) * form.channels, form.scales_of(hidden)], dim=1)
         return dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()[:, :hidden]
 
-    def total(self, plan: Plan, back: list[Exchange], x: torch.Tensor) -> torch.Tensor:
-        """y, from rows of results in the order of nodes."""
+    def total(self, plan: Plan, back: Iterable[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """y, from FP32 rows of results of each chunk in the order of nodes."""
         total = torch.zeros(len(x) + 1, x.shape[1], dtype=torch.float32, device=x.device)
-        for chunk, exchange in enumerate(back):
-            found, send = self.as_received(exchange.wait()), plan.send[chunk]
+        for chunk, found in enumerate(back):
+            send = plan.send[chunk]
             for tokens, rows in zip(plan.tokens[chunk].split(send), found.split(send), strict=True):
-                total[tokens] += rows
+                total.index_add_(0, tokens, rows)
         return total[:-1].bfloat16()

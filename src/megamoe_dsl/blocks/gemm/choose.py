@@ -16,7 +16,7 @@ from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
 from ...hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ...target import Target
 from ...tuned import GemmEntry, GemmShare, tuned_table
-from .config import GemmConfig
+from .config import GemmConfig, pairs_tiles
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 from .tile import GROUP_ROWS, room
@@ -70,7 +70,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.sums_rows:
         block_n = min(COLUMNS, key=lambda one: -(-problem.tile_columns // one) * one)
-        return {"block_m": 128, "block_n": block_n, "dynamic_schedule": True}
+        pairs = target.num_sms % 2 == 0 and pairs_tiles(problem, 128, block_n)
+        return {"block_m": 128, "block_n": block_n, "cluster": 2 if pairs else 1, "dynamic_schedule": True}
     if problem.gate_up:
         many = room(expected) > GROUP_ROWS
         # Pairs of CTAs fetch weights together: with many rows what L2 delivers is the limit (docs/lab/one_gpu.md).

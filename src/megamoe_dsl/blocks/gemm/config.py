@@ -47,6 +47,12 @@ DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
 
 
+def pairs_tiles(problem: Any, block_m: int, block_n: int) -> bool:
+    """Whether K are the rows of groups, and tiles of one come in pairs that have the same sorted columns, of which each CTA of a cluster
+    can fetch half."""
+    return bool(problem.sums_rows and -(-problem.gathered_columns // block_m) % 2 == 0 and block_n % (2 * K_ROWS) == 0)
+
+
 @dataclass(frozen=True)
 class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
@@ -175,9 +181,13 @@ class GemmConfig(BaseGemmConfig):
     def _check_mn_major(self) -> None:
         where = "where rows of shared memory are K"
         self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        for field, value in {"swap_ab": False, "cluster": 1, "burst": 1, "half_tiles": False}.items():
+        alone = {} if self.problem.sums_rows else {"cluster": 1}
+        for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **alone}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
-        self.require("block_m", self.block_m == 2 * K_ROWS or not self.problem.sums_rows, f"{2 * K_ROWS} where K are the rows of groups")
+        if self.problem.sums_rows:
+            self.require("block_m", self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} where K are the rows of groups")
+            pairs = self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
+            self.require("cluster", pairs, "1 where gathered columns make an odd number of tiles, or sorted ones of a tile of boxes")
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)

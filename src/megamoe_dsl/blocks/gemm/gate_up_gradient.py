@@ -53,6 +53,7 @@ def finish_gradient(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     rows = [Int64(tile.row + cutlass.min(me.token + 8 * h, tile.valid_m - 1)) for h in range(2)]
     weights = [load_f32(args.row_weights + row * 4) for row in rows]
     dots, coming = [Float32(0.0)] * 2, fetch(ctx, tile, me, 0)
+    values = [one for part in sums for one in part]
     for box in cutlass.range_constexpr(boxes):
         halves = [fragments(staging, me.lane, problem.gradient, one) for one in coming]
         coming = fetch(ctx, tile, me, box + 1) if box + 1 < boxes else []
@@ -61,7 +62,7 @@ def finish_gradient(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
             pair, h = j // 2, j % 2
             first = 4 * (box * CHUNKS + pair) + 2 * h
             words, dots[h] = channels(
-                problem, sums[0][first : first + 2], gate_up_of(problem.gradient, halves, pair, h), weights[h], dots[h]
+                problem, values[first : first + 2], gate_up_of(problem.gradient, halves, pair, h), weights[h], dots[h]
             )
             found.append(words)
         weighted, *both = zip(*found, strict=True)

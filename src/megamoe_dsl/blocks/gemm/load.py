@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.tma import load_tile_cta
+from ...device.tma import load_tile_cta, load_tile_multicast
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...layouts.arith import select
@@ -87,21 +87,29 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
 
 @dataclass(frozen=True)
 class ColumnTile(WeightTile):
-    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on."""
+    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on.  Where two CTAs have the
+    same, each fetches half of the boxes for both, from number `weights.first` on."""
 
     column: Int32
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
         """64 rows of K, from K block k on, into a stage that begins at `destination`."""
-        for box in range(self.num_bytes // BOX_BYTES):
-            x, y = self.column + box * ROW_BYTES, self.row + k * K_ROWS
-            load_tile_cta(destination + box * BOX_BYTES, self.weights.map, full, x, y)
+        fetch, boxes, y = self.weights, self.num_bytes // BOX_BYTES, self.row + k * K_ROWS
+        if fetch.multicast:
+            for box in range(boxes // 2):
+                own = fetch.first + box
+                load_tile_multicast(destination + own * BOX_BYTES, fetch.map, full, self.column + own * ROW_BYTES, y, fetch.ctas)
+        else:
+            for box in range(boxes):
+                load_tile_cta(destination + box * BOX_BYTES, fetch.map, full, self.column + box * ROW_BYTES, y)
 
 
 def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
     """A tile's columns of B, from this row on."""
     columns = ctx.config.block_n
     fetch = Fetch(ctx.maps.weights, Int32(0), Int32(1), False)
+    if ctx.config.fetchers > 1:
+        fetch = Fetch(ctx.maps.weights, ctx.cta_rank * (columns // K_ROWS // 2), ctx.place.everyone, True)
     return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
 
 

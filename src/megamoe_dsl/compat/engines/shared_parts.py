@@ -6,10 +6,9 @@ import os
 from functools import lru_cache
 from typing import Any
 
-from filelock import FileLock
-
 from ...arch import Arch
 from ...artifact.cache import require_writable
+from ...artifact.store import one_process
 from ...json_file import cache_folder
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
@@ -46,7 +45,7 @@ def prepared_bounds(problem: Problem, target: Target) -> list[int]:
     of a machine that comes, while the others wait."""
     folder = cache_folder()
     require_writable("cache", folder)
-    with FileLock(folder / "engine-kernels.lock"):
+    with one_process(folder / "engine-kernels.lock", "the kernels of an engine's layers"):
         MegaMoE.prepare(problem, target=target)
     chosen = Selection(problem, range(1, problem.max_tokens_per_rank + 1)).configs(target)
     return [tokens for tokens, config in chosen.items() if chosen.get(tokens + 1) != config]

@@ -56,10 +56,20 @@ def initialize(ctx: GemmContext, warp: Any):
     set_up_together(ctx)
     if cutlass.const_expr(ctx.config.problem.of_experts):
         begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
+        if cutlass.const_expr(has_own_table(ctx.config)):
+            if warp == SCHEDULER_WARP:
+                fill_tables(ctx)
+            set_up_together(ctx)
     elif cutlass.const_expr(ctx.config.prefetch_weights):
         begin_with_weights(warp)
     else:
         begin()
+
+
+def has_own_table(config: GemmConfig) -> bool:
+    """Whether every CTA of a cluster asks a table of its own where rows of groups lie, which is there before tiles come from the first
+    CTA's scheduler."""
+    return config.problem.sums_rows and config.cluster > 1
 
 
 @cute.jit
@@ -76,7 +86,8 @@ def schedule(ctx: GemmContext):
     """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
     if cutlass.const_expr(ctx.config.problem.of_experts):
         if ctx.cta_rank == 0:
-            fill_tables(ctx)
+            if cutlass.const_expr(not has_own_table(ctx.config)):
+                fill_tables(ctx)
             walk_tiles(ctx)
     else:
         schedule_tiles(ctx)
