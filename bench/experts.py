@@ -10,6 +10,8 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py tiles FOLDER [--points ...] [--out FOLDER]      where a GPU is: Linear2 by tiles, both linears without bursts
     python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
+    python bench/experts.py prepare-few FOLDER --points qwen3-next:1 ...      where the DSL is: compiles kernels of a few tokens
+    python bench/experts.py few FOLDER --points ... [--out FOLDER]      where a GPU is: a few tokens in one launch, in four, and fused
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `memory`: what lies between launches
     python bench/experts.py launch-table FILE      anywhere: its times into the tuned table by which `MoE` chooses launches
@@ -37,6 +39,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target, local_target
 from megamoe_dsl.tuned.table import FOLDER
 from moe_layers.early import compile_early, run_early
+from moe_layers.few_tokens import compile_few, run_few
 from moe_layers.launch_table import write_launch_table
 from moe_layers.launches import run_launches
 from moe_layers.memory import memory_table
@@ -48,7 +51,7 @@ from moe_layers.trace import trace_experts
 from records import save, save_each
 
 TARGET = local_target() or Target.typical("sm_90a")
-LINEARS = ("prepare-tiles", "tiles", "prepare-early", "early", "launches")
+LINEARS = ("prepare-tiles", "tiles", "prepare-early", "early", "prepare-few", "few", "launches")
 WHATS = ("prepare", "try", "run", "trace", *LINEARS, "table", "memory", "launch-table")
 
 
@@ -101,6 +104,9 @@ def main() -> None:
     if given.what == "prepare-early":
         print(f"{compile_early(points, TARGET, given.folder)} kernels into {given.folder}")
         return
+    if given.what == "prepare-few":
+        print(f"{compile_few(points, TARGET, given.folder)} kernels into {given.folder}")
+        return
     if given.what == "early":
         early = save_each(given.out, "experts-early", run_early(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in early))
@@ -108,6 +114,9 @@ def main() -> None:
         tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    if given.what == "few":
+        few = save_each(given.out, "experts-few", run_few(points, TARGET, given.folder), medians)
+        sys.exit(not all(record["passed"] for record in few))
     if given.what == "launches":
         launches = save_each(given.out, "experts-launches", run_launches(points, TARGET, given.folder), with_host)
         sys.exit(not all(record["passed"] for record in launches))

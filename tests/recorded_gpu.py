@@ -165,9 +165,10 @@ _CHOOSE = GemmKernel.choose
 
 def forget() -> None:
     """What a process keeps of earlier calls."""
-    for cached in (expert_plan.scratch, expert_plan.layer_configs, expert_plan.device_experts, device_gemm.device_gemm):
+    for cached in (expert_plan.scratch, expert_plan.layer_kernels, expert_plan.device_experts, device_gemm.device_gemm):
         cached.cache_clear()
-    tile_counters.tile_counters.cache_clear()
+    for counters in (tile_counters.tile_counters, tile_counters.decode_counters):
+        counters.cache_clear()
     top_experts.top_experts_kernel.cache_clear()
     for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
         plans.clear()
@@ -224,6 +225,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
                 patch.setattr(owner, name, answer, raising=False)
         forget()
         gpu.show(counters=tile_counters.tile_counters(torch.device("cuda", 0)).memory)
+        gpu.show(decode_counters=tile_counters.decode_counters(torch.device("cuda", 0)).memory)
         try:
             yield gpu
         finally:

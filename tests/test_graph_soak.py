@@ -17,7 +17,9 @@ from forked import forked_process
 from graph_soak import Runner, groups_of, soak, total
 from launch_cases import CASES, Call, LaunchCase
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import PACKED
+from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 
@@ -95,8 +97,9 @@ def test_cases_begin_early_and_read_in_bursts() -> None:
     """And all families and number formats of Hopper are among them; of those that fill the GPU one runs at a time."""
     found = {case.name: case.configs(graph_soak.TARGET) for case in CASES}
     experts = [config for name, configs in found.items() if name.startswith("moe ") for config in configs]
-    assert any(getattr(one, "burst", 1) > 1 and not one.prefetch_weights for one in experts)  # type: ignore[attr-defined]
-    assert any(getattr(one, "burst", 1) > 1 and one.prefetch_weights for one in experts)  # type: ignore[attr-defined]
+    gemms = [one for one in experts if isinstance(one, GemmConfig)]
+    assert any(one.burst > 1 and not one.prefetch_weights for one in gemms) and any(isinstance(one, DecodeConfig) for one in experts)
+    assert any(one.burst > 1 and one.prefetch_weights for one in gemms)
     assert {name.split()[0] for name in found} == {"moe", "fused", "halves", "gemm", "decoding"}
     assert {config.problem.recipe for configs in found.values() for config in configs if hasattr(config.problem, "recipe")} == {
         "fp8xfp8",

@@ -119,15 +119,15 @@ PREPARED = (
     called(
         "what a call stores is the first's counter",
         "wrong base",
-        "self._counters.of(stream, capturing)",
-        "self._counters.of(0, capturing)",
+        "self._experts.counters.of(stream, capturing)",
+        "self._experts.counters.of(0, capturing)",
         STREAMS,
     ),
     called(
         "a captured call has a stream's counter",
         "wrong base",
-        "self._counters.of(stream, capturing)",
-        "self._counters.of(stream, False)",
+        "self._experts.counters.of(stream, capturing)",
+        "self._experts.counters.of(stream, False)",
         STREAMS,
     ),
     called(
@@ -140,7 +140,7 @@ PREPARED = (
     host(
         "a layer's kernels are those of one token",
         "stale buffer",
-        "layer_configs",
+        "layer_kernels",
         "tokens",
         "1",
         f"{MOE}the_number_of_tokens_chooses_kernels",
@@ -154,7 +154,17 @@ def launched(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
     return host(name, kind, "DeviceExperts.launch", old, new, *nearest)
 
 
+DECODED = "values.x, values.topk_idx, values.topk_weights, values.y, values.counters = (x, topk_idx, topk_weights, y, counters)"
+
+
+def decoded(name: str, old: str, new: str, change: str) -> Mutant:
+    test = f"tests/runtime/test_calls_in_a_row.py::test_a_call_does_what_it_would_do_alone[moe fp8xfp8, few-{change}]"
+    return host(name, "stale buffer", "DeviceDecode.launch", old, new, test)
+
+
 LAUNCHED = (
+    decoded("the one launch has the first call's x", DECODED, DECODED.replace("values.x, ", "").replace("(x, ", "("), "x, another"),
+    decoded("the one launch has another call's arguments", "arguments.restore(prepared)", "", "fewer tokens"),
     launched(
         "tokens are the first call's",
         "stale buffer",

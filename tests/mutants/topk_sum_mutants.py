@@ -14,8 +14,8 @@ MUTANTS = (
         "masked slots count",
         "off by one",
         "sum_chunk",
-        "if position >= 0: words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)",
-        "if position >= -1: words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)",
+        "position >= 0",
+        "position >= -1",
     ),
     mutant(
         "slots are added from the last on",

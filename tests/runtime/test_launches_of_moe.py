@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_calls_in_a_row import chosen, routed
+from test_calls_in_a_row import FEW, TOKENS, chosen, routed
 
 from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
@@ -34,30 +34,36 @@ def at(place: int) -> str:
 
 
 def test_each_launch_gets_what_the_one_before_leaves() -> None:
-    given, stored = chosen("fp8xfp8").arguments, torch.zeros(12, 512, dtype=torch.bfloat16)
-    region = workspace(layer_of(given["x"], given["topk_idx"], given["w1"], "gate_first", "silu", True), 6)
+    given, stored = chosen("fp8xfp8").arguments, torch.zeros(2 * TOKENS, 512, dtype=torch.bfloat16)
+    region = workspace(layer_of(given["x"], given["topk_idx"], given["w1"], "gate_first", "silu", True), TOKENS)
     with recorded_gpu() as gpu:
         route, fc1, fc2, total = launches(gpu, preactivations=stored)
     places = {name: at(region.offset(name)) for name in ("x_q", "x_sf", "ends", "sources", "positions", "table", "h", "h_sf", "rows")}
     passed = {name: places[name] for name in ("x_q", "x_sf", "ends", "sources", "positions", "table")}
-    assert route == {"x": "x", "topk_idx": "topk_idx", **passed, "counter": "counters", "num_tokens": 6}
-    assert total == {"rows": places["rows"], "positions": places["positions"], "weights": "topk_weights", "y": "y", "num_tokens": 6}
+    assert route == {"x": "x", "topk_idx": "topk_idx", **passed, "counter": "counters", "num_tokens": TOKENS}
+    assert total == {"rows": places["rows"], "positions": places["positions"], "weights": "topk_weights", "y": "y", "num_tokens": TOKENS}
     first = {"a": "x_q", "a_sf": "x_sf", "groups": "ends", "sources": "sources", "d": "h", "d_sf": "h_sf"}
     assert {name: fc1[name] for name in first} == {name: places[one] for name, one in first.items()}
-    assert (fc1["b"], fc1["b_sf"], fc1["m"], fc1["preactivations"], fc1["weights_map"][0]) == ("w1", "w1_sf", 12, "preactivations", "w1")
+    assert (fc1["b"], fc1["b_sf"], fc1["m"], fc1["preactivations"], fc1["weights_map"][0]) == (
+        "w1",
+        "w1_sf",
+        2 * TOKENS,
+        "preactivations",
+        "w1",
+    )
     second = {"a": "h", "a_sf": "h_sf", "groups": "ends", "d": "rows"}
     assert {name: fc2[name] for name in second} == {name: places[one] for name, one in second.items()}
-    assert (fc2["b"], fc2["b_sf"], fc2["m"], fc2["weights_map"][0]) == ("w2", "w2_sf", 12, "w2")
+    assert (fc2["b"], fc2["b_sf"], fc2["m"], fc2["weights_map"][0]) == ("w2", "w2_sf", 2 * TOKENS, "w2")
     assert (fc2["tokens_map"][0], fc2["sfa_map"][0], fc2["d_map"][0]) == (places["h"], places["h_sf"], places["rows"])
 
 
 def test_experts_of_logits_lie_before_the_rest() -> None:
-    weights = at(chosen_experts(6, 2).offset("topk_weights"))
+    weights = at(chosen_experts(TOKENS, 2).offset("topk_weights"))
     with recorded_gpu() as gpu:
         top, route, _, _, total = (one.arguments for one in gpu.call(moe, **routed().arguments))
-    assert top == {"logits": "router_logits", "bias": "score_bias", "topk_idx": STREAM, "topk_weights": weights, "num_tokens": 6}
+    assert top == {"logits": "router_logits", "bias": "score_bias", "topk_idx": STREAM, "topk_weights": weights, "num_tokens": TOKENS}
     assert (route["x"], route["topk_idx"], total["weights"]) == ("x", STREAM, weights)
-    assert route["x_q"] == at(chosen_experts(6, 2).size)
+    assert route["x_q"] == at(chosen_experts(TOKENS, 2).size)
 
 
 def test_all_launches_may_begin_early() -> None:
@@ -113,7 +119,7 @@ def interrupted(call: Any) -> list[Any]:
 
     def elsewhere() -> None:
         with gpu.mode:
-            call(3)
+            call(20)
 
     second = Thread(target=elsewhere)
 
@@ -123,52 +129,52 @@ def interrupted(call: Any) -> list[Any]:
             second.join(0.2)
 
     with recorded_gpu() as gpu:
-        for tokens in (3, 6):
+        for tokens in (20, 40):
             call(tokens)  # so that no thread has anything to make
         gpu.call(lambda: torch.zeros(1))
         gpu.on_launch = interrupt
-        call(6)
+        call(40)
         second.join()
         return [one.arguments.get("num_tokens", one.arguments.get("m")) for one in gpu.launched()]
 
 
 def test_a_thread_waits_for_another_s_call() -> None:
     """Its launches, on the same stream, come after all of the first one's."""
-    assert interrupted(lambda tokens: moe(**chosen("fp8xfp8", tokens).arguments)) == [6, 12, 12, 6, 3, 6, 6, 3]
+    assert interrupted(lambda tokens: moe(**chosen("fp8xfp8", tokens).arguments)) == [40, 80, 80, 40, 20, 40, 40, 20]
 
 
 def test_a_thread_waits_for_another_s_gemm() -> None:
-    given = {"a": torch.zeros(6, 64, dtype=torch.bfloat16), "b": torch.zeros(16, 64, dtype=torch.bfloat16)}
-    assert interrupted(lambda tokens: gemm(given["a"][:tokens], None, given["b"], None)) == [6, 3]
+    given = {"a": torch.zeros(40, 64, dtype=torch.bfloat16), "b": torch.zeros(16, 64, dtype=torch.bfloat16)}
+    assert interrupted(lambda tokens: gemm(given["a"][:tokens], None, given["b"], None)) == [40, 20]
 
 
 def test_a_thread_waits_for_another_s_router() -> None:
-    assert interrupted(lambda tokens: top_experts(torch.zeros(tokens, 8), 2)) == [6, 3]
+    assert interrupted(lambda tokens: top_experts(torch.zeros(tokens, 8), 2)) == [40, 20]
 
 
 def test_gate_and_up_go_where_a_call_says() -> None:
     """Also where a call's weights have been prepared for another place."""
     with recorded_gpu() as gpu:
         for _ in range(2):
-            place = torch.zeros(12, 512, dtype=torch.bfloat16)
+            place = torch.zeros(2 * TOKENS, 512, dtype=torch.bfloat16)
             assert launches(gpu, preactivations=place)[1]["preactivations"] == "preactivations"
-        odd = torch.zeros(12 * 512 + 1, dtype=torch.bfloat16)[1:].view(12, 512)
+        odd = torch.zeros(2 * TOKENS * 512 + 1, dtype=torch.bfloat16)[1:].view(2 * TOKENS, 512)
         with pytest.raises(ProblemError, match=r"preactivations\.data_ptr\(\) = \d+: must be a multiple of 16"):
             launches(gpu, preactivations=odd)
 
 
 def test_memory_holds_all_of_a_call() -> None:
     given = routed().arguments
-    size = workspace(layer_of(given["x"], torch.zeros(6, 2), given["w1"], "gate_first", "silu"), 6).size
+    size = workspace(layer_of(given["x"], torch.zeros(TOKENS, 2), given["w1"], "gate_first", "silu"), TOKENS).size
     with recorded_gpu() as gpu:
         gpu.call(moe, **given)
-        assert gpu.tensors[STREAM].numel() >= chosen_experts(6, 2).size + size
+        assert gpu.tensors[STREAM].numel() >= chosen_experts(TOKENS, 2).size + size
 
 
 def test_the_number_of_tokens_chooses_kernels() -> None:
-    """For 3000 tokens others than for one."""
+    """For 3000 tokens others than for 17."""
     with recorded_gpu() as gpu:
-        found = [[one.config for one in gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)] for tokens in (1, 3000)]
+        found = [[one.config for one in gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)] for tokens in (17, 3000)]
     few, many = found
     assert few[1].block_m < many[1].block_m and few[2].block_m < many[2].block_m
 
@@ -191,7 +197,7 @@ def test_what_is_kept_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(call_plan, "MOST", 2)
     monkeypatch.setattr(expert_plan, "PREPARED", 2)
     with recorded_gpu() as gpu:
-        for tokens in (1, 2, 3, 1):
+        for tokens in (21, 22, 23, 21):
             given = chosen("fp8xfp8", tokens).arguments
             for _ in range(3):
                 found = gpu.call(moe, **{**given, "w1": given["w1"].clone()})
@@ -199,3 +205,44 @@ def test_what_is_kept_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
             assert len(experts._PLANS._made) <= 2
             assert all(len(plan._prepared) <= 2 for plan in experts._PLANS._made.values())
         assert isinstance(found[3].config, SumConfig)
+
+
+def test_a_few_tokens_take_one_launch() -> None:
+    """With experts chosen, or chosen from logits in a launch before; as many tokens as fit a tile of rows."""
+    with recorded_gpu() as gpu:
+        (one,) = gpu.call(moe, **chosen("fp8xfp8", FEW).arguments)
+        top, of_logits = (launch.arguments for launch in gpu.call(moe, **routed(FEW).arguments))
+        most, more = (gpu.call(moe, **chosen("fp8xfp8", tokens).arguments) for tokens in (16, 17))
+    region = one.config.workspace(FEW)
+    weights = {name: name for name in ("w1", "w1_sf", "w2", "w2_sf")}
+    given = {"x": "x", "topk_idx": "topk_idx", "topk_weights": "topk_weights", "y": "y", "num_tokens": FEW}
+    own = {"h": at(region.offset("h")), "rows": at(region.offset("rows")), "counters": one.arguments["counters"]}
+    assert {name: value for name, value in one.arguments.items() if not name.endswith("_map")} == {**given, **weights, **own}
+    assert (one.arguments["fc1_weights_map"][0], one.arguments["fc2_weights_map"][0]) == ("w1", "w2") and one.early
+    places = chosen_experts(FEW, 2)
+    assert (of_logits["topk_idx"], of_logits["topk_weights"]) == (top["topk_idx"], top["topk_weights"])
+    assert of_logits["h"] == at(places.size)
+    assert one.config.block_m == 8 and (len(most), most[0].config.block_m, len(more)) == (1, 16, 4)
+
+
+def test_what_one_launch_cannot_do_takes_four() -> None:
+    """Gate and up stored, biases, and Blackwell."""
+    given = chosen("fp8xfp8", FEW).arguments
+    biases = {"w1_bias": torch.zeros(4, 512), "w2_bias": torch.zeros(4, 256)}
+    with recorded_gpu() as gpu:
+        assert [len(launches(gpu, **{**given, **more})) for more in ({"preactivations": torch.zeros(2 * FEW, 512).bfloat16()}, biases)] == [
+            4,
+            4,
+        ]
+    with recorded_gpu("sm_100a") as gpu:
+        assert len(gpu.call(moe, **chosen("fp8xfp4", FEW).arguments)) == 4
+
+
+def test_counters_of_one_launch_are_a_stream_s() -> None:
+    found = {}
+    with recorded_gpu() as gpu:
+        for name, stream, capture in (("0", 0, None), ("7", 7, None), ("captured", 7, 1), ("again", 7, 2), ("back", 0, None)):
+            gpu.stream, gpu.capture = stream, capture
+            found[name] = {gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)[0].arguments["counters"] for tokens in (1, 9)}
+    assert all(len(one) == 1 for one in found.values()) and found["0"] == found["back"] and len(set.union(*found.values())) == 4
+    assert found["0"] == {"decode_counters"}

@@ -126,7 +126,8 @@ def test_calls_and_groups_that_do_not_fit_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "ranks"), [("aabb", 2), ("abc", 1), ("aaaa", 4), ("aab", None), ("aabbaa", None), ("abab", None), ("abba", None)]
+    ("hosts", "ranks"),
+    [("aabb", 2), ("abc", 1), ("aaaa", 4), ("aab", None), ("aabbaa", None), ("abab", None), ("abba", None), ("aabbbb", None)],
 )
 def test_ranks_of_a_host_follow_one_another(hosts: str, ranks: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def all_gather_object(found: list[Any], own: str, group: Any) -> None:

@@ -46,7 +46,11 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
 def quantize_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
     """Eight BF16 of a lane as two words of E4M3, or `packed` as one of E2M1, and the exponent of the power of two that they share with the
     `lanes` of their block."""
-    values = [value for word in words for value in unpack_bf16(word)]
+    return values_by_power_of_two([value for word in words for value in unpack_bf16(word)], lanes, packed)
+
+
+def values_by_power_of_two(values: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
+    """The same of eight floats."""
     exponent = scale_exponent(largest_of_lanes(values, lanes), E2M1_MAX if packed else E4M3_MAX)
     scaled = scaled_by(values, inverse_scale(exponent))
     return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent

@@ -148,11 +148,11 @@ class TileQueue:
     def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
         return TileQueue(plan, cluster, smem, Ring.start(places))
 
-    def alternate(self, first: Any, every: int) -> TileQueue:
+    def alternate(self, first: Any, every: int) -> Self:
         """For a warp that works on every `every`-th tile, which is a divisor of the places, from `first` on."""
-        return TileQueue(self.plan, self.cluster, self.smem, Ring.start(self.ring.depth // every), every, first)
+        return replace(self, ring=Ring.start(self.ring.depth // every), every=every, first=first)
 
-    def next(self) -> TileQueue:
+    def next(self) -> Self:
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:

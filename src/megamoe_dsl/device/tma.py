@@ -91,6 +91,14 @@ def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> N
     )
 
 
+def load_box_5d_cta(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
+    """5-D box into this CTA's SMEM, counted on its own barrier."""
+    emit(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+        *(destination, tensor_map, *places, barrier),
+    )
+
+
 def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
     """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
     emit(

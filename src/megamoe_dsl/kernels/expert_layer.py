@@ -1,5 +1,5 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
-the sum of each token's.
+the sum of each token's; for a few tokens on SM90 as one launch.
 
 A router gives experts unequal numbers of rows.  A tile of Linear2 holds the rows of nearly every expert; with many rows CTAs work in
 pairs (docs/lab/one_gpu.md).
@@ -7,6 +7,7 @@ pairs (docs/lab/one_gpu.md).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ..blocks.gemm.problem import (
     GATE_FIRST,
     GATE_UP,
     GEMM_RECIPES,
+    I64,
     LEFT,
     PACKED,
     RIGHT,
@@ -31,11 +33,15 @@ from ..blocks.gemm.problem import (
 )
 from ..blocks.gemm.sm100.config import tile_rows
 from ..blocks.gemm.tile import room
+from ..config_error import ConfigError
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
 from ..target import Target
-from .expert_routing.config import I64, TokensConfig
+from .decode.config import MOST_TOKENS, DecodeConfig
+from .decode.family import DecodeKernel
+from .decode.problem import DecodeProblem
+from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
@@ -153,11 +159,24 @@ class ExpertLayer:
         )
 
     @property
+    def decode(self) -> DecodeProblem:
+        """The same layer as one launch computes it for a few tokens."""
+        fields = "hidden", "intermediate", "num_experts", "topk", "gate_up", "activation", "activation_clamp", "recipe"
+        return DecodeProblem(**{name: getattr(self, name) for name in fields})
+
+    @property
     def formats(self) -> Recipe:
         return self.routing.formats
 
+    def kernels(self, target: Target, tokens: int) -> LayerConfigs | tuple[DecodeConfig]:
+        """What so many tokens are computed with: one launch for a few, where there is such a kernel, else four."""
+        if target.arch.name in DecodeKernel.configs and 0 < tokens <= MOST_TOKENS and not (self.biases or self.preactivations):
+            with suppress(ConfigError):
+                return (DecodeKernel().choose(self.decode, target, tokens, indices=self.indices, weights=self.weights),)
+        return self.configs(target, tokens)
+
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
-        """For so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
+        """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),

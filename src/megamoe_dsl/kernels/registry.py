@@ -9,6 +9,7 @@ from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from ..target import Target
+from .decode.family import DecodeKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
 from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
@@ -24,6 +25,7 @@ KERNELS: list[Kernel] = [
     GatherGemmKernel(),
     VarlenKKernel(),
     TopExpertsKernel(),
+    DecodeKernel(),
     RouteKernel(),
     SumKernel(),
     *STAGES,

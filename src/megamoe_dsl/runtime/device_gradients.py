@@ -9,10 +9,10 @@ import torch
 
 from ..activation import SILU
 from ..artifact.store import ArtifactStore
-from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST
+from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64
 from ..json_file import cache_folder
 from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.config import I32, I64, MOST_SORTERS, TokensConfig
+from ..kernels.expert_routing.config import MOST_SORTERS, TokensConfig
 from ..kernels.expert_routing.family import RouteKernel, SumKernel
 from ..kernels.expert_routing.problem import RoutingProblem
 from ..reference.router import RouterMetadata

@@ -7,10 +7,9 @@ from functools import cached_property
 
 import torch
 
-from ..blocks.gemm.problem import SCALE_BLOCK
+from ..blocks.gemm.problem import I32, I64, SCALE_BLOCK
 from ..hardware.operand_tile import SCALES_PER_WORD
 from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.config import I32, I64
 from ..kernels.expert_routing.workspace import workspace
 from ..layouts.region import Region
 from ..problem import ProblemError

@@ -10,16 +10,18 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..json_file import cache_folder
+from ..kernels.decode.config import DecodeConfig
 from ..kernels.expert_layer import ExpertLayer, LayerConfigs
 from ..kernels.expert_routing.workspace import chosen_experts
 from ..kernels.registry import family_of
+from ..layouts.region import Region
 from ..problem import ProblemError
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream
+from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
-from .tile_counters import tile_counters
+from .tile_counters import decode_counters, tile_counters
 from .top_experts import RouterTensors, TopExpertsPlan
 
 KEPT = 64 << 20
@@ -79,10 +81,13 @@ class DeviceExperts:
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device, early: bool = True) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
         self._route, self._sum = (CudaKernel(store.get(config), early) for config in (configs.route, configs.total))
-        self._counters = tile_counters(device)
+        self.counters = tile_counters(device)
         gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
         self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)
         self.moves_x = gathers_x and not self.maps_x
+
+    def workspace(self, call: ExpertCall) -> Region:
+        return call.region
 
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         """y; the call's tensors have been checked."""
@@ -93,7 +98,7 @@ class DeviceExperts:
         return call.y
 
     def route(self, call: ExpertCall) -> None:
-        self._fill_route(call, self._counters.address())
+        self._fill_route(call, self.counters.address())
         self._route.launch()
 
     def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
@@ -130,6 +135,38 @@ class DeviceExperts:
         self._sum.launch()
 
 
+class DeviceDecode:
+    """The kernel of a layer of a few tokens on a device, as `DeviceExperts` has those of more."""
+
+    maps_x = moves_x = False
+
+    def __init__(self, configs: tuple[DecodeConfig], store: ArtifactStore, device: torch.device) -> None:
+        (self._config,) = configs
+        self._kernel = CudaKernel(store.get(self._config))
+        self.counters = decode_counters(device)
+
+    def workspace(self, call: ExpertCall) -> Region:
+        return self._config.workspace(call.tokens)
+
+    def prepare(self, call: ExpertCall) -> bytes:
+        """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
+        region, w = self.workspace(call), call.weights
+        tensors = {name: getattr(w, name) for name in ("w1", "w1_sf", "w2", "w2_sf")}
+        tensors |= {name: region.view(call.workspace, name) for name in ("h", "rows")}
+        others = dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "counters"), 0)
+        arguments = {**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **others, "num_tokens": call.tokens}
+        self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self._config, arguments, encode_tensor_map))
+        return self._kernel.arguments.save()
+
+    def launch(self, prepared: bytes, counters: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]) -> None:
+        """The launch, with the caller's tensors at these addresses, and counters that it leaves 0."""
+        arguments = self._kernel.arguments
+        arguments.restore(prepared)
+        values = arguments.values
+        values.x, values.topk_idx, values.topk_weights, values.y, values.counters = x, topk_idx, topk_weights, y, counters
+        self._kernel.launch()
+
+
 def _fill(kernel: CudaKernel, arguments: dict[str, int]) -> ArgumentBlock:
     kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
     return kernel.arguments
@@ -140,13 +177,13 @@ class ExpertPlan:
     `router` experts are chosen from logits before, and only the call knows them: they lie before the workspace."""
 
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
-        self._layer, self._size, self._device = call.layer, call.region.size, call.x.device
-        self._experts = device_experts(layer_configs(call.layer, call.tokens, call.x.device), call.x.device)
-        self._counters, self._scratch = tile_counters(self._device), scratch(self._device)
+        self._layer, self._device = call.layer, call.x.device
+        self._experts = device_experts(layer_kernels(call.layer, call.tokens, call.x.device), call.x.device)
+        self._size, self._scratch = self._experts.workspace(call).size, scratch(self._device)
         self._router = router
         self._chosen = chosen_experts(call.tokens, call.layer.topk if router else 0)
         self._weights_at = self._chosen.offset("topk_weights")
-        self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
+        self._prepared: dict[tuple[int, ...], Any] = {}
 
     def __call__(
         self,
@@ -184,7 +221,7 @@ class ExpertPlan:
             else:
                 topk_idx, topk_weights = start, start + self._weights_at
                 self._router.launch(*routing, topk_idx, topk_weights)
-            counter = self._counters.of(stream, capturing)
+            counter = self._experts.counters.of(stream, capturing)
             self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
@@ -196,7 +233,7 @@ class ExpertPlan:
         weights: GivenWeights,
         memory: torch.Tensor,
         *optional: torch.Tensor | None,
-    ) -> PreparedLaunches:
+    ) -> Any:
         before = self._chosen.size
         own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
         idx, topk_weights = cast(Any, routing) if self._router is None else own
@@ -210,12 +247,14 @@ class ExpertPlan:
 
 
 @lru_cache
-def layer_configs(layer: ExpertLayer, tokens: int, device: torch.device) -> LayerConfigs:
+def layer_kernels(layer: ExpertLayer, tokens: int, device: torch.device) -> LayerConfigs | tuple[DecodeConfig]:
     """For so many tokens on a device."""
-    return layer.configs(gpu_target(device), tokens)
+    return layer.kernels(gpu_target(device), tokens)
 
 
 @lru_cache
-def device_experts(configs: LayerConfigs, device: torch.device) -> DeviceExperts:
+def device_experts(configs: LayerConfigs | tuple[DecodeConfig], device: torch.device) -> DeviceExperts | DeviceDecode:
     """Kernels from the cache, which compiles what is missing."""
-    return DeviceExperts(configs, ArtifactStore(cache_folder()), device)
+    kind: Any = DeviceExperts if isinstance(configs, LayerConfigs) else DeviceDecode
+    made: DeviceExperts | DeviceDecode = kind(configs, ArtifactStore(cache_folder()), device)
+    return made

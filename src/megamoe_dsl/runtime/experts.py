@@ -3,9 +3,9 @@
     y = moe(x, w1, w1_sf, w2, w2_sf, topk_idx, topk_weights)
     y = moe(x, w1, w1_sf, w2, w2_sf, router_logits=logits, topk=8)
 
-A call launches four kernels on torch's current stream, one more before them for logits, and does not synchronize.  The first call with a
-shape compiles them or loads them from the cache: before a graph is captured.  Up to 64 MiB of what lies between the launches is kept for
-the next call on the stream (scratch.py).
+A call launches four kernels on torch's current stream, or one for up to 16 tokens on Hopper, one more before them for logits, and does
+not synchronize.  The first call with a shape compiles them or loads them from the cache: before a graph is captured.  Up to 64 MiB of
+what lies between the launches is kept for the next call on the stream (scratch.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, cast
 
 import torch
 
-from ..blocks.gemm.problem import F32
+from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.config import I32
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .buffers import check_device

@@ -118,7 +118,7 @@ def expert_kernels(
 ) -> list[KernelConfig]:
     """Those of `moe` with these numbers of tokens on such a GPU, and of its choice from logits."""
     chosen: list[KernelConfig] = [] if router is None else [TopExpertsKernel().choose(router, target, 0)]
-    return list(dict.fromkeys([*chosen, *(one for number in tokens for one in layer.configs(target, number))]))
+    return list(dict.fromkeys([*chosen, *(one for number in tokens for one in layer.kernels(target, number))]))
 
 
 def prepare_moe(

@@ -1,4 +1,5 @@
-"""Counters from which tiles are scheduled at run time: one for each stream of a device, so that no two launches at once share one."""
+"""Counters of launches, from which tiles are scheduled at run time among others: those of each stream of a device, so that no two launches
+at once share any."""
 
 from __future__ import annotations
 
@@ -7,20 +8,21 @@ from functools import lru_cache
 import torch
 from cuda.bindings import driver
 
+from ..kernels.decode.config import LINE, MOST_COUNTERS
 from ..problem import ProblemError
 from .cuda_kernel import current_stream
 
-COUNTERS = 1 << 16
+COUNTERS, DECODING_STREAMS = 1 << 16, 1 << 11
 EACH, BYTES = 3, 4
 """Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
 
 
 class TileCounters:
-    """Of one device; zero, and every launch leaves them so.  Launches that a graph captures on one stream share one of their own, for the
-    graph may run beside the stream it was captured on."""
+    """Of one device: so many `words` for each of up to `most` streams.  They are zero, and every launch leaves them so.  Launches that a
+    graph captures on one stream share words of their own, for the graph may run beside the stream it was captured on."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.memory = torch.zeros(COUNTERS, EACH, dtype=torch.int32, device=device)
+    def __init__(self, device: torch.device, words: int = EACH, most: int = COUNTERS) -> None:
+        self.memory = torch.zeros(most, words, dtype=torch.int32, device=device)
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         self._turns: dict[int, int] = {}
@@ -37,10 +39,11 @@ class TileCounters:
             _, _, capture, *_ = driver.cuStreamGetCaptureInfo(stream)
         key = (stream, int(capture))
         if key not in self._slots:
-            if len(self._slots) == COUNTERS:
-                raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles scheduled at run time")
+            most = len(self.memory)
+            if len(self._slots) == most:
+                raise ProblemError("streams and captured graphs", most + 1, f"at most {most} with tiles scheduled at run time")
             self._slots[key] = len(self._slots)
-        return self._first + EACH * BYTES * self._slots[key]
+        return self._first + self.memory.stride(0) * BYTES * self._slots[key]
 
     def early(self, counter: int) -> int:
         """Of the next launch that deals tiles before the one before it has ended, on the stream with this counter: not the one before's,
@@ -53,3 +56,9 @@ class TileCounters:
 def tile_counters(device: torch.device) -> TileCounters:
     """Those of a device; made outside of a capture, when its first kernel is loaded."""
     return TileCounters(device)
+
+
+@lru_cache
+def decode_counters(device: torch.device) -> TileCounters:
+    """Those of layers of a few tokens, which count more than tiles."""
+    return TileCounters(device, (LINE + 2 * MOST_COUNTERS) // BYTES, DECODING_STREAMS)

@@ -17,6 +17,8 @@ DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "a
 KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
+INDICES = I64, I32 = "i64", "i32"
+"""Of top-k indices."""
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
 GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
 COLUMN_STEP = 16

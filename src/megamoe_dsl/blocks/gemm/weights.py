@@ -205,6 +205,14 @@ WeightSource = WholeRows
 RUN = 8  # rows of gate, then of up
 
 
+def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool, runs: int) -> MapFields:
+    """A map of `n` rows of each group, with boxes of so many runs of 8 rows of one half of B and the 8 rows of the other that belong to
+    them, in place of `flat`'s.  Its dimensions: K, eight rows, halves, eights of channels, groups."""
+    (row,) = flat.strides
+    strides = (2 * row, row, 2 * RUN * row, n * row) if interleaved else (row, n // 2 * row, RUN * row, n * row)
+    return flat._replace(dims=(flat.dims[0], RUN, 2, n // (2 * RUN), groups), strides=strides, box=(flat.box[0], RUN, 2, runs, 1))
+
+
 @dataclass(frozen=True)
 class PairWeights:
     """Rows that follow one another in B."""
@@ -246,13 +254,7 @@ class PairGateUpWeights(PairWeights):
     def rows(self, config: Any, address: Any) -> MapFields:
         problem = config.problem
         flat = weight_rows(address, problem.k, problem.n, config.k_block)
-        (row,) = flat.strides
-        dims = (flat.dims[0], RUN, 2, problem.n // (2 * RUN), problem.num_groups)
-        if self.order == INTERLEAVED:
-            strides = (2 * row, row, 2 * RUN * row, problem.n * row)
-        else:
-            strides = (row, problem.n // 2 * row, RUN * row, problem.n * row)
-        return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, self.runs(config), 1))
+        return runs_of_gate_and_up(flat, problem.n, problem.num_groups, self.order == INTERLEAVED, self.runs(config))
 
     def operand(self, ctx: Any, tile: Any) -> Any:
         from .sm100.load import gate_up_operand

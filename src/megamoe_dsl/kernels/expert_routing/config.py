@@ -7,14 +7,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ...arch import ARCHES, SM90, SM100, Arch
-from ...blocks.gemm.problem import F32, GEMM_RECIPES, OUTPUTS
+from ...blocks.gemm.problem import F32, GEMM_RECIPES, I64, INDICES, OUTPUTS
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
 from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32
-I64, I32 = "i64", "i32"
 MOST_SORTERS = 32
 """CTAs that sort; the table of their counts has so many lines."""
 SLOTS_PER_SORTER = 4096
@@ -85,7 +84,7 @@ class RouteConfig(TokensConfig):
         require_integers(self, "sorters", "slots_per_sorter")
         most = min(MOST_SORTERS, self.num_sms - 1)
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
-        require(self.indices in (I64, I32), "indices", self.indices, f"{I64} or {I32}")
+        require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
         require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
 
     @cached_property

@@ -21,7 +21,7 @@ from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.cta import begin, shared_memory
-from ...blocks.gemm.problem import SCALE_BLOCK
+from ...blocks.gemm.problem import I32, SCALE_BLOCK
 from ...blocks.quantize import PER_LANE, quantize_f32, quantize_ue4m3, quantize_ue8m0
 from ...device.memory import (
     atomic_add_u32,
@@ -39,7 +39,7 @@ from ...device.memory import (
 from ...layouts.arith import div
 from ...recipe import E2M1, UE4M3, UE8M0, Format
 from .arguments import FactoredRouteArguments, RouteArguments
-from .config import I32, WARPS, RouteConfig
+from .config import WARPS, RouteConfig
 
 CHUNK = LANES * PER_LANE
 AT_A_TIME = 8

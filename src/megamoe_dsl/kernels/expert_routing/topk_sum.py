@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int32, Int64
 
 from ...blocks.cta import begin
 from ...blocks.gemm.problem import BF16
-from ...device.cast import pack_bf16, unpack_bf16
-from ...device.memory import load_float, load_once_v4, load_u32, store_v4
+from ...blocks.weighted_sum import PER_LANE, add_row, packed_sum
+from ...device.memory import load_float, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
 from .config import SumConfig
 
 LANES = 32
-PER_LANE = 8
 CHUNK = LANES * PER_LANE
 
 
@@ -32,17 +31,12 @@ def weight_of(config: SumConfig, args: SumArguments, place: Int64) -> Float32:
 def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: Int32, channel: Int32):
     """Eight channels of a token."""
     hidden, topk = config.problem.hidden, config.problem.topk
-    total = [Float32(0.0)] * PER_LANE
+    total = (Float32(0.0),) * PER_LANE
     for slot in cutlass.range_constexpr(topk):
         place = Int64(token * topk + slot)
         position, weight = load_u32(args.positions + place * 4), weight_of(config, args, place)
-        words = (Uint32(0),) * 4
-        if position >= 0:
-            words = load_once_v4(args.rows + (Int64(position) * hidden + channel) * 2)
-        values = [value for word in words for value in unpack_bf16(word)]
-        factor = Float32(cutlass.select_(position >= 0, weight, Float32(0.0)))
-        total = [sum_so_far + value * factor for sum_so_far, value in zip(total, values, strict=True)]
-    packed = tuple(pack_bf16(total[i], total[i + 1]) for i in range(0, PER_LANE, 2))
+        total = add_row(total, lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, position >= 0, weight)
+    packed = packed_sum(total)
     store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed)
 
 

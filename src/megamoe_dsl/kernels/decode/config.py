@@ -1,0 +1,194 @@
+"""How the layer of a few tokens is computed on SM90, and the memory of a CTA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from ...arch import SM90, Arch
+from ...blocks.gemm.problem import F32 as F32_WEIGHTS
+from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
+from ...blocks.gemm.tile import L2_PROMOTION, operand_rows
+from ...blocks.gemm.weights import runs_of_gate_and_up
+from ...config_error import require, require_integers
+from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
+from ...hardware.tensor_map import MapFields
+from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
+from ...target import Target
+from .problem import FC1, FC2, DecodeProblem
+
+WEIGHT_ROWS = 64
+"""Of a tile, and of a wgmma."""
+RUNS = WEIGHT_ROWS // 16
+"""Of a tile of Linear1: 8 rows of gate and the 8 of up that belong to them, a warp's."""
+TOKENS = (8, 16)
+"""Columns of a wgmma, and most tokens of a launch."""
+MOST_TOKENS = TOKENS[-1]
+GROUPS = 2
+"""Warpgroups that multiply: each takes every other tile, from a ring of its own."""
+ROW_WARPS = 6
+K_IN_FLIGHT = 2
+"""K blocks that one has in the tensor core at a time, where sums are promoted."""
+LOADER_WARPS = 8
+GROUP_WARPS = 4
+WORK_TILES = 8
+LINE = 128
+"""Bytes of L2: counters that are added to for different reasons lie in different ones."""
+MOST_COUNTERS = 2048
+"""Bytes of a launch's counters, without the first."""
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Compile-time choices; raises `ConfigError` where a field is out of range.
+
+    block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
+    num_sms      CTAs of the grid
+    num_stages   depth of a ring; 0 chooses the deepest that fits
+    indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
+    """
+
+    arch: ClassVar[Arch] = SM90
+    cluster: ClassVar[int] = 1
+
+    problem: DecodeProblem
+    block_m: int
+    num_sms: int
+    num_stages: int = 0
+    indices: str = I64
+    weights: str = F32_WEIGHTS
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
+        require_integers(self, "block_m", "num_sms", "num_stages")
+        require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
+        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
+        require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
+        promoted, recipe = self.problem.formats.promoted, self.problem.recipe
+        require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8 or bf16xbf16")
+        size, shape = self.counters.size, f"{self.problem.hidden}, {self.problem.topk}"
+        require(size <= MOST_COUNTERS, "problem.hidden, problem.topk", shape, f"such that counters fit {MOST_COUNTERS} bytes, not {size}")
+        most = 0
+        while self.region_of(most + 1).size <= self.arch.smem_bytes:
+            most += 1
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
+
+    @classmethod
+    def choose(cls, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> Self:
+        """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
+        block_m = next((m for m in TOKENS if num_tokens <= m), None)
+        require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
+        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
+
+    # --- work
+    def k_blocks(self, phase: int) -> int:
+        """Blocks of 128 bytes in a row of a linear's weights."""
+        return -(-self.problem.formats.weights.row_bytes(self.problem.k(phase)) // ROW_BYTES)
+
+    def n_blocks(self, phase: int) -> int:
+        """Tiles of an expert's weights; the last one of Linear2 may be partial."""
+        return -(-self.problem.n(phase) // WEIGHT_ROWS)
+
+    @property
+    def burst(self) -> int:
+        """K blocks of weights that are requested at once."""
+        return 2 if all(self.k_blocks(phase) % 2 == 0 for phase in (FC1, FC2)) else 1
+
+    @property
+    def slots(self) -> int:
+        """Most top-k slots of a launch, and most tiles of rows."""
+        return self.block_m * self.problem.topk
+
+    # --- threads
+    @property
+    def num_threads(self) -> int:
+        return 32 * (LOADER_WARPS + GROUP_WARPS * GROUPS)
+
+    # --- global memory
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
+
+    def maps(self, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the order of `map_names`."""
+        problem, experts = self.problem, self.problem.num_experts
+        l2 = 128 if self.burst > 1 else L2_PROMOTION
+        rows = [
+            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
+            for phase, address in ((FC1, args.w1), (FC2, args.w2))
+        ]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
+
+    @cached_property
+    def counters(self) -> Region:
+        """ready: of each tile of rows, finished tiles of Linear1.  done: of each column of tiles, finished tiles of Linear2.
+
+        There are two such regions, of `MOST_COUNTERS` bytes each, behind the line with the number of the next tile, whose highest bit says
+        which of them this launch counts in.  It clears the other one, which the launch before it has left."""
+        return Region.stack(
+            "counters",
+            Field("ready", (self.slots,), U32, LINE),
+            Field("done", (self.n_blocks(FC2),), U32, LINE),
+        )
+
+    def workspace(self, tokens: int) -> Region:
+        """What a call of so many tokens leaves between its linears and its sum: `h` and `rows` of the arguments."""
+        slots, hidden = tokens * self.problem.topk, F32 if self.problem.formats.scaled else BF16
+        return Region.stack(
+            "workspace",
+            Field("h", (slots, self.problem.intermediate), hidden, LINE),
+            Field("rows", (slots, self.problem.hidden), BF16, LINE),
+        )
+
+    # --- shared memory
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order."""
+        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), GROUPS * self.num_stages
+        return (
+            MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
+            MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
+            MBarrier("work_tile_full", WORK_TILES, 1, "weight loader", "", "row loaders, math warps"),
+            MBarrier("work_tile_empty", WORK_TILES, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"),
+        )
+
+    def region_of(self, stages: int) -> Region:
+        """Shared memory with rings of so many stages.
+
+        expert_of   each slot's expert, -1 where it is masked; block_of  the tile of rows that a first slot begins
+        experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
+        totals  tiles of rows that a warp's slots begin
+        blocks  tiles of rows that there are, and what the counter of tiles said first
+        before  of each warpgroup, finished tiles of a column before its own
+        """
+        slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
+        return Region.stack(
+            "smem",
+            Field("weights", (rings, WEIGHT_ROWS * ROW_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (rings, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("sfa", (rings, self.block_m), F32, 16),
+            Field("work_tiles", (WORK_TILES, 4), U32, 16),
+            Field("expert_of", (slots,), I32, 16),
+            Field("block_of", (slots,), U32),
+            Field("experts", (slots,), U32),
+            Field("counts", (slots,), U32),
+            Field("slots", (slots, self.block_m), U16),
+            Field("totals", (self.num_threads // 32,), U32),
+            Field("blocks", (2,), U32, 8),
+            Field("before", (GROUPS,), U32),
+            Field("full_barrier", (rings,), U64),
+            Field("empty_barrier", (rings,), U64),
+            Field("work_tile_full_barrier", (WORK_TILES,), U64),
+            Field("work_tile_empty_barrier", (WORK_TILES,), U64),
+        )
+
+    @cached_property
+    def region(self) -> Region:
+        return self.region_of(self.num_stages)
+
+    @property
+    def smem(self) -> Self:
+        """Itself: it has `region` and `barriers`."""
+        return self

@@ -1,0 +1,48 @@
+"""The layer of a few tokens, as the registry knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ...hardware.tensor_map import MapFields
+from ...target import Target
+from ..kernel import Kernel
+from .arguments import DecodeArguments
+from .config import GROUPS, DecodeConfig
+from .problem import DecodeProblem
+
+
+class DecodeKernel(Kernel):
+    """A whole layer of up to 16 tokens on one GPU."""
+
+    name = "decode"
+    problem = DecodeProblem
+    configs: ClassVar[Mapping[str, type[DecodeConfig]]] = {"sm_90a": DecodeConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16")}
+    early = True
+
+    def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
+        """The configuration for `num_tokens` tokens.  Raises `ConfigError`."""
+        return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
+
+    def function(self, config: DecodeConfig) -> Callable[..., Any]:
+        from .kernel import kernel_of
+
+        return kernel_of(config)
+
+    def arguments_type(self, config: DecodeConfig) -> type[DecodeArguments]:
+        """The same for all configurations."""
+        return DecodeArguments
+
+    def maps(self, config: DecodeConfig, args: Any) -> Sequence[MapFields]:
+        return config.maps(args)
+
+    def label(self, config: DecodeConfig) -> str:
+        p = config.problem
+        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
+
+    def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
+        """Grid, tile of a wgmma, and depth of the ring."""
+        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

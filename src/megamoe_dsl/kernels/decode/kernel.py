@@ -1,0 +1,103 @@
+"""The layer of a few tokens in one launch: warps to roles, set-up of a CTA.  Only this file knows warp indices.
+
+| warps | role |
+|---|---|
+| 0     | takes tiles, loads weights |
+| 1..6  | load rows |
+| 7     | nothing |
+| 8..   | math, epilogues, sums |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memory
+from ...blocks.weighted_sum import PER_LANE
+from ...device.launch import addresses, kernel_with_maps
+from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_shared_v2, store_shared_v4, store_v4
+from ...device.tma import prefetch_tensor_map
+from ...device.warp import elect
+from .arguments import DecodeArguments
+from .config import LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
+from .context import DecodeContext
+from .load import claim, load_rows, load_weights
+from .math import math
+from .slots import expert_of, find_blocks
+
+
+@cute.jit
+def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
+    """mbarriers, and zeros where rows and scales will lie: a tile leaves the rows that it does not have as they are."""
+    if warp == 0:
+        init_barriers(ctx)
+    if warp == 1:
+        if elect():
+            for name in ctx.config.map_names:
+                prefetch_tensor_map(getattr(ctx.maps, name))
+    region = ctx.config.region
+    for name in ("tokens", "sfa"):
+        placed = region[name]
+        for start in cutlass.range(thread * VECTOR, placed.field.num_bytes, ctx.config.num_threads * VECTOR, unroll=1):
+            store_shared_v4(ctx.smem + placed.offset + start, (Int32(0),) * 4)
+    fence_async_shared()
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def clear(ctx: DecodeContext, thread: Int32, blocks: Int32, region: Int32):
+    """The other region of counters; y, where every slot is masked."""
+    config = ctx.config
+    first = ctx.cta * config.num_threads + thread
+    if first < MOST_COUNTERS // VECTOR:
+        store_v4(ctx.counting_in(region).counters + Int64(first) * VECTOR, (Int32(0),) * 4)
+    if blocks == 0:
+        chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
+        for chunk in cutlass.range(first, chunks, config.num_sms * config.num_threads, unroll=1):
+            store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
+
+
+def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
+    """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
+    return (
+        WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
+        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
+    )
+
+
+@cute.jit
+def run(ctx: DecodeContext, warp: Any, thread: Int32):
+    """One CTA, which finds out what tokens need before its roles begin."""
+    initialize(ctx, warp, thread)
+    begin()
+    claimed = Int32(0)
+    if warp == 0:
+        claimed = claim(ctx)
+    blocks = find_blocks(ctx, thread, expert_of(ctx, thread))
+    if thread == 0:
+        store_shared_v2(ctx.shared("blocks"), blocks, claimed)
+    cute.arch.sync_threads()
+    claimed = load_shared_u32(ctx.shared("blocks", 1))
+    region = Int32(cutlass.select_(claimed < 0, Int32(1), Int32(0)))
+    clear(ctx, thread, blocks, 1 - region)
+    run_roles(roles(claimed, blocks), ctx.counting_in(region), warp)
+
+
+def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:
+    """One CTA, from its place in the grid on."""
+    warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
+    places = addresses(config.map_names, maps)
+    cta = Int32(cute.arch.block_idx()[0])
+    run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.counters), warp, thread)
+
+
+def kernel_of(config: DecodeConfig) -> Callable[..., Any]:
+    """The kernel that takes the configuration's tensor maps."""
+    return kernel_with_maps(decode_kernel, config.map_names)

@@ -1,0 +1,217 @@
+"""The loaders: one warp takes tiles and loads their weights, others load rows, quantized on the way where weights are E4M3.
+
+| role         | waits | signals |
+|---|---|---|
+| load_weights | work_tile_empty per tile; empty per stage | work_tile_full per tile; full per stage, with the bytes of the weights |
+| load_rows    | work_tile_full per tile; of Linear2 counter `ready`; empty per own stage | work_tile_empty per tile; full per own stage |
+
+Tiles are taken from a counter, so that whoever waits for a tile of Linear1 waits for a CTA that runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint32
+
+from ...blocks.quantize import quantize_f32, values_by_power_of_two
+from ...blocks.sm90 import load
+from ...blocks.sm90.load import Fetch, WeightTile
+from ...device.cast import f32_of_bits
+from ...device.mbarrier import arrive
+from ...device.memory import (
+    VECTOR,
+    atomic_add_u32,
+    fence_async_shared,
+    load_acquire_u32,
+    load_shared_u32,
+    load_v4,
+    reduce_add_u32,
+    store_shared_f32,
+    store_shared_v2,
+    store_shared_v4,
+)
+from ...device.ring import Stage, publish
+from ...device.tma import load_box_5d_cta
+from ...device.warp import ballot, shuffle, sync_warp
+from ...hardware.operand_tile import ROW_BYTES
+from ...layouts.arith import div
+from .config import GROUPS, ROW_WARPS, RUNS, WEIGHT_ROWS
+from .context import LAST, DecodeContext, DecodeTile, next_tile, place_of
+from .problem import FC1, FC2
+
+NUMBER, REGION = 0x7FFFFFFF, -0x80000000
+"""Bits of the counter of tiles."""
+
+
+@cute.jit
+def claim(ctx: DecodeContext) -> Int32:
+    """Lane 0: the next tile's number, which may still be on its way; its highest bit says in which region this launch counts."""
+    number = Int32(0)
+    if cute.arch.lane_idx() == 0:
+        number = atomic_add_u32(ctx.args.counters, 1)
+    return number
+
+
+@dataclass(frozen=True)
+class GateUpRuns(Fetch):
+    """Runs of gate and up of an expert, from run `y` on."""
+
+    expert: Int32
+
+    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """A K block of them, from byte `x` on."""
+        load_box_5d_cta(destination, self.map, full, (x, 0, 0, y, self.expert))
+
+
+@cute.jit
+def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int], burst: cutlass.Constexpr[int]):
+    """All K blocks of a tile."""
+    if cutlass.const_expr(burst > 1):
+        return load.load_weights_in_bursts(stage, rows, Int32(k_blocks), burst)
+    return load.load_weights(stage, rows, Int32(k_blocks))
+
+
+@cute.jit
+def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
+    """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
+    config = ctx.config
+    number, total = claimed & NUMBER, blocks * (config.n_blocks(FC1) + config.n_blocks(FC2))
+    queue, turns = ctx.first_tile, ctx.first_turn
+    while number < total:
+        following = claim(ctx)
+        phase, block, n_block = place_of(ctx, number, blocks)
+        expert, count = load_shared_u32(ctx.shared("experts", block)), load_shared_u32(ctx.shared("counts", block))
+        queue.wait_empty()
+        publish(queue, lambda cta, words=(block * 2 + phase, n_block, expert, count): words)
+        queue, stage = queue.next(), turns.stage
+        if phase == FC1:
+            gate_up = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
+            rows = WeightTile(gate_up, n_block * RUNS, 0, WEIGHT_ROWS * ROW_BYTES)
+            stage = load_phase(stage, rows, config.k_blocks(FC1), config.burst)
+        else:
+            fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
+            row = expert * config.problem.n(FC2) + n_block * WEIGHT_ROWS
+            stage = load_phase(stage, WeightTile(fetch, row, 0, WEIGHT_ROWS * ROW_BYTES), config.k_blocks(FC2), config.burst)
+        turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
+    # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
+    if number == total + (config.num_sms - 1):
+        if cute.arch.lane_idx() == 0:
+            reduce_add_u32(ctx.args.counters, REGION - (total + config.num_sms), "relaxed", "gpu")
+    for _ in cutlass.range_constexpr(GROUPS):
+        queue.wait_empty()
+        publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+        queue = queue.next()
+
+
+@cute.jit
+def load_rows(ctx: DecodeContext, number: Int32):
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
+    tile, tiles = next_tile(ctx.first_tile)
+    turns, seen = ctx.first_turn, ReadyBlocks(Int32(0), Int32(0))
+    while tile.valid():
+        if tile.phase == FC1:
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC1)
+            turns = turns.after(stage)
+        else:
+            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC2)
+            turns = turns.after(stage)
+        tile, tiles = next_tile(tiles)
+
+
+@dataclass(frozen=True)
+class ReadyBlocks:
+    """Which of 32 tiles of rows, from `first` on, are there for Linear2: a bit each."""
+
+    first: Int32
+    mask: Int32
+
+    def has(self, block: Any) -> Any:
+        return (self.first == (block & -32)) & (((self.mask >> (block & 31)) & 1) != 0)
+
+
+@cute.jit
+def wait_ready(ctx: DecodeContext, block: Int32, seen: ReadyBlocks):
+    """Until a tile of rows is there; looks at 32 of them together."""
+    while not seen.has(block):
+        first = block & -32
+        mine = cutlass.min(first + cute.arch.lane_idx(), Int32(ctx.config.slots - 1))
+        count = load_acquire_u32(ctx.counter("ready", mine), "gpu")
+        seen = ReadyBlocks(first, ballot(Int32(count == ctx.config.n_blocks(FC1))))
+        sync_warp()
+    return seen
+
+
+def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int64:
+    """Address of a row of a tile: a token's, or a slot's."""
+    problem, slot = ctx.config.problem, ctx.slot(tile, cutlass.min(row, tile.count - 1))
+    if phase == FC1:
+        return ctx.args.x + Int64(div(slot, problem.topk)) * (2 * problem.hidden)
+    return ctx.args.h + Int64(slot) * (problem.intermediate * (4 if problem.formats.scaled else 2))
+
+
+@cute.jit
+def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, seen: ReadyBlocks, phase: cutlass.Constexpr[int]):
+    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile, and
+    what has been `seen`."""
+    config, lane, scaled = ctx.config, cute.arch.lane_idx(), ctx.config.problem.formats.scaled
+    lanes = 16 if scaled else 8  # of a row
+    row, part, step = lane // lanes, lane % lanes, 32 // lanes
+    firsts = list(range(0, config.block_m, step))
+    num_bytes = 2 * VECTOR if scaled and phase == FC2 else VECTOR
+    sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
+    for k in cutlass.range(config.k_blocks(phase), unroll=1):
+        if stage.ring.index % ROW_WARPS == number:
+            if cutlass.const_expr(phase == FC2):
+                seen = wait_ready(ctx, tile.block, seen)
+            there = bytes_there(ctx, k, part, phase)
+            loaded = [
+                load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
+            ]
+            stage.wait_empty()
+            for i in cutlass.range_constexpr(len(firsts)):
+                if firsts[i] < tile.count:
+                    store_part(stage, row + firsts[i], part, loaded[i], scaled, phase)
+            fence_async_shared()
+            sync_warp()
+            if lane == 0:
+                arrive(stage.full)
+        stage = stage.next()
+    return stage, seen
+
+
+def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:
+    """Whether a row has a lane's part of K block k: the last block may be partial."""
+    width = ctx.config.problem.formats.activations.row_bytes(ctx.config.problem.k(phase))
+    return k * ROW_BYTES + part * VECTOR < width if width % ROW_BYTES else True
+
+
+@cute.jit
+def load_part(address: Int64, there: cutlass.Boolean, num_bytes: cutlass.Constexpr[int]):
+    """16 or 32 bytes, or zeros."""
+    words = (Uint32(0),) * (num_bytes // 4)
+    if there:
+        words = load_v4(address)
+        if cutlass.const_expr(num_bytes > VECTOR):
+            words = (*words, *load_v4(address + VECTOR))
+    return words
+
+
+@cute.jit
+def store_part(stage: Stage, row: Int32, part: Int32, words: Any, scaled: cutlass.Constexpr[bool], phase: cutlass.Constexpr[int]):
+    """A lane's part of a row to the swizzled tile, and the row's scale."""
+    place = stage.shared("tokens") + row * ROW_BYTES
+    if cutlass.const_expr(not scaled):
+        store_shared_v4(place + ((part ^ (row & 7)) << 4), tuple(words))
+    else:
+        if cutlass.const_expr(phase == FC1):
+            low, high, scale = quantize_f32(words)
+        else:
+            (low, high), exponent = values_by_power_of_two([f32_of_bits(word) for word in words], 16, False)
+            scale = f32_of_bits(exponent << 23)
+        store_shared_v2(place + (((part >> 1) ^ (row & 7)) << 4) + (part & 1) * 8, low, high)
+        if part == 0:
+            store_shared_f32(stage.token_scales + row * 4, Float32(scale))
