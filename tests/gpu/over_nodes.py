@@ -7,9 +7,12 @@ torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu    
 
 calls    y of `--calls` calls to the bit, of changing numbers of tokens, with masked slots
 graph    a captured call, replayed with other tokens, to the bit; NCCL alone
+compile  a call under torch.compile, to the bit
+shared   with a shared expert on every rank, to the bit
+train    gradients in BF16 beside those of one GPU with all experts; nodes of one rank
 time     microseconds of a call for each number of chunks, and bytes that a rank sends in a call
 trace    which kernels ran, by torch.profiler
-lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights; gloo.  The last check
+lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights.  The last check
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, moe, random_weights
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.runtime.preparation import compile_ahead, grid_target, layer_kernels
+from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, layer_kernels
+from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
 
 Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-CHECKS = ("calls", "graph", "time", "trace", "lose")
+CHECKS = ("calls", "graph", "compile", "shared", "train", "time", "trace", "lose")
 CHUNKS, CHOSEN, TURNS, GRAPH_TOKENS = (1, 2, 4, 8), 1, 50, 32
 NCCL_SMS = 16  # of several chunks, where nodes have several ranks
 REPLAYS, SHARED_CALLS = 50, 20
+BF16 = "bf16xbf16"
 GROUP_S = 20
 """Of collectives where a rank is lost."""
 
@@ -61,10 +67,15 @@ def prepare(ranks: int, domain: int, tokens: int, checks: Sequence[str]) -> int:
         problem_of(max(ranks - 1, 1), tokens),
     )
     layers = [replace(problem, num_ranks=1), node_of(problem, domain, CHOSEN)]
+    layers += [replace(problem, num_experts=1, topk=1, num_ranks=1)] if "shared" in checks else []
     layers += [replace(left, num_ranks=1), node_of(left, 1, CHOSEN)] if "lose" in checks else []
     kernels = [one for layer in layers for one in layer_kernels(layer, target, ())]
     for chunks in CHUNKS if "time" in checks else ():
         kernels += layer_kernels(node_of(problem, domain, chunks), grid_target(target, reserved(domain, chunks)), ())
+    if "train" in checks:
+        for experts, rows in ((problem.num_experts, [tokens // 2]), (problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))):
+            layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)
+            kernels += expert_kernels(layer, target, rows)
     return compile_ahead(kernels)
 
 
@@ -140,8 +151,52 @@ class Rank:
         for _ in range(TURNS):
             graph.replay()
         end.record()
-        torch.cuda.synchronize()
+        self.layer.experts.synchronize()
         return f"{REPLAYS} replays without a mismatch, {1e3 * start.elapsed_time(end) / TURNS:.0f} us each"
+
+    def compile(self) -> str:
+        call = self.call()
+        assert torch.equal(torch.compile(self.layer, fullgraph=True, backend="aot_eager")(*call), self.expected(call))
+        return "equal"
+
+    def shared(self) -> str:
+        whole = SharedExperts(self.problem, 1).whole
+        weights = random_weights(whole, self.rank, seed=1, device="cuda")
+        ours = weights.map(lambda tensor: torch.cat([tensor[:0], tensor[-1:]]))
+        routed = self.every[self.rank]
+        mixed = ExpertWeights(*(torch.cat([getattr(routed, name), getattr(ours, name)]) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")))
+        layer = MoE(self.problem, mixed, domain=self.domain, shared_experts=1)
+        own = MoE(replace(self.problem, num_experts=1, topk=1, num_ranks=1), ours, launch="mega_moe")
+        for number in range(SHARED_CALLS):
+            call = self.call()
+            slots = torch.zeros(len(call[0]), 1, dtype=torch.int64, device="cuda")
+            total = sum_of_nodes(self.whole, call, self.nodes) + own(call[0], slots, torch.ones(slots.shape, device="cuda")).float()
+            assert torch.equal(layer(*call), total.bfloat16()), f"rank {self.rank}, call {number}"
+        return f"{SHARED_CALLS} calls without a mismatch"
+
+    def train(self) -> str:
+        if self.domain > 1:
+            return "left out: nodes of several ranks"
+        problem = problem_of(self.ranks, self.tokens, BF16)
+        every = [random_weights(problem, one, seed=0, device="cuda") for one in range(self.ranks)]
+        all_weights, own = joined(every), every[self.rank]
+        call = self.call(self.tokens // 2, problem)
+        wanted = [one.clone().requires_grad_() for one in (call[0], call[2], all_weights.fc1, all_weights.fc2)]
+        moe(wanted[0], wanted[2], None, wanted[3], None, call[1], wanted[1]).float().sum().backward()
+        given = [one.clone().requires_grad_() for one in (call[0], call[2])]
+        for one in (own.fc1, own.fc2):
+            one.requires_grad_()
+        MoE(problem, own, domain=1)(given[0], call[1], given[1]).float().sum().backward()
+        for one in wanted[2:]:
+            dist.all_reduce(one.grad)
+        mine = slice(8 * self.rank, 8 * self.rank + 8)
+        pairs = [*zip(given, wanted, strict=False), *((w, a) for w, a in zip((own.fc1, own.fc2), wanted[2:], strict=True))]
+        errors = []
+        for one, other in pairs:
+            expected = (other.grad if other.grad.shape == one.grad.shape else other.grad[mine]).float()
+            errors.append(float((one.grad.float() - expected).norm() / expected.norm()))
+        assert max(errors) < 0.01, errors
+        return "relative errors of x, top-k weights, fc1, fc2: " + ", ".join(f"{one:.4f}" for one in errors)
 
     def time(self) -> str:
         call, found = self.call(self.tokens), []
@@ -184,6 +239,7 @@ class Rank:
         told = ""
         try:
             self.layer(*self.call())
+            self.layer.experts.synchronize()
         except WatchdogError as error:
             told = str(error)
         assert f"rank {self.ranks - 1} did not report a wait" in told, told
@@ -202,6 +258,7 @@ class Rank:
 def run(given: argparse.Namespace) -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(0 if given.one_gpu else int(os.environ["LOCAL_RANK"]))
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a lost rank becomes an error, and not the end of the process
     if given.one_gpu:
         os.environ.update({"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "GLOO_SOCKET_IFNAME": "lo"})
     disable_multicast()

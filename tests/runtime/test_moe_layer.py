@@ -99,7 +99,7 @@ def test_the_page_has_the_measured_times() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"launch": "fastest"}, "launch = 'fastest': must be one of moe, mega_moe, ep_moe"),
+        ({"launch": "fastest"}, "launch = 'fastest': must be one of moe, mega_moe, ep_moe, deep_ep"),
         ({"activation": torch.relu}, "activation = .*: must be None on the CPU"),
     ],
 )

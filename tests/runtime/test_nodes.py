@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from forked import forked_process
-from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, moe, random_weights
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.shared_experts import SharedExperts
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
 ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")
@@ -76,11 +77,12 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
             torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
             and traffic.counts == found[routing][1]["counts"]
         )
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*call_of("free", rank, nodes, ranks)), found["free"][0])
     x, idx, weights = call_of("free", rank, nodes, ranks)
-    with pytest.raises(ProblemError, match=r"x.requires_grad = True"):
-        layer(x.requires_grad_(), idx, weights)
-    with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 over several nodes"):
-        MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, shared_experts=1)
+    if ranks > 1 or problem.formats.scaled:
+        with pytest.raises(ProblemError, match=r"x.requires_grad = True"):
+            layer(x.requires_grad_(), idx, weights)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -141,6 +143,93 @@ def pairs_of(idx: torch.Tensor, nodes: int) -> set[tuple[int, int]]:
     """Tokens and the nodes that they need."""
     node_experts = PROBLEM.num_experts // nodes
     return {(token, int(expert) // node_experts) for token, row in enumerate(idx) for expert in row if expert >= 0}
+
+
+COUNT = 2
+"""Shared experts of a rank."""
+
+
+def run_shared(folder: Path, rank: int, recipe: str) -> None:
+    """Two nodes of a rank, which has shared experts, given at first or loaded later."""
+    join(folder, "group", rank, 2)
+    problem = problem_of(2, recipe)
+    weights = random_weights(SharedExperts(problem, COUNT).whole, rank, seed=0)
+    layer = MoE(problem, weights, domain=1, shared_experts=COUNT)
+    torch.save(layer(*call_of("free", rank, 2, 1)), folder / f"{rank}.pt")
+    if problem.formats.scaled:
+        later = MoE(problem, domain=1, shared_experts=COUNT, device="cpu")
+        for index in range(problem.experts_per_rank + COUNT):
+            later.load_expert(index, weights.expert(index))
+        assert torch.equal(later(*call_of("free", rank, 2, 1)), layer(*call_of("free", rank, 2, 1)))
+    with pytest.raises(ValueError, match="fc1: shape"):
+        MoE(problem, random_weights(problem, rank, seed=0), domain=1, shared_experts=COUNT)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_shared_experts_are_added_once(recipe: str, tmp_path: Path) -> None:
+    """A token's own rank adds them, after the nodes' results."""
+    run_all(run_shared, [(tmp_path, rank, recipe) for rank in range(2)])
+    problem = problem_of(2, recipe)
+    every = [random_weights(SharedExperts(problem, COUNT).whole, rank, seed=0) for rank in range(2)]
+    routed, shared = joined([one.map(lambda tensor: tensor[:-COUNT]) for one in every]), replace(problem, num_experts=COUNT, topk=COUNT)
+    layer = MoE(replace(problem, num_ranks=1), routed)
+    for rank, weights in enumerate(every):
+        call = call_of("free", rank, 2, 1)
+        total = torch.zeros(call[0].shape)
+        for node in range(2):
+            total += layer(call[0], call[1].where(call[1] // 6 == node, -1), call[2]).float()
+        own = MoE(replace(shared, num_ranks=1), weights.map(lambda tensor: tensor[-COUNT:]))
+        idx = torch.arange(COUNT).expand(len(call[0]), -1).contiguous()
+        expected = (total + own(call[0], idx, torch.ones(idx.shape)).float()).bfloat16()
+        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), expected)
+
+
+def run_training(folder: Path, rank: int, chunks: int, bound: int | None) -> None:
+    """Gradients of a rank, of tokens, top-k weights and its experts; rank 1 asks for those of experts alone."""
+    join(folder, "group", rank, 3)
+    problem = problem_of(3, "bf16xbf16")
+    weights = random_weights(problem, rank, seed=0)
+    layer = MoE(problem, weights, domain=1, chunks=chunks)
+    x, idx, topk_weights = call_of("no tokens of a node" if rank == 2 else "free", rank, 3, 1)
+    plain = layer(x, idx, topk_weights)
+    trained = weights.fc1, weights.fc2, *([] if rank == 1 else [topk_weights, x])
+    for one in trained:
+        one.requires_grad_()
+    y = layer(x, idx, topk_weights, num_tokens_bound=bound)
+    assert torch.equal(y, plain)
+    (y.float() * slopes(rank, len(x))).sum().backward()
+    traffic = layer.traffic
+    assert traffic is not None and traffic.gradients > 0
+    torch.save([one.grad for one in trained], folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def slopes(rank: int, tokens: int) -> torch.Tensor:
+    return torch.randn(tokens, PROBLEM.hidden, generator=torch.Generator().manual_seed(rank)).bfloat16().float()
+
+
+@pytest.mark.parametrize(("chunks", "bound"), [(1, None), (2, 7)])
+def test_gradients_travel_back(chunks: int, bound: int | None, tmp_path: Path) -> None:
+    """Of tokens the FP32 sum of each node's, to the bit; of weights, close to those of one rank with all experts and tokens."""
+    run_all(run_training, [(tmp_path, rank, chunks, bound) for rank in range(3)])
+    problem = problem_of(3, "bf16xbf16")
+    whole = joined([random_weights(problem, rank, seed=0) for rank in range(3)])
+    w1, w2 = whole.fc1.requires_grad_(), whole.fc2.requires_grad_()
+    for rank in range(3):
+        x, idx, topk_weights = call_of("no tokens of a node" if rank == 2 else "free", rank, 3, 1)
+        x, dx, found = x.requires_grad_(), torch.zeros(x.shape), torch.load(tmp_path / f"{rank}.pt")
+        for node in range(3):
+            y = moe(x, w1, None, w2, None, idx.where(idx // 4 == node, -1), topk_weights.requires_grad_())
+            (y.float() * slopes(rank, len(x))).sum().backward()
+            assert x.grad is not None
+            dx, x.grad = dx + x.grad.float(), None
+        assert rank == 1 or (torch.equal(found[2], topk_weights.grad) and torch.equal(found[3], dx.bfloat16()))
+    for rank in range(3):
+        for own, all_ranks in zip(torch.load(tmp_path / f"{rank}.pt"), (w1.grad, w2.grad), strict=False):
+            assert all_ranks is not None
+            expected = all_ranks[4 * rank : 4 * rank + 4].float()
+            assert (own.float() - expected).norm() <= 0.01 * expected.norm()
 
 
 def run_domain(folder: Path, rank: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import log
 from typing import Any, Self
 
@@ -24,9 +25,12 @@ from ..kernels.expert_routing.config import ROUTED
 from ..kernels.registry import find_kernel
 from ..problem import CHANNEL_STEP, Problem, ProblemError
 from ..quant import ExpertWeights
+from ..recipe import F32
 from ..reference import activate
+from ..shared_experts import SharedExperts
 from ..tuned import EpShare, LaunchEntry, tuned_table
-from .buffers import check_weights
+from .buffers import Bf16Inputs, check_weights
+from .custom_op import check_no_gradient
 from .ep.layer import EpMoE
 from .experts import moe
 from .gemm_weights import gemm_weights
@@ -35,9 +39,9 @@ from .nodes import DomainLayer, NodeLayer, Traffic, node_problem, rails_of
 from .symmetric_memory import SymmetricBuffer, device_arch
 from .top_experts import router_logits_of, top_experts
 
-MOE, MEGA_MOE, EP_MOE = "moe", "mega_moe", "ep_moe"
-LAUNCHES = (MOE, MEGA_MOE, EP_MOE)
-"""`moe`, whose launches follow one another on one GPU; the fused launch of `MegaMoE`; the two of `EpMoE`."""
+MOE, MEGA_MOE, EP_MOE, DEEP_EP = "moe", "mega_moe", "ep_moe", "deep_ep"
+LAUNCHES = (MOE, MEGA_MOE, EP_MOE, DEEP_EP)
+"""`moe`, whose launches follow one another on one GPU; the fused launch of `MegaMoE`; the two of `EpMoE`; `DeepEpMoE`, over any nodes."""
 
 
 class MoeLaunches(torch.nn.Module):
@@ -59,6 +63,50 @@ class MoeLaunches(torch.nn.Module):
     def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **others: Any) -> torch.Tensor:
         """y; a bound of tokens chooses nothing here."""
         return moe(x, topk_idx=topk_idx, topk_weights=topk_weights, **self._given)
+
+
+class DeepEpMoE(torch.nn.Module):
+    """A layer over all ranks of a group whose tokens travel by the low-latency kernels of DeepEP (github.com/deepseek-ai/DeepEP): with few
+    tokens and several nodes they take less time than collectives.  A rank computes what it receives in one launch of `MegaMoE`.
+
+    `buffer` is a `deep_ep.Buffer` in low-latency mode, which layers may share; None makes one with all ranks of `group`.  y is DeepEP's
+    sum of results, each of which it multiplies by its top-k weight.  `options` are those of `MegaMoE`.
+
+    Raises `ProblemError` where `deep_ep` cannot be imported, and as `MegaMoE`.
+    """
+
+    def __init__(self, problem: Problem, weights: ExpertWeights, *, group: Any, buffer: Any = None, **options: Any) -> None:
+        super().__init__()
+        try:
+            deep_ep = import_module("deep_ep")
+        except ImportError as error:
+            raise ProblemError("launch", "deep_ep", f"another: {error}") from error
+        tokens, experts, ranks = problem.max_tokens_per_rank, problem.experts_per_rank, problem.num_ranks
+        if buffer is None:
+            size = deep_ep.Buffer.get_low_latency_rdma_size_hint(tokens, problem.hidden, ranks, problem.num_experts)
+            buffer = deep_ep.Buffer(group, 0, size, low_latency_mode=True, num_qps_per_rank=experts)
+        self.problem, self.buffer, self.quantizes = problem, buffer, problem.formats.activations.scale != F32
+        # DeepEP leaves room for all tokens of all ranks with each expert: rows that are not there are masked tokens.
+        own = replace(problem, num_experts=experts, topk=1, num_ranks=1, max_tokens_per_rank=experts * ranks * tokens)
+        self.experts = MegaMoE(own, weights, symmetric=SymmetricBuffer.allocate(own, device=weights.fc1.device), **options)
+
+    def forward(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
+    ) -> torch.Tensor:
+        """y of this rank's tokens.  The host waits for nothing, and a bound of tokens chooses nothing.  Raises `ProblemError`."""
+        check_no_gradient(("x", "topk_weights"), (x, topk_weights))
+        problem, idx = self.problem, topk_idx.long()
+        Bf16Inputs(x, topk_idx, topk_weights).check_layout(problem)
+        found, counts, handle, *_ = self.buffer.low_latency_dispatch(
+            x, idx, problem.max_tokens_per_rank, problem.num_experts, use_fp8=not self.quantizes
+        )
+        rows, scales = (found, None) if self.quantizes else (found[0], found[1].flatten(0, 1).contiguous())
+        experts, room = rows.shape[:2]
+        filled = torch.arange(room, device=x.device) < counts[:, None]
+        of_row = torch.arange(experts, device=x.device)[:, None].where(filled, -1).view(-1, 1)
+        y = self.experts(rows.flatten(0, 1), of_row, torch.ones(of_row.shape, device=x.device), x_sf=scales)
+        combined: torch.Tensor = self.buffer.low_latency_combine(y.view(experts, room, -1), idx, topk_weights, handle)[0]
+        return combined
 
 
 def takes_moe(problem: Problem, arch: Arch) -> bool:
@@ -102,6 +150,10 @@ def domain_layer(
     """
     if launch is not None and launch not in LAUNCHES:
         raise ProblemError("launch", launch, "one of " + ", ".join(LAUNCHES))
+    if launch == DEEP_EP:
+        if weights is None or activation is not None:
+            raise ProblemError("launch", launch, "another without weights, and with an activation")
+        return DomainLayer(DeepEpMoE(problem, weights, group=group, **options))
     if device.type == "cpu":
         if activation is not None:
             raise ProblemError("activation", activation, "None on the CPU")
@@ -119,9 +171,15 @@ def domain_layer(
             raise ProblemError(
                 "launch", launch, f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
             )
-        return DomainLayer(MoeLaunches(problem, weights))
+        return moe_launches(problem, weights)
     own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
     return DomainLayer(EpMoE(problem, weights, group=group, activation=own), problem.formats.scaled)
+
+
+def moe_launches(problem: Problem, weights: ExpertWeights) -> DomainLayer:
+    """`MoeLaunches`, whose weights have gradients where they are BF16 without biases."""
+    trains = not problem.formats.scaled and not problem.biases and problem.activation_clamp is None
+    return DomainLayer(MoeLaunches(problem, weights), trained=(weights.fc1, weights.fc2) if trains else ())
 
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> DomainLayer:
@@ -131,11 +189,20 @@ def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launc
         check_weights(problem, weights)
         every = gathered(weights, group, problem.num_ranks)
         if launch == MOE or not problem.formats.scaled:
-            return DomainLayer(MoeLaunches(alone, every))
+            found = moe_launches(alone, every)
+            return found if every is weights else replace(found, trained=())
     elif problem.num_ranks > 1:
         raise ProblemError("weights", None, "given for several ranks on the CPU")
     layer = MegaMoE(alone, None if weights is None else every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
     return DomainLayer(layer, True, True)
+
+
+def split_shared(shared: SharedExperts, weights: ExpertWeights | None) -> tuple[ExpertWeights | None, ExpertWeights | None]:
+    """A rank's routed experts and its shared ones."""
+    if weights is None or not shared.count:
+        return weights, None
+    check_weights(shared.whole, weights)
+    return weights.map(lambda one: one[: -shared.count]), weights.map(lambda one: one[-shared.count :])
 
 
 def gathered(weights: ExpertWeights, group: Any, ranks: int) -> ExpertWeights:
@@ -183,12 +250,15 @@ class MoE(torch.nn.Module):
     domain       ranks that share an NVLink domain, `domain` after one another; by default those of one host
     router       chooses experts, where a call has none
     activation   the caller's own, of rows [gate | up], bf16 [rows, 2I] to [rows, I]: the launches are `EpMoE`'s
-    launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank
+    launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank.  deep_ep
+                 sends tokens over all nodes by DeepEP's low-latency kernels (`DeepEpMoE`)
     chunks       parts of a call's tokens on several nodes: the network moves one while another is computed; several need `reserved_sms`
                  where nodes have several GPUs
-    options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms` or `watchdog_ns` of `MegaMoE`
+    options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns`
+                 of `MegaMoE`
 
-    `traffic` counts what this rank sent to other nodes; None within one domain.
+    `traffic` counts what this rank sent to other nodes; None within one domain.  Calls have gradients where each rank is a domain of its
+    own and computes with `moe`, in BF16; then every rank takes part in each backward pass.
 
     Raises `ProblemError`, which names the argument.
     """
@@ -221,18 +291,20 @@ class MoE(torch.nn.Module):
             if dist.get_world_size(group) != problem.num_ranks:
                 raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {dist.get_world_size(group)}")
             self.rank = dist.get_rank(group)
-            ranks = ranks_of_a_domain(group) if domain is None else domain
+            ranks = problem.num_ranks if launch == DEEP_EP else ranks_of_a_domain(group) if domain is None else domain
         others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}
         if ranks == problem.num_ranks:
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
-            if options.get("shared_experts"):
-                raise ProblemError("shared_experts", options["shared_experts"], "0 over several nodes: each would add them")
-            rails = rails_of(group, ranks, place)
-            inner = domain_layer(
-                node_problem(problem, rails, chunks, options.get("reserved_sms", 0)), weights, rails.within, place, **others
-            )
-            self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks), rails.traffic
+            rails, shared = rails_of(group, ranks, place), SharedExperts(problem, others.pop("shared_experts", 0))
+            own, beside = split_shared(shared, weights)
+            inner = domain_layer(node_problem(problem, rails, chunks, options.get("reserved_sms", 0)), own, rails.within, place, **others)
+            others.pop("bounds", None)
+            added = None
+            if shared.count:
+                alone = replace(problem, num_experts=shared.count, topk=shared.count, num_ranks=1)
+                added = domain_layer(alone, beside, None, place, **others)
+            self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks, added), rails.traffic
 
     @classmethod
     def of(

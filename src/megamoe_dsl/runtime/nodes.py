@@ -6,6 +6,7 @@ nodes are a rail: rank r sends to a node by way of the rank there that has its n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,11 @@ import torch.distributed as dist
 
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
+from ..recipe import BF16
 from .buffers import Bf16Inputs
-from .custom_op import check_no_gradient
+from .call_plan import Numbers, Tensors
+from .custom_op import asks_for_gradients, check_no_gradient, is_plain_call, register
+from .custom_op import mega_moe as mega_moe_op
 from .ep.buffers import quantize_rows
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
 
@@ -28,20 +32,27 @@ Exchange = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class DomainLayer:
-    """The layer of one domain, and whether its calls may have `x_sf` and `num_tokens_bound`."""
+    """The layer of one domain.
+
+    takes_scales, takes_bound  whether its calls may have `x_sf` and `num_tokens_bound`
+    trained  weights that have gradients where they require them; empty where a call has no backward pass
+    """
 
     experts: Any
     takes_scales: bool = False
     takes_bound: bool = False
+    trained: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass
 class Traffic:
-    """What a rank sent to other nodes since its counters were zero: rows of tokens, their bytes, bytes of results, and bytes of counts."""
+    """What a rank sent to other nodes since its counters were zero: rows of tokens, and bytes of them, of results, of gradients of both,
+    and of counts."""
 
     rows: int = 0
     dispatched: int = 0
     returned: int = 0
+    gradients: int = 0
     counts: int = 0
 
 
@@ -76,7 +87,21 @@ class Rails:
         self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
         with self.naming_lost_ranks("counts of rows"):
             dist.all_gather(list(every.unbind()), counts, group=self.group)
-        return every.view(self.nodes, self.ranks, *counts.shape).cpu()
+            found = torch.empty(every.shape, dtype=every.dtype, pin_memory=every.is_cuda).copy_(every, non_blocking=True)
+            self.wait()
+        return found.view(self.nodes, self.ranks, *counts.shape)
+
+    def wait(self) -> None:
+        """The host waits for the device.  Raises RuntimeError when that takes longer than the group's collectives may: with NCCL a
+        collective that lacks a rank never ends."""
+        if self.device.type == "cpu":
+            return
+        limit_s, done = timeout_of(self.group, self.device).total_seconds(), torch.cuda.Event()
+        done.record()
+        end = time.monotonic() + limit_s
+        while not done.query():
+            if time.monotonic() > end:
+                raise RuntimeError(f"not done in {limit_s:g} s")
 
     def exchange(self, kind: str, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]) -> Exchange:
         """Begins to send bytes [rows, row bytes], `send[n]` of them to node n, and to receive `receive[n]` from it; `kind` is the field of
@@ -166,15 +191,42 @@ class Plan:
     bounds: list[int]
 
 
-class NodeLayer(torch.nn.Module):
-    """As `MegaMoE`, over the nodes of `rails`, each of which has a `domain` layer of its `node_problem`.  y is the sum of nodes' results,
-    each rounded as the layer of one domain rounds y, in FP32 in the order of nodes."""
+class Travel(torch.autograd.Function):
+    """Rows to other nodes; their gradients travel back, in the dtypes of the rows."""
 
-    def __init__(self, problem: Problem, domain: DomainLayer, rails: Rails, chunks: int) -> None:
+    @staticmethod
+    def forward(ctx: Any, kind: str, rails: Rails, send: list[int], receive: list[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`parts` [rows, any], side by side."""
+        ctx.rails, ctx.send, ctx.receive = rails, send, receive
+        found = split_rows(rails.exchange(kind, row_bytes(parts), send, receive)(), parts)
+        ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Gradients of all parts but whole numbers."""
+        sent = [one for one in gradients if one.is_floating_point()]
+        came = iter(split_rows(ctx.rails.exchange("gradients", row_bytes(sent), ctx.receive, ctx.send)(), sent))
+        return (None, None, None, None, *(next(came) if one.is_floating_point() else None for one in gradients))
+
+
+travel: Any = Travel.apply
+
+
+class NodeLayer(torch.nn.Module):
+    """As `MegaMoE`, over the nodes of `rails`, each of which has a `domain` layer of its `node_problem`; `shared` is a rank's layer of
+    its shared experts.  y is the sum of nodes' results, each rounded as the layer of one domain rounds y, in FP32 in the order of
+    nodes, and then of the shared experts'."""
+
+    def __init__(self, problem: Problem, domain: DomainLayer, rails: Rails, chunks: int, shared: DomainLayer | None = None) -> None:
         super().__init__()
         self.problem, self.rails, self.chunks, self.experts = problem, rails, chunks, domain.experts
+        self.shared = None if shared is None else shared.experts
         self.node_experts = problem.num_experts // rails.nodes
         self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
+        self.trained = domain.trained if shared is None and problem.combine == BF16 else ()
+        self.order = torch.zeros(1, dtype=torch.int32, device=rails.device)
+        self.number = register(self)
 
     def forward(
         self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
@@ -187,21 +239,70 @@ class NodeLayer(torch.nn.Module):
         bound = -1 if num_tokens_bound is None else self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
         if 0 <= bound < len(x):
             raise ProblemError("num_tokens_bound", bound, f"None, or at least this rank's {len(x)} tokens")
-        check_no_gradient(("x", "topk_weights"), (x, topk_weights))
+        if asks_for_gradients((x, topk_weights, *self.trained)):
+            if not self.trained:
+                check_no_gradient(("x", "topk_weights"), (x, topk_weights))
+            return self.train_call(x, topk_idx, topk_weights, bound)
+        if is_plain_call(x):
+            return self.launch((x, None, topk_idx, topk_weights), (bound, -1))
+        return mega_moe_op(x, None, topk_idx, topk_weights, self.order, self.number, bound, -1)
+
+    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What a call does, as an operator or without one."""
+        x, _, topk_idx, topk_weights = tensors
         Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
         rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
         parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
-        plan, sent = self.plan(topk_idx, bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
+        plan, sent = self.plan(topk_idx, numbers[0]), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
         there, back = [self.dispatch(plan, sent, 0)], []
+        own = self.of_shared(rows)  # while the first rows are on their way
         for chunk in range(self.chunks):
             if chunk + 1 < self.chunks:
                 there.append(self.dispatch(plan, sent, chunk + 1))
             back.append(self.compute(plan, parts, there[chunk](), chunk))
-        return self.total(plan, (self.as_received(one()) for one in back), x)
+        return self.total(plan, (self.as_received(one()) for one in back), x, own)
+
+    @torch.compiler.disable
+    def train_call(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, bound: int) -> torch.Tensor:
+        """y with a backward pass, in which every rank takes part.  A chunk's rows travel before it is computed and its results after that:
+        nothing overlaps."""
+        Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
+        plan, wide = self.plan(topk_idx, bound), x.float()  # gradients from several nodes are added in FP32
+        if not wide.requires_grad:
+            wide.requires_grad_()  # others may wait for this rank's part of the backward pass
+        sent = [torch.nn.functional.pad(one, (0, 0, 0, 1)) for one in (wide, topk_idx.int() + 1, topk_weights)]
+        back = []
+        for tokens, send, receive in zip(plan.tokens, plan.send, plan.receive, strict=True):
+            self.rails.traffic.rows += self.rails.away(send)
+            rows, idx, weights = (one[tokens] for one in sent)
+            rows, idx, weights = travel("dispatched", self.rails, send, receive, rows.bfloat16(), idx, weights)
+            (found,) = travel("returned", self.rails, receive, send, self.experts(rows, self.local(idx), weights))
+            back.append(found.float())
+        return self.total(plan, back, x)
+
+    def synchronize(self) -> None:
+        """The host waits for the device.  Raises `WatchdogError`, which names the lost ranks, when that takes longer than a collective
+        may."""
+        with self.rails.naming_lost_ranks("synchronize"):
+            self.rails.wait()
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Replaces one of the rank's experts, in place."""
-        self.experts.load_expert(index, weights)
+        """Replaces one of the rank's experts, in place; shared ones are the last."""
+        routed = self.node_experts // self.rails.ranks
+        if self.shared is not None and index >= routed:
+            self.shared.load_expert(index - routed, weights)
+        else:
+            self.experts.load_expert(index, weights)
+
+    def of_shared(self, rows: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """What the shared experts give for the rank's own tokens, each with weight 1."""
+        if self.shared is None:
+            return None
+        idx = torch.arange(self.shared.problem.topk, device=rows[0].device).expand(len(rows[0]), -1).contiguous()
+        y: torch.Tensor = self.shared(
+            rows[0], idx, torch.ones(idx.shape, device=idx.device), **({"x_sf": rows[1]} if self.takes_scales else {})
+        )
+        return y
 
     def plan(self, topk_idx: torch.Tensor, bound: int) -> Plan:
         """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
@@ -232,11 +333,15 @@ class NodeLayer(torch.nn.Module):
     def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
         """The domain's layer of the rows that came, whose results begin to travel back."""
         *tokens, idx, weights = split_rows(rows, parts)
-        local = idx - 1 - self.rails.node * self.node_experts
-        local = local.where((local >= 0) & (local < self.node_experts), -1)
+        local = self.local(idx)
         others: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
         found = self.as_sent(self.experts(tokens[0], local, weights, **others, **({"x_sf": tokens[1]} if self.takes_scales else {})))
         return self.rails.exchange("returned", found, plan.receive[chunk], plan.send[chunk])
+
+    def local(self, idx: torch.Tensor) -> torch.Tensor:
+        """Experts of this node as its layer numbers them, -1 for others, from numbers that have been sent."""
+        local = idx - 1 - self.rails.node * self.node_experts
+        return local.where((local >= 0) & (local < self.node_experts), -1)
 
     def as_sent(self, y: torch.Tensor) -> torch.Tensor:
         """Rows of results as bytes: BF16, or E4M3 with a UE8M0 scale per 128 channels, as `combine` of the problem says."""
@@ -251,11 +356,13 @@ class NodeLayer(torch.nn.Module):
         codes, scales = rows.split([-(-hidden // form.channels) * form.channels, form.scales_of(hidden)], dim=1)
         return dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()[:, :hidden]
 
-    def total(self, plan: Plan, back: Iterable[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """y, from FP32 rows of results of each chunk in the order of nodes."""
+    def total(self, plan: Plan, back: Iterable[torch.Tensor], x: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """y, from FP32 rows of results of each chunk in the order of nodes, and what the rank's shared experts gave."""
         total = torch.zeros(len(x) + 1, x.shape[1], dtype=torch.float32, device=x.device)
         for chunk, found in enumerate(back):
             send = plan.send[chunk]
             for tokens, rows in zip(plan.tokens[chunk].split(send), found.split(send), strict=True):
                 total.index_add_(0, tokens, rows)
+        if own is not None:
+            total[:-1] += own.float()
         return total[:-1].bfloat16()
