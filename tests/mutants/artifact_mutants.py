@@ -239,7 +239,7 @@ PROCESSES = (
     Host(
         "processes do not wait for each other",
         "missing order",
-        "ArtifactStore._lock",
+        "one_process",
         "lock.acquire(timeout=SAY_AFTER)",
         "pass",
         (f"{STORE}::test_of_several_processes_one_compiles",),
@@ -247,7 +247,7 @@ PROCESSES = (
     Host(
         "a process that has waited for long compiles all the same",
         "missing order",
-        "ArtifactStore._lock",
+        "one_process",
         "lock.acquire()",
         "pass",
         (f"{TRUST}::test_a_process_that_has_waited_compiles_alone",),
@@ -255,7 +255,7 @@ PROCESSES = (
     Host(
         "a process waits in silence",
         "missing check",
-        "ArtifactStore._lock",
+        "one_process",
         "timeout=SAY_AFTER",
         "timeout=-1",
         (f"{TRUST}::test_a_process_that_waits_says_so",),
@@ -263,7 +263,7 @@ PROCESSES = (
     Host(
         "a lock is kept after the kernel is stored",
         "missing clean-up",
-        "ArtifactStore._lock",
+        "one_process",
         "lock.release()",
         "pass",
         (f"{KEY}::test_the_lock_is_free_after_a_kernel_and_after_an_error",),
