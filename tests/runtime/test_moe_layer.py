@@ -68,12 +68,12 @@ def test_a_router_chooses() -> None:
     [
         ({}, SM90, 1, "moe"),
         ({}, SM90, 4000, "moe"),
-        ({}, SM90, 0, "mega_moe"),
+        ({}, SM90, 0, "moe"),
         (DEEPSEEK_V3, SM90, 97, "mega_moe"),
         (DEEPSEEK_V3, SM90, 300, "moe"),
-        (DEEPSEEK_V3, SM90, 2000, "mega_moe"),  # 4096 is half as far as 512, by their ratios
-        (DEEPSEEK_V3, SM90, 4000, "mega_moe"),
-        ({"hidden": 4096}, SM90, 97, "mega_moe"),
+        (DEEPSEEK_V3, SM90, 180, "mega_moe"),  # 64 is nearer than 512, by their ratios
+        (DEEPSEEK_V3, SM90, 4000, "moe"),
+        ({"hidden": 4096}, SM90, 97, "moe"),
         ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
         ({"recipe": "bf16xbf16", "num_ranks": 8}, SM90, 97, "ep_moe"),
         ({"recipe": "fp8xmxfp4"}, SM90, 97, "mega_moe"),
@@ -87,7 +87,8 @@ def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any,
 
 
 def test_nobody_measured_this_gpu() -> None:
-    assert choose_launch(QWEN3, SM90, "NVIDIA GPU", 97) == "mega_moe"
+    assert choose_launch(QWEN3, SM90, "NVIDIA GPU", 97) == "moe"
+    assert choose_launch(replace(QWEN3, recipe="fp8xfp4"), SM100, "NVIDIA GPU", 97) == "mega_moe"
 
 
 def test_the_page_has_the_measured_times() -> None:
