@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOUR = """
-from megamoe_dsl import Inputs, Problem, SimulatedMoE, Sm100Config, compile_kernel, random_case
+from megamoe_dsl import Inputs, Problem, SimulatedMoE, Target, choose, compile_kernel, random_case
 
 reveal_type(Problem)
 problem = Problem(hidden=512, intermediate=512, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=13)

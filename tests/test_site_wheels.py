@@ -44,12 +44,20 @@ def index(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_folder_has_what_is_run_and_says_what_it_is(index: list[str], tmp_path: Path) -> None:
-    make_site(tmp_path, ("deep_gemm", "sglang"), "3.13")
-    assert sorted(index) == sorted({wheel.requirement for wheels in SITES.values() for wheel in wheels})
+    names = ("deep_gemm", "sglang")
+    make_site(tmp_path, names, "3.13")
+    assert sorted(index) == sorted({wheel.requirement for name in names for wheel in SITES[name]})
     kept = {path.relative_to(tmp_path / "sglang").as_posix() for path in (tmp_path / "sglang").rglob("*") if path.is_file()}
     assert kept == {"kernels/ops/moe/moe_align.py", "kernels/jit/csrc/moe/moe_align_kernel.cu"}
     assert (tmp_path / "sgl_deep_gemm" / "__init__.py").is_file() and (tmp_path / "msgspec" / "__init__.py").is_file()
     assert packages(tmp_path, None) == dict(one.split("==") for one in index)
+
+
+def test_of_flashinfer_its_bf16_layer_is_kept() -> None:
+    (wheel,) = SITES["flashinfer"]
+    folder = "flashinfer/fused_moe/cute_dsl"
+    assert all(map(wheel.kept, (f"{folder}/hopper/gather.py", f"{folder}/moe_utils.py", "flashinfer/tllm_enums.py")))
+    assert not any(map(wheel.kept, (f"{folder}/blackwell/gather.py", "flashinfer/__init__.py", "flashinfer-0.dist-info/RECORD")))
 
 
 def test_all_that_is_imported_is_kept() -> None:
