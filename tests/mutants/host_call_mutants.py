@@ -157,14 +157,22 @@ def launched(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
 DECODED = "values.x, values.topk_idx, values.topk_weights, values.y, values.counters = (x, topk_idx, topk_weights, y, counters)"
 
 
-def decoded(name: str, old: str, new: str, change: str) -> Mutant:
-    test = f"tests/runtime/test_calls_in_a_row.py::test_a_call_does_what_it_would_do_alone[moe fp8xfp8, few-{change}]"
-    return host(name, "stale buffer", "DeviceDecode.launch", old, new, test)
+FEW_ALONE = "tests/runtime/test_calls_in_a_row.py::test_a_call_does_what_it_would_do_alone[moe fp8xfp8, few-fewer tokens]"
+ONE_LAUNCH = "tests/runtime/test_launches_of_moe.py::test_a_few_tokens_take_one_launch"
 
 
 LAUNCHED = (
-    decoded("the one launch has the first call's x", DECODED, DECODED.replace("values.x, ", "").replace("(x, ", "("), "x, another"),
-    decoded("the one launch has another call's arguments", "arguments.restore(prepared)", "", "fewer tokens"),
+    host(
+        "the one launch has no x",
+        "lost data",
+        "DeviceDecode.launch",
+        DECODED,
+        DECODED.replace("values.x, ", "").replace("(x, ", "("),
+        ONE_LAUNCH,
+    ),
+    host(
+        "the one launch has another call's arguments", "stale buffer", "DeviceDecode.launch", "arguments.restore(prepared)", "", FEW_ALONE
+    ),
     launched(
         "tokens are the first call's",
         "stale buffer",
