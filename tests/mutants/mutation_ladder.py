@@ -19,6 +19,8 @@ from typing import Any
 from anchor import MutantError
 from mutant import PACKAGE, Mutant, copy_package
 
+from megamoe_dsl.bench.results import without_folders
+
 ROOT = PACKAGE.parents[1]
 TESTS = ROOT / "tests"
 SIMULATION = Path(__file__).with_name("short_simulation.py")
@@ -56,7 +58,7 @@ def climb(kernel: str, mutant: Mutant, before: str = "") -> Outcome:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         by, sign = _first_notice(kernel, mutant, mutant.plant(Path(folder)), before)
-    return Outcome(kernel, mutant.name, mutant.digest, by, sign, round(time.monotonic() - start, 1))
+    return Outcome(kernel, mutant.name, mutant.digest, by, without_folders(sign), round(time.monotonic() - start, 1))
 
 
 def _first_notice(kernel: str, mutant: Mutant, sources: Path, before: str) -> tuple[str, str]:
