@@ -22,7 +22,7 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (58, 40),
-    "package: lines": (57_303, 48_000),
+    "package: lines": (57_297, 48_000),
     "package: modules": (415, None),
     "package: modules under 40 lines": (62, None),
     "package: lines of bench": (2_300, 2_500),

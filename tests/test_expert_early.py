@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from forked import forked_process
+from forked import RECORD, recorded_by
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 from moe_layers.early import ALL, GEMMS, WEIGHTS, compile_early, configs_of
@@ -29,7 +29,7 @@ def run_on_gpu(folder: Path) -> None:
     timing.REPEATS = timing.GRAPH_LAUNCHES = 1
     timing.graph_of = early.graph_of = lambda one, launches=1: SimpleNamespace(replay=one)
     (record,) = early.run_early([POINT], TARGET, folder, 1)
-    torch.save(record, folder / "record.pt")
+    torch.save(record, folder / RECORD)
 
 
 def test_the_ways_differ_in_one_thing_each() -> None:
@@ -40,11 +40,6 @@ def test_the_ways_differ_in_one_thing_each() -> None:
 
 def test_every_way_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_early([POINT], TARGET, tmp_path) == 6
-    monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
-    process = forked_process(run_on_gpu, (tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    record = torch.load(tmp_path / "record.pt")
+    record = recorded_by(run_on_gpu, tmp_path, monkeypatch)
     assert record["passed"] and record["wrong"] == {GEMMS: 0, ALL: 0, WEIGHTS: 0}
     assert record["us"].keys() == {name + more for name in (GEMMS, ALL, WEIGHTS) for more in ("", "; logits")}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from forked import forked_process
+from forked import RECORD, recorded_by
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
 from moe_layers.few_tokens import LAUNCHES, compile_few
@@ -30,15 +30,10 @@ def run_on_gpu(folder: Path) -> None:
     few_tokens.GRAPH_LAUNCHES = 2
     timing.graph_of = few_tokens.graph_of = lambda one, launches=1: SimpleNamespace(replay=one)
     (record,) = few_tokens.run_few([POINT], TARGET, folder, 1)
-    torch.save(record, folder / "record.pt")
+    torch.save(record, folder / RECORD)
 
 
 def test_one_launch_has_the_bits_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_few([POINT], TARGET, tmp_path) == 5
-    monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
-    process = forked_process(run_on_gpu, (tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    record = torch.load(tmp_path / "record.pt")
+    record = recorded_by(run_on_gpu, tmp_path, monkeypatch)
     assert record["passed"] and record["us"].keys() == {FOUR, LAUNCHES} and 2 <= record["experts_met"] <= 6

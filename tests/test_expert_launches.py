@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from forked import forked_process
+from forked import RECORD, recorded_by
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
@@ -29,19 +29,14 @@ def run_on_gpu(folder: Path) -> None:
     host_time.WARM_UPS = 1
     point: Any = SimpleNamespace(layer=LAYER, tokens=TOKENS)
     (record,) = run_launches([point], Target.typical(ARCH, SMS), folder, 1, 1)
-    torch.save(record, folder / "record.pt")
+    torch.save(record, folder / RECORD)
 
 
 def test_every_way_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ArtifactStore(tmp_path)
     for config in LAYER.configs(Target.typical(ARCH, SMS), TOKENS):
         store.get(config)
-    monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
-    process = forked_process(run_on_gpu, (tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    record = torch.load(tmp_path / "record.pt")
+    record = recorded_by(run_on_gpu, tmp_path, monkeypatch)
     assert record["passed"] and record["same_bits"].keys() == {"launches", "graph", "moe"}
     assert record["refused"].keys() == {"graph, moved"}  # no node of a simulated graph can be set
     assert record["host_us"].keys() == record["us"].keys() == {*record["same_bits"], "torch add_"}

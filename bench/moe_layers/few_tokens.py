@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import cycle, groupby
+from itertools import cycle
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -23,7 +23,7 @@ from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, layer_kernels
 from megamoe_dsl.target import Target
-from moe_layers.inputs import draw_weights
+from moe_layers.inputs import run_each
 from moe_layers.launch_table import FOUR, FUSED
 from moe_layers.point import ExpertPoint
 from moe_layers.run import fused_layer, fused_problem
@@ -65,12 +65,7 @@ def launch(call: ExpertCall) -> torch.Tensor:
 
 def run_few(points: Sequence[ExpertPoint], target: Target, folder: Path, replays: int = REPLAYS) -> Iterator[dict[str, Any]]:
     """A record of each point; models one after another."""
-    for layer, own in groupby(points, key=lambda point: point.layer):
-        weights = draw_weights(layer)
-        for point in own:
-            yield run_point(point, target, ArtifactStore(folder), weights, replays)
-        del weights
-        torch.cuda.empty_cache()
+    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays))
 
 
 def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import torch
 
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import dequantize_weight_e4m3, no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from moe_layers.point import ExpertPoint
 
 SEED = 0
 SAMPLED_TOKENS = 4
@@ -34,6 +38,16 @@ def draw_weights(layer: ExpertLayer, device: str = "cuda") -> ExpertWeightsFp8:
             w.view(torch.uint8)[expert] = codes.view(torch.uint8)
         made += [w, w_sf]
     return ExpertWeightsFp8(*made)
+
+
+def run_each(points: Sequence[ExpertPoint], run: Callable[[ExpertPoint, ExpertWeightsFp8], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A record of each point with its layer's weights; the weights of one model are there at a time."""
+    for layer, own in groupby(points, key=lambda point: point.layer):
+        weights = draw_weights(layer)
+        for point in own:
+            yield run(point, weights)
+        del weights
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
-from moe_layers.inputs import DrawnCall, draw_weights
+from moe_layers.inputs import DrawnCall, run_each
 from moe_layers.point import ExpertPoint
 
 FIELDS = ("block_m", "block_n", "swap_ab", "half_tiles", "burst", "cluster")
@@ -83,12 +82,7 @@ def compile_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -
 
 def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> Iterator[dict[str, Any]]:
     """A record of each point; models one after another."""
-    for layer, own in groupby(points, key=lambda point: point.layer):
-        weights = draw_weights(layer)
-        for point in own:
-            yield run_point(point, target, ArtifactStore(folder), weights)
-        del weights
-        torch.cuda.empty_cache()
+    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights))
 
 
 def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8) -> dict[str, Any]:

@@ -6,7 +6,7 @@ No DSL is needed here, so a machine with only torch and cuda-bindings runs artif
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
 
@@ -185,3 +185,9 @@ class CudaKernel:
         returned = driver.cuLaunchKernelEx(self._launch, self._function, self.arguments.address, 0)
         if returned[0]:
             check(driver.cuLaunchKernelEx, returned)
+
+
+def fill(kernel: CudaKernel, arguments: Mapping[str, int]) -> ArgumentBlock:
+    """The next launch's arguments, by name, of a kernel without tensor maps."""
+    kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
+    return kernel.arguments

@@ -15,8 +15,9 @@ from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS, TokensConfig
 from ..kernels.expert_routing.family import RouteKernel, SumKernel
 from ..kernels.expert_routing.problem import RoutingProblem
+from ..quant import no_scales
 from ..reference.router import RouterMetadata
-from .cuda_kernel import LAUNCHES, CudaKernel, bind_context
+from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
 from .device_gemm import device_gemm, gpu_target
 from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
@@ -25,7 +26,6 @@ from .varlen_k_tensors import VarlenKTensors
 
 RECIPE = "bf16xbf16"
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
-NO_SCALES = torch.uint8
 
 
 def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> RouterMetadata:
@@ -65,8 +65,7 @@ def row_gradients(
     dots = topk_weights.new_empty(-(-own // DOT_COLUMNS), rows)
     problem = _layer(hidden, own, experts, gate_up, activation).backward().rows
     gradient = GradientTensors(preactivations, of_rows, weighted, dots)
-    scales = _no_scales(dy, len(dy)), _no_scales(dy, experts, own)
-    tensors = GatherTensors(dy, scales[0], w2, scales[1], routing.ends, dh, routing.sources, gradient=gradient)
+    tensors = GatherTensors(dy, no_scales(dy), w2, no_scales(w2.mT), routing.ends, dh, routing.sources, gradient=gradient)
     kernel = device_gemm(problem, dy.device).checked(tensors)
     assert kernel is not None
     kernel(tensors)
@@ -79,8 +78,7 @@ def token_gradients(rows: torch.Tensor, routing: RouterMetadata, w1: torch.Tenso
     experts, k, hidden = w1.shape
     problem = _layer(hidden, k // 2, experts).backward().tokens
     products = rows.new_empty(len(rows), hidden)
-    scales = _no_scales(rows, len(rows)), _no_scales(rows, experts, hidden)
-    tensors = GemmTensors(rows, scales[0], w1, scales[1], products, routing.ends)
+    tensors = GemmTensors(rows, no_scales(rows), w1, no_scales(w1.mT), products, routing.ends)
     kernel = device_gemm(problem, rows.device).checked(tensors)
     assert kernel is not None
     kernel(tensors)
@@ -112,13 +110,8 @@ def _layer(hidden: int, intermediate: int, experts: int, gate_up: str = GATE_FIR
     return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, RECIPE)
 
 
-def _no_scales(like: torch.Tensor, *rows: int) -> torch.Tensor:
-    """What stands for the scales of BF16."""
-    return like.new_empty(*rows, 0, dtype=NO_SCALES)
-
-
 def _launch(kernel: CudaKernel, arguments: dict[str, int]) -> None:
-    kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
+    fill(kernel, arguments)
     kernel.launch()
 
 

@@ -17,7 +17,7 @@ from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import ProblemError
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map
+from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map, fill
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
@@ -102,7 +102,7 @@ class DeviceExperts:
         self._route.launch()
 
     def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
-        return _fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
+        return fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
 
     def fc1(self, call: ExpertCall) -> None:
         self._fc1(call.fc1)
@@ -111,12 +111,12 @@ class DeviceExperts:
         self._fc2(call.fc2)
 
     def sum(self, call: ExpertCall) -> None:
-        _fill(self._sum, call.arguments(call.sum_tensors()))
+        fill(self._sum, call.arguments(call.sum_tensors()))
         self._sum.launch()
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
+        first, last = self._fill_route(call, 0).save(), fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 
     def launch(
@@ -165,11 +165,6 @@ class DeviceDecode:
         values = arguments.values
         values.x, values.topk_idx, values.topk_weights, values.y, values.counters = x, topk_idx, topk_weights, y, counters
         self._kernel.launch()
-
-
-def _fill(kernel: CudaKernel, arguments: dict[str, int]) -> ArgumentBlock:
-    kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
-    return kernel.arguments
 
 
 class ExpertPlan:
