@@ -11,9 +11,9 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py prepare-few FOLDER --points qwen3-next:1 ...      where the DSL is: compiles kernels of a few tokens
-    python bench/experts.py few FOLDER --points ... [--out FOLDER]      where a GPU is: a few tokens in one launch, in four, and fused
+    python bench/experts.py few FOLDER --points ... [--flashinfer SITE] [--out FOLDER]      a GPU: a few tokens in one launch and others
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
-    python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `memory`: what lies between launches
+    python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `few-table`, `memory`: others there
     python bench/experts.py launch-table FILE      anywhere: its times into the tuned table by which `MoE` chooses launches
 
 SITE has unpacked wheels: deep_gemm, sglang and flashinfer as bench/sites.py makes it, einops and CuTe DSL beside quack's sources, or CuTe
@@ -27,6 +27,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target, local_target
 from megamoe_dsl.tuned.table import FOLDER
 from moe_layers.early import compile_early, run_early
-from moe_layers.few_tokens import compile_few, run_few
+from moe_layers.few_tokens import compile_few, few_table, run_few
 from moe_layers.launch_table import write_launch_table
 from moe_layers.launches import run_launches
 from moe_layers.memory import memory_table
@@ -52,7 +53,8 @@ from records import save, save_each
 
 TARGET = local_target() or Target.typical("sm_90a")
 LINEARS = ("prepare-tiles", "tiles", "prepare-early", "early", "prepare-few", "few", "launches")
-WHATS = ("prepare", "try", "run", "trace", *LINEARS, "table", "memory", "launch-table")
+TABLES: dict[str, Callable[..., str]] = {"table": markdown, "memory": memory_table, "few-table": few_table}
+WHATS = ("prepare", "try", "run", "trace", *LINEARS, *TABLES, "launch-table")
 
 
 def medians(record: dict[str, Any]) -> str:
@@ -84,9 +86,8 @@ def main() -> None:
     parser.add_argument("--turns", type=at_least(1), default=REPEATS, help="of `run`; their number also decides the order")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
-    if given.what in ("table", "memory"):
-        show = markdown if given.what == "table" else memory_table
-        print(show(json.loads(given.folder.read_text())["records"]))
+    if given.what in TABLES:
+        print(TABLES[given.what](json.loads(given.folder.read_text())["records"]))
         return
     if given.what == "launch-table":
         print(write_launch_table(given.folder, FOLDER))
@@ -115,7 +116,7 @@ def main() -> None:
         sys.exit(not all(record["passed"] for record in tiles))
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "few":
-        few = save_each(given.out, "experts-few", run_few(points, TARGET, given.folder), medians)
+        few = save_each(given.out, "experts-few", run_few(points, TARGET, given.folder, given.flashinfer), medians)
         sys.exit(not all(record["passed"] for record in few))
     if given.what == "launches":
         launches = save_each(given.out, "experts-launches", run_launches(points, TARGET, given.folder), with_host)

@@ -97,8 +97,8 @@ def must_show(change: str) -> bool:
 
 def _with_any_counter(launched: Launched) -> Launched:
     """Which counter a launch has depends on those before it, and is tested apart."""
-    if str(launched.arguments.get("counters", "")).startswith("decode_counters"):
-        return replace(launched, arguments={**launched.arguments, "counters": FIRST_COUNTER[0]})
+    if "memory" in launched.arguments:
+        return replace(launched, arguments={**launched.arguments, "memory": FIRST_COUNTER[0]})
     name = str(launched.arguments.get("counter", ""))
     if not name.startswith("counters"):
         return launched

@@ -167,8 +167,7 @@ def forget() -> None:
     """What a process keeps of earlier calls."""
     for cached in (expert_plan.scratch, expert_plan.layer_kernels, expert_plan.device_experts, device_gemm.device_gemm):
         cached.cache_clear()
-    for counters in (tile_counters.tile_counters, tile_counters.decode_counters):
-        counters.cache_clear()
+    tile_counters.tile_counters.cache_clear()
     top_experts.top_experts_kernel.cache_clear()
     for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
         plans.clear()
@@ -178,7 +177,7 @@ def forget() -> None:
 def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
     """A GPU that has run nothing yet; its kernels are not compiled."""
     gpu, artifacts = RecordedGpu(OnGpus()), []
-    scratch_of = expert_plan.Scratch.of
+    scratch_of, decode_memory_of = expert_plan.Scratch.of, tile_counters.DecodeMemory.of
 
     def get(store: ArtifactStore, config: Any) -> Artifact:
         artifacts.append(Artifact(config, ".entry kernel", len(artifacts).to_bytes(4, "little"), 0.0))
@@ -190,6 +189,12 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             owner = "a capture" if capturing else f"stream {stream}"
             gpu.show(**{f"{'far ' * scratch._device.index}memory of {owner}": memory})
         return memory
+
+    def shown_results(memory: Any, stream: int, capturing: bool) -> int:
+        address = decode_memory_of(memory, stream, capturing)
+        made = [one for one in memory.kept.values() if all(one is not other for other in gpu.tensors.values())]
+        gpu.show(**{f"results {len(gpu.tensors)}": one for one in made})
+        return address
 
     answers: dict[Any, dict[str, Any]] = {
         driver: {
@@ -217,6 +222,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
         ArtifactStore: {"get": get},
         expert_plan.Scratch: {"of": shown},
+        tile_counters.DecodeMemory: {"of": shown_results},
         GemmKernel: {"choose": lambda family, *given, **fields: _chosen(type(family), *given, tuple(fields.items()))},
     }
     with pytest.MonkeyPatch.context() as patch, gpu.mode:
@@ -225,7 +231,6 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
                 patch.setattr(owner, name, answer, raising=False)
         forget()
         gpu.show(counters=tile_counters.tile_counters(torch.device("cuda", 0)).memory)
-        gpu.show(decode_counters=tile_counters.decode_counters(torch.device("cuda", 0)).memory)
         try:
             yield gpu
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.kernels.decode.config import LINE, MOST_COUNTERS
+from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.sim import Launch, Report, Simulator
@@ -39,14 +39,14 @@ def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, 
     """A layer of a few tokens, `launches` times without a pause between them, into `call.y`."""
     call.check()
     config, weights = artifact.config, {name: one for name, one in vars(call.weights).items() if one is not None}
-    region, counters = config.workspace(call.tokens), torch.zeros((LINE + 2 * MOST_COUNTERS) // 4, dtype=torch.int32)
-    between = torch.full((region.size,), 0x77, dtype=torch.uint8)
+    memory = torch.full((config.memory // 4,), ABSENT, dtype=torch.int32)
+    memory[: LINE // 4] = 0
     read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
-    written = {**{name: region.view(between, name) for name in ("h", "rows")}, "y": call.y.fill_(7.0), "counters": counters}
+    written = {"y": call.y.fill_(7.0), "memory": memory}
     arguments = {**{name: one.data_ptr() for name, one in {**read, **written}.items()}, "num_tokens": call.tokens}
     report = Simulator(None, memory_of(read, written), **options).run([launch_of(artifact, arguments)] * launches)
-    assert counters[0] == (-(1 << 31) if launches % 2 else 0)  # the next launch counts in the region that this one has cleared
-    assert not counters[LINE // 4 :].view(2, -1)[launches % 2].any()
+    assert memory[0] == (-(1 << 31) if launches % 2 else 0)  # the next launch writes in the region that this one has cleared
+    assert (memory[LINE // 4 :].view(2, -1)[launches % 2] == ABSENT).all()
     return report
 
 

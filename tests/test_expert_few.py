@@ -12,11 +12,11 @@ import torch
 from forked import RECORD, recorded_by
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.target import Target
-from moe_layers.few_tokens import LAUNCHES, compile_few
+from moe_layers.few_tokens import LAUNCHES, READING, compile_few, few_table
 from moe_layers.launch_table import FOUR
 
 TARGET = Target.typical("sm_90a", 4)
-POINT: Any = SimpleNamespace(layer=ExpertLayer(256, 128, 8, 2), tokens=3, recipe="none of the fused kernel's", least_us=lambda *_: 1.0)
+POINT: Any = SimpleNamespace(layer=ExpertLayer(256, 128, 8, 2), tokens=3, recipe="none of the fused kernel's")
 
 
 def run_on_gpu(folder: Path) -> None:
@@ -29,6 +29,7 @@ def run_on_gpu(folder: Path) -> None:
     timing.REPEATS = timing.GRAPH_LAUNCHES = 1
     few_tokens.GRAPH_LAUNCHES = 2
     timing.graph_of = few_tokens.graph_of = lambda one, launches=1: SimpleNamespace(replay=one)
+    few_tokens.TURNS = 1
     (record,) = few_tokens.run_few([POINT], TARGET, folder, 1)
     torch.save(record, folder / RECORD)
 
@@ -36,4 +37,5 @@ def run_on_gpu(folder: Path) -> None:
 def test_one_launch_has_the_bits_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_few([POINT], TARGET, tmp_path) == 5
     record = recorded_by(run_on_gpu, tmp_path, monkeypatch)
-    assert record["passed"] and record["us"].keys() == {FOUR, LAUNCHES} and 2 <= record["experts_met"] <= 6
+    assert record["passed"] and record["us"].keys() == {FOUR, LAUNCHES, READING} and 2 <= record["experts_met"] <= 6
+    assert few_table([record]).count("\n") == 2 and record["least_us"] * record["bytes_per_us"] == record["weight_bytes"]

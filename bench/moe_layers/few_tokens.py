@@ -1,6 +1,8 @@
-"""A few tokens on one GPU: what `moe` launches beside the four launches of more tokens and beside the fused kernel on one rank.
+"""A few tokens on one GPU: what `moe` launches beside the four launches of more tokens, the fused kernel on one rank and, in BF16, torch
+and FlashInfer.
 
-Every launch of a graph has experts of its own, so that weights come from memory and not from L2.
+Every launch of a graph has experts of its own, so that weights come from memory and not from L2.  In the same turns torch sums W1, which
+says how fast the GPU reads.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, layer_kernels
 from megamoe_dsl.target import Target
-from moe_layers.inputs import run_each
+from moe_layers.baselines import TORCH_LAYER, torch_layer
+from moe_layers.flashinfer_moe import flashinfer_layers
+from moe_layers.inputs import TOLERANCE, run_each
 from moe_layers.launch_table import FOUR, FUSED
 from moe_layers.point import ExpertPoint
 from moe_layers.run import fused_layer, fused_problem
 
-LAUNCHES = "four launches"
-REPLAYS = 200
+LAUNCHES, READING = "four launches", "reading W1"
+REPLAYS, TURNS = 200, 13
+
+
+MOST_READ = 1 << 30
+"""Bytes of W1."""
+TABLE = "| Point | reading | one launch | 1.35 x reading + 4 | TB/s | of reading | four launches | fused | torch | FlashInfer |"
 
 
 def is_fused(point: ExpertPoint) -> bool:
@@ -63,12 +72,16 @@ def launch(call: ExpertCall) -> torch.Tensor:
     return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, call.topk_idx, call.topk_weights)
 
 
-def run_few(points: Sequence[ExpertPoint], target: Target, folder: Path, replays: int = REPLAYS) -> Iterator[dict[str, Any]]:
-    """A record of each point; models one after another."""
-    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays))
+def run_few(
+    points: Sequence[ExpertPoint], target: Target, folder: Path, flashinfer: Path | None = None, replays: int = REPLAYS
+) -> Iterator[dict[str, Any]]:
+    """A record of each point; models one after another.  `flashinfer` is a folder that bench/sites.py makes."""
+    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays, flashinfer))
 
 
-def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int) -> dict[str, Any]:
+def run_point(
+    point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int, flashinfer: Path | None = None
+) -> dict[str, Any]:
     """Results of graph replays that differ from the four launches' in a bit; then times."""
     calls = draw_calls(point, weights)
     four = DeviceExperts(point.layer.configs(target, point.tokens), store, calls[0].x.device)
@@ -88,11 +101,44 @@ def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights:
     if is_fused(point):
         fused = fused_layer(calls[0], store).func
         ways[FUSED] = [partial(fused, call.x, call.topk_idx, call.topk_weights) for call in calls]
-    times = time_graphs({name: in_turn(some) for name, some in ways.items()})
+    if not point.layer.formats.scaled:
+        ways[TORCH_LAYER] = [torch_layer(call, weights.w1, weights.w2) for call in calls]
+        ways |= flashinfer_layers(calls, flashinfer) if flashinfer else {}
+    errors = {name: max(relative(some[i](), expected[i]) for i in range(len(calls))) for name, some in ways.items()}
+    read = weights.w1.view(torch.float32).flatten()[: MOST_READ // 4]
+    ways[READING] = [read.sum]
+    times = time_graphs({name: in_turn(some) for name, some in ways.items()}, TURNS)
     met = mean(len(call.topk_idx.unique()) for call in calls)
+    found = read_times(point, met, read.nbytes / times[READING].median)
+    passed = not int(wrong) and max(errors.values()) < TOLERANCE
     us = {name: asdict(one) for name, one in times.items()}
-    least = point.least_us(met, torch.cuda.get_device_name())
-    return {"point": str(point), "tokens": point.tokens, "us": us, "experts_met": met, "least_us": least, "passed": not int(wrong)}
+    return {"point": str(point), "tokens": point.tokens, "us": us, "errors": errors, "experts_met": met, **found, "passed": passed}
+
+
+def read_times(point: ExpertPoint, met: float, rate: float) -> dict[str, float]:
+    """Bytes of the weights of the experts that are met, how many are read in a microsecond of this run, and what so many take."""
+    layer = point.layer
+    size = met * layer.formats.weights.row_bytes(3 * layer.hidden * layer.intermediate)
+    return {"weight_bytes": size, "bytes_per_us": rate, "least_us": size / rate}
+
+
+def relative(y: torch.Tensor, expected: torch.Tensor) -> float:
+    """Error by norm."""
+    return float((y.double() - expected.double()).norm() / expected.double().norm())
+
+
+def few_table(records: Sequence[dict[str, Any]]) -> str:
+    """Of docs/lab/one_gpu.md: medians, and the rest beside `moe`."""
+    lines = [TABLE, "|---" * TABLE.count(" | ") + "|---|"]
+    for record in records:
+        us = {name: one["median"] for name, one in record["us"].items()}
+        ours, theirs = us[FOUR], min((one for name, one in us.items() if name.startswith("flashinfer")), default=None)
+        others = (us[LAUNCHES], us.get(FUSED), us.get(TORCH_LAYER), theirs)
+        shares = [f"{1.35 * record['least_us'] + 4:.1f}", f"{record['weight_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"]
+        cells = [record["point"], f"{record['least_us']:.1f}", f"**{ours:.1f}**", *shares]
+        cells += ["" if one is None else f"{one:.1f} ({one / ours:.2f})" for one in others]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def in_turn(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ into tiles beforehand, in the place of a CUDA module: times hold no sorting, but
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -122,17 +122,21 @@ def up_and_gate(w1: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
-    """The layer by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
+def flashinfer_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list[FlashInferLayer]]:
+    """Calls of the same weights, by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
     from moe_layers.flashinfer_kernels import compiled
 
-    w1, layer = up_and_gate(call.weights.w1), call.layer
-    weights, y = call.topk_weights.float().contiguous(), torch.empty_like(call.x)
-    ways: dict[str, OtherWay] = {}
-    tiles = tiles_for(call)
-    slots = SortedSlots.of(call.topk_idx, layer.num_experts, tiles[0].rows)
-    hidden = torch.empty(len(slots.slots), layer.intermediate, dtype=call.x.dtype, device=call.x.device)
-    for tile in tiles:
-        way = FlashInferLayer(call, slots, compiled(site, *tile, layer.topk), w1, weights, hidden, y)
-        ways[f"flashinfer {tile}"] = OtherWay.of(way, whole=True)
-    return ways
+    tiles, w1 = tiles_for(calls[0]), up_and_gate(calls[0].weights.w1)
+    found: dict[str, list[FlashInferLayer]] = {f"flashinfer {tile}": [] for tile in tiles}
+    for call in calls:
+        layer, weights, y = call.layer, call.topk_weights.float().contiguous(), torch.empty_like(call.x)
+        slots = SortedSlots.of(call.topk_idx, layer.num_experts, tiles[0].rows)
+        hidden = torch.empty(len(slots.slots), layer.intermediate, dtype=call.x.dtype, device=call.x.device)
+        for tile, layers in zip(tiles, found.values(), strict=True):
+            layers.append(FlashInferLayer(call, slots, compiled(site, *tile, layer.topk), w1, weights, hidden, y))
+    return found
+
+
+def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
+    """The layer by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
+    return {name: OtherWay.of(layer, whole=True) for name, (layer,) in flashinfer_layers([call], site).items()}

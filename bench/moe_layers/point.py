@@ -19,9 +19,10 @@ LAYERS = {
         for name, one in PRESETS.items()
     },
     "qwen3-next": ExpertLayer(2048, 512, 512, 10),
+    "deepseek-v2": ExpertLayer(5120, 1536, 160, 6),
 }
-"""The shapes of presets with all experts on one GPU and SiLU, channels filled up to whole blocks of scales; Qwen3-Next-80B-A3B's numbers
-are those of its public `config.json`."""
+"""The shapes of presets with all experts on one GPU and SiLU, channels filled up to whole blocks of scales; the numbers of
+Qwen3-Next-80B-A3B and of DeepSeek-V2 are those of their public `config.json`."""
 MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
 FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})

@@ -114,7 +114,7 @@ def test_a_few_tokens_on_hopper_take_one_launch() -> None:
     others = (layer.kernels(Target.typical("sm_90a"), tokens) for tokens in (0, 17))
     stored, biased = (replace(layer, **fields).kernels(TARGET, 4) for fields in ({"preactivations": True}, {"biases": "f32"}))
     blackwell = replace(layer, recipe="fp8xfp4").kernels(Target.typical("sm_100a"), 4)
-    wide = ExpertLayer(1 << 17, 128, 8, 2).kernels(TARGET, 4)  # more columns than counters
+    wide = ExpertLayer(1 << 20, 128, 8, 2).kernels(TARGET, 4)  # more between the linears than a stream keeps
     assert all(isinstance(one, LayerConfigs) for one in (*others, stored, biased, blackwell, wide))
 
 

@@ -16,12 +16,17 @@ PER_LANE = 8
 
 
 @cute.jit
-def add_row(total: tuple[Float32, ...], address: cutlass.Constexpr[Callable[[], Int64]], there: Boolean, weight: Float32):
-    """The sums so far and eight BF16 times `weight`; those of a row that is not `there` are not read, nor is its address
-    asked for."""
+def load_row(address: cutlass.Constexpr[Callable[[], Int64]], there: Boolean, load: cutlass.Constexpr[Any] = load_once_v4):
+    """Four words of a row; of one that is not `there` zeros: it is not read, nor is its address asked for."""
     words = (Uint32(0),) * 4
     if there:
-        words = load_once_v4(address())
+        words = load(address())
+    return words
+
+
+@cute.jit
+def add_row(total: tuple[Float32, ...], words: Any, there: Boolean, weight: Float32):
+    """The sums so far and eight BF16 times `weight`, if they are `there`."""
     values = [value for word in words for value in unpack_bf16(word)]
     factor = Float32(cutlass.select_(there, weight, Float32(0.0)))
     return tuple(sum_so_far + value * factor for sum_so_far, value in zip(total, values, strict=True))

@@ -46,6 +46,10 @@ load_u8 = partial(emit_to, Int32, "ld.global.u8 {}, [{}];")
 load_u32 = partial(emit_to, Int32, "ld.global.b32 {}, [{}];")
 load_relaxed_u32 = partial(emit_to, Int32, "ld.relaxed.gpu.global.b32 {}, [{}];")
 """4 bytes from global memory, past what an SM keeps of an earlier launch: a strong load of GPU scope."""
+load_relaxed_v4 = partial(emit_to_many, [Uint32] * 4, "ld.relaxed.gpu.global.v4.b32 {{{}, {}, {}, {}}}, [{}];")
+"""The same of four words, 16-byte aligned, each of which is a load by itself."""
+store_relaxed_f32 = partial(emit, "st.relaxed.gpu.global.f32 [{}], {};")
+store_relaxed_u32 = partial(emit, "st.relaxed.gpu.global.b32 [{}], {};")
 load_u64 = partial(emit_to, Int64, "ld.global.b64 {}, [{}];")
 load_f32 = partial(emit_to, Float32, "ld.global.f32 {}, [{}];")
 load_f32x2 = partial(emit_to_many, [Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];")

@@ -21,7 +21,7 @@ from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, en
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
-from .tile_counters import decode_counters, tile_counters
+from .tile_counters import DecodeMemory, tile_counters
 from .top_experts import RouterTensors, TopExpertsPlan
 
 KEPT = 64 << 20
@@ -143,27 +143,26 @@ class DeviceDecode:
     def __init__(self, configs: tuple[DecodeConfig], store: ArtifactStore, device: torch.device) -> None:
         (self._config,) = configs
         self._kernel = CudaKernel(store.get(self._config))
-        self.counters = decode_counters(device)
+        self.counters = DecodeMemory(self._config.memory, device)
 
     def workspace(self, call: ExpertCall) -> Region:
-        return self._config.workspace(call.tokens)
+        """None: a stream keeps what is between the linears."""
+        return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        region, w = self.workspace(call), call.weights
-        tensors = {name: getattr(w, name) for name in ("w1", "w1_sf", "w2", "w2_sf")}
-        tensors |= {name: region.view(call.workspace, name) for name in ("h", "rows")}
-        others = dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "counters"), 0)
-        arguments = {**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **others, "num_tokens": call.tokens}
+        places = {name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}
+        others = dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "memory"), 0)
+        arguments = {**places, **others, "num_tokens": call.tokens}
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self._config, arguments, encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def launch(self, prepared: bytes, counters: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]) -> None:
-        """The launch, with the caller's tensors at these addresses, and counters that it leaves 0."""
+    def launch(self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]) -> None:
+        """The launch, with the caller's tensors at these addresses, and the stream's `memory`."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
         values = arguments.values
-        values.x, values.topk_idx, values.topk_weights, values.y, values.counters = x, topk_idx, topk_weights, y, counters
+        values.x, values.topk_idx, values.topk_weights, values.y, values.memory = x, topk_idx, topk_weights, y, memory
         self._kernel.launch()
 
 

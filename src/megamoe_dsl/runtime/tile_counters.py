@@ -1,5 +1,5 @@
-"""Counters of launches, from which tiles are scheduled at run time among others: those of each stream of a device, so that no two launches
-at once share any."""
+"""What launches of a stream leave for one another, so that no two launches at once share any: counters, from which tiles are scheduled at
+run time, and the results between the linears of a few tokens."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from functools import lru_cache
 import torch
 from cuda.bindings import driver
 
-from ..kernels.decode.config import LINE, MOST_COUNTERS
+from ..kernels.decode.config import ABSENT, LINE
 from ..problem import ProblemError
 from .cuda_kernel import current_stream
 
-COUNTERS, DECODING_STREAMS = 1 << 16, 1 << 11
+COUNTERS = 1 << 16
 EACH, BYTES = 3, 4
 """Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
 
 
-class TileCounters:
-    """Of one device: so many `words` for each of up to `most` streams.  They are zero, and every launch leaves them so.  Launches that a
-    graph captures on one stream share words of their own, for the graph may run beside the stream it was captured on."""
+def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
+    """A stream, and what captures it, if anything does: the graph may run beside the stream it was captured on."""
+    return stream, int(driver.cuStreamGetCaptureInfo(stream)[2]) if capturing else 0
 
-    def __init__(self, device: torch.device, words: int = EACH, most: int = COUNTERS) -> None:
-        self.memory = torch.zeros(most, words, dtype=torch.int32, device=device)
+
+class TileCounters:
+    """Of one device: a stream's words, which are zero, and every launch leaves them so."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.memory = torch.zeros(COUNTERS, EACH, dtype=torch.int32, device=device)
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         self._turns: dict[int, int] = {}
@@ -34,10 +38,7 @@ class TileCounters:
 
     def of(self, stream: int, capturing: bool) -> int:
         """The same where it is known which stream that is, and whether a graph captures it."""
-        capture = 0
-        if capturing:
-            _, _, capture, *_ = driver.cuStreamGetCaptureInfo(stream)
-        key = (stream, int(capture))
+        key = captured_stream(stream, capturing)
         if key not in self._slots:
             most = len(self.memory)
             if len(self._slots) == most:
@@ -58,7 +59,17 @@ def tile_counters(device: torch.device) -> TileCounters:
     return TileCounters(device)
 
 
-@lru_cache
-def decode_counters(device: torch.device) -> TileCounters:
-    """Those of layers of a few tokens, which count more than tiles."""
-    return TileCounters(device, (LINE + 2 * MOST_COUNTERS) // BYTES, DECODING_STREAMS)
+class DecodeMemory:
+    """Of one kernel of a few tokens on a device: a stream's `memory` (kernels/decode/config.py), made for its first launch."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._words, self._device = size // BYTES, device
+        self.kept: dict[tuple[int, int], torch.Tensor] = {}
+
+    def of(self, stream: int, capturing: bool) -> int:
+        """Address of that of torch's current stream."""
+        key = captured_stream(stream, capturing)
+        if key not in self.kept:
+            self.kept[key] = torch.full((self._words,), ABSENT, dtype=torch.int32, device=self._device)
+            self.kept[key][: LINE // BYTES] = 0
+        return int(self.kept[key].data_ptr())

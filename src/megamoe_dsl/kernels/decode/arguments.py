@@ -18,10 +18,8 @@ class DecodeArguments:
     topk_weights  f32, or bf16, [num_tokens, topk]
     w1, w2      e4m3 or bf16 [num_experts, 2 intermediate, hidden], [num_experts, hidden, intermediate]
     w1_sf, w2_sf  f32 [num_experts, 2 intermediate / 128, hidden / 128], [num_experts, hidden / 128, intermediate / 128]; 0 with bf16
-    h           f32, with bf16 weights bf16, [num_tokens * topk, intermediate]: activated gate and up of each slot
-    rows        bf16 [num_tokens * topk, hidden]: each slot's results
     y           bf16 [num_tokens, hidden], 16-byte aligned
-    counters    128 bytes and twice `MOST_COUNTERS` (config.py), 0 before the first launch on them; no two launches at once
+    memory      what a launch leaves for the next one on it (config.py, `DecodeConfig.memory`); no two launches at once
     """
 
     x: Int64
@@ -31,8 +29,6 @@ class DecodeArguments:
     w1_sf: Int64
     w2: Int64
     w2_sf: Int64
-    h: Int64
-    rows: Int64
     y: Int64
-    counters: Int64
+    memory: Int64
     num_tokens: Int32

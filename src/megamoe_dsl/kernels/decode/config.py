@@ -28,15 +28,20 @@ MOST_TOKENS = TOKENS[-1]
 GROUPS = 2
 """Warpgroups that multiply: each takes every other tile, from a ring of its own."""
 ROW_WARPS = 6
+"""That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
-LOADER_WARPS = 8
+MOST_STAGES = 24
+"""Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
+LOADER_WARPS = 16
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
-"""Bytes of L2: counters that are added to for different reasons lie in different ones."""
-MOST_COUNTERS = 2048
-"""Bytes of a launch's counters, without the first."""
+"""Bytes of L2."""
+ABSENT = -1
+"""A word of two BF16 or of a float that no arithmetic makes: a NaN with all bits set."""
+MOST_BYTES = 64 << 20
+"""Of the memory of a stream."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    num_stages   depth of a ring; 0 chooses the deepest that fits
+    num_stages   depth of a ring; 0 chooses the deepest that fits, up to `MOST_STAGES`
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
 
@@ -68,13 +73,14 @@ class DecodeConfig:
         require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
         promoted, recipe = self.problem.formats.promoted, self.problem.recipe
         require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8 or bf16xbf16")
-        size, shape = self.counters.size, f"{self.problem.hidden}, {self.problem.topk}"
-        require(size <= MOST_COUNTERS, "problem.hidden, problem.topk", shape, f"such that counters fit {MOST_COUNTERS} bytes, not {size}")
+        size, shape = self.memory, f"{self.problem.hidden}, {self.problem.intermediate}, {self.problem.topk}"
+        fields = "problem.hidden, problem.intermediate, problem.topk"
+        require(size <= MOST_BYTES, fields, shape, f"such that results between the linears fit {MOST_BYTES} bytes, not {size}")
         most = 0
         while self.region_of(most + 1).size <= self.arch.smem_bytes:
             most += 1
         if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
+            object.__setattr__(self, "num_stages", min(most, MOST_STAGES))
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
 
     @classmethod
@@ -122,25 +128,21 @@ class DecodeConfig:
         return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
 
     @cached_property
-    def counters(self) -> Region:
-        """ready: of each tile of rows, finished tiles of Linear1.  done: of each column of tiles, finished tiles of Linear2.
-
-        There are two such regions, of `MOST_COUNTERS` bytes each, behind the line with the number of the next tile, whose highest bit says
-        which of them this launch counts in.  It clears the other one, which the launch before it has left."""
+    def results(self) -> Region:
+        """h: activated gate and up of each slot.  rows: what Linear2 makes of them.  Nobody writes a word that is `ABSENT`, so who reads
+        one that is waits for the one that will be."""
+        hidden = F32 if self.problem.formats.scaled else BF16
         return Region.stack(
-            "counters",
-            Field("ready", (self.slots,), U32, LINE),
-            Field("done", (self.n_blocks(FC2),), U32, LINE),
+            "results",
+            Field("h", (self.slots, self.problem.intermediate), hidden, LINE),
+            Field("rows", (self.slots, self.problem.hidden), BF16, LINE),
         )
 
-    def workspace(self, tokens: int) -> Region:
-        """What a call of so many tokens leaves between its linears and its sum: `h` and `rows` of the arguments."""
-        slots, hidden = tokens * self.problem.topk, F32 if self.problem.formats.scaled else BF16
-        return Region.stack(
-            "workspace",
-            Field("h", (slots, self.problem.intermediate), hidden, LINE),
-            Field("rows", (slots, self.problem.hidden), BF16, LINE),
-        )
+    @property
+    def memory(self) -> int:
+        """Bytes: a line that begins with the number of the next tile, 0 at first, and two regions of `results`, all `ABSENT` at first.  The
+        number's highest bit says in which of them a launch writes.  It clears the other one, which the launch before it has left."""
+        return LINE + 2 * self.results.size
 
     # --- shared memory
     @cached_property
@@ -161,7 +163,6 @@ class DecodeConfig:
         experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
         totals  tiles of rows that a warp's slots begin
         blocks  tiles of rows that there are, and what the counter of tiles said first
-        before  of each warpgroup, finished tiles of a column before its own
         """
         slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
         return Region.stack(
@@ -177,7 +178,6 @@ class DecodeConfig:
             Field("slots", (slots, self.block_m), U16),
             Field("totals", (self.num_threads // 32,), U32),
             Field("blocks", (2,), U32, 8),
-            Field("before", (GROUPS,), U32),
             Field("full_barrier", (rings,), U64),
             Field("empty_barrier", (rings,), U64),
             Field("work_tile_full_barrier", (WORK_TILES,), U64),

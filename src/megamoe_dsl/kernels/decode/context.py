@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Int32, Int64, Uint32
 
 from ...device.memory import load_shared_u16
+from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
+from ...device.warp import ballot
 from ...layouts.arith import div, select
-from .config import GROUPS, LINE, MOST_COUNTERS, WORK_TILES
+from .config import ABSENT, GROUPS, LINE, WORK_TILES
 from .problem import FC1, FC2
 
 LAST = -1
@@ -47,7 +51,7 @@ class GroupStage(Stage):
 
 @dataclass(frozen=True)
 class Turns:
-    """For a loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
+    """For the weight loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
 
     stage: GroupStage
     index: tuple[Int32, ...]
@@ -68,14 +72,14 @@ class Turns:
 
 @dataclass(frozen=True)
 class DecodeContext:
-    """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's counters."""
+    """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's results."""
 
     config: cutlass.Constexpr[Any]
     args: Any
     maps: Any
     smem: Int32
     cta: Int32
-    counters: Int64
+    results: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
         """The first of a warpgroup's ring."""
@@ -101,17 +105,23 @@ class DecodeContext:
         """Shared address of an mbarrier."""
         return self.shared(f"{name}_barrier", index)
 
-    def counter(self, name: str, *index: Any) -> Any:
-        """Global address of a counter."""
-        return self.config.counters.address(self.counters, name, *index)
+    def result(self, name: str, *index: Any) -> Any:
+        """Global address of an element of the results."""
+        return self.config.results.address(self.results, name, *index)
 
-    def counting_in(self, region: Any) -> DecodeContext:
-        """The same where counters are those of region 0 or 1."""
-        return replace(self, counters=self.args.counters + LINE + Int64(region) * MOST_COUNTERS)
+    def writing_in(self, region: Any) -> DecodeContext:
+        """The same where results are those of region 0 or 1."""
+        return replace(self, results=self.args.memory + LINE + Int64(region) * self.config.results.size)
 
     def slot(self, tile: DecodeTile, row: Any) -> Any:
         """The top-k slot of a row of a tile."""
         return Int32(load_shared_u16(self.shared("slots", tile.block, row)))
+
+
+def any_absent(words: Sequence[Any]) -> Boolean:
+    """Whether any lane of a warp has a word that nobody has written yet."""
+    greatest = reduce(partial(emit_to, Uint32, "max.u32 {}, {}, {};"), words)
+    return ballot(Int32(Int32(greatest) == ABSENT)) != 0
 
 
 @cute.jit

@@ -3,9 +3,9 @@
 | warps | role |
 |---|---|
 | 0     | takes tiles, loads weights |
-| 1..6  | load rows |
-| 7     | nothing |
-| 8..   | math, epilogues, sums |
+| 1..12 | load rows |
+| 13..15 | nothing |
+| 16..  | math, epilogues, sums |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .arguments import DecodeArguments
-from .config import LOADER_WARPS, MOST_COUNTERS, ROW_WARPS, DecodeConfig
+from .config import ABSENT, GROUPS, LOADER_WARPS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -51,14 +51,14 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
 
 @cute.jit
 def clear(ctx: DecodeContext, thread: Int32, blocks: Int32, region: Int32):
-    """The other region of counters; y, where every slot is masked."""
-    config = ctx.config
-    first = ctx.cta * config.num_threads + thread
-    if first < MOST_COUNTERS // VECTOR:
-        store_v4(ctx.counting_in(region).counters + Int64(first) * VECTOR, (Int32(0),) * 4)
+    """The other region of results; y, where every slot is masked."""
+    config, before = ctx.config, ctx.writing_in(region).results
+    first, threads = ctx.cta * config.num_threads + thread, config.num_sms * config.num_threads
+    for chunk in cutlass.range(first, config.results.size // VECTOR, threads, unroll=1):
+        store_v4(before + Int64(chunk) * VECTOR, (Int32(ABSENT),) * 4)
     if blocks == 0:
         chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
-        for chunk in cutlass.range(first, chunks, config.num_sms * config.num_threads, unroll=1):
+        for chunk in cutlass.range(first, chunks, threads, unroll=1):
             store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
 
 
@@ -66,8 +66,8 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
         WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 
@@ -87,7 +87,7 @@ def run(ctx: DecodeContext, warp: Any, thread: Int32):
     claimed = load_shared_u32(ctx.shared("blocks", 1))
     region = Int32(cutlass.select_(claimed < 0, Int32(1), Int32(0)))
     clear(ctx, thread, blocks, 1 - region)
-    run_roles(roles(claimed, blocks), ctx.counting_in(region), warp)
+    run_roles(roles(claimed, blocks), ctx.writing_in(region), warp)
 
 
 def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:
@@ -95,7 +95,7 @@ def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> No
     warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
     places = addresses(config.map_names, maps)
     cta = Int32(cute.arch.block_idx()[0])
-    run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.counters), warp, thread)
+    run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.memory), warp, thread)
 
 
 def kernel_of(config: DecodeConfig) -> Callable[..., Any]:

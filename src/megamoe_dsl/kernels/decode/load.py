@@ -3,7 +3,7 @@
 | role         | waits | signals |
 |---|---|---|
 | load_weights | work_tile_empty per tile; empty per stage | work_tile_full per tile; full per stage, with the bytes of the weights |
-| load_rows    | work_tile_full per tile; of Linear2 counter `ready`; empty per own stage | work_tile_empty per tile; full per own stage |
+| load_rows    | work_tile_full per tile; of Linear2 the words of `h`; empty per own stage | work_tile_empty per tile; full per own stage |
 
 Tiles are taken from a counter, so that whoever waits for a tile of Linear1 waits for a CTA that runs.
 """
@@ -26,7 +26,7 @@ from ...device.memory import (
     VECTOR,
     atomic_add_u32,
     fence_async_shared,
-    load_acquire_u32,
+    load_relaxed_v4,
     load_shared_u32,
     load_v4,
     reduce_add_u32,
@@ -36,13 +36,15 @@ from ...device.memory import (
 )
 from ...device.ring import Stage, publish
 from ...device.tma import load_box_5d_cta
-from ...device.warp import ballot, shuffle, sync_warp
+from ...device.warp import shuffle, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div
 from .config import GROUPS, ROW_WARPS, RUNS, WEIGHT_ROWS
-from .context import LAST, DecodeContext, DecodeTile, next_tile, place_of
+from .context import LAST, DecodeContext, DecodeTile, any_absent, next_tile, place_of
 from .problem import FC1, FC2
 
+AT_ONCE = 4
+"""Parts of rows that a lane has on their way from memory."""
 NUMBER, REGION = 0x7FFFFFFF, -0x80000000
 """Bits of the counter of tiles."""
 
@@ -52,7 +54,7 @@ def claim(ctx: DecodeContext) -> Int32:
     """Lane 0: the next tile's number, which may still be on its way; its highest bit says in which region this launch counts."""
     number = Int32(0)
     if cute.arch.lane_idx() == 0:
-        number = atomic_add_u32(ctx.args.counters, 1)
+        number = atomic_add_u32(ctx.args.memory, 1)
     return number
 
 
@@ -100,7 +102,7 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
-            reduce_add_u32(ctx.args.counters, REGION - (total + config.num_sms), "relaxed", "gpu")
+            reduce_add_u32(ctx.args.memory, REGION - (total + config.num_sms), "relaxed", "gpu")
     for _ in cutlass.range_constexpr(GROUPS):
         queue.wait_empty()
         publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
@@ -109,40 +111,16 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of each ring."""
-    tile, tiles = next_tile(ctx.first_tile)
-    turns, seen = ctx.first_turn, ReadyBlocks(Int32(0), Int32(0))
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
+    group, own = number // ROW_WARPS, number % ROW_WARPS
+    tile, tiles = next_tile(ctx.first_tile_of(group))
+    stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:
-            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC1)
-            turns = turns.after(stage)
-        else:
-            stage, seen = fill_rows(ctx, tile, turns.stage, number, seen, FC2)
-            turns = turns.after(stage)
+            stage = fill_rows(ctx, tile, stage, own, FC1)
+        if tile.phase == FC2:
+            stage = fill_rows(ctx, tile, stage, own, FC2)
         tile, tiles = next_tile(tiles)
-
-
-@dataclass(frozen=True)
-class ReadyBlocks:
-    """Which of 32 tiles of rows, from `first` on, are there for Linear2: a bit each."""
-
-    first: Int32
-    mask: Int32
-
-    def has(self, block: Any) -> Any:
-        return (self.first == (block & -32)) & (((self.mask >> (block & 31)) & 1) != 0)
-
-
-@cute.jit
-def wait_ready(ctx: DecodeContext, block: Int32, seen: ReadyBlocks):
-    """Until a tile of rows is there; looks at 32 of them together."""
-    while not seen.has(block):
-        first = block & -32
-        mine = cutlass.min(first + cute.arch.lane_idx(), Int32(ctx.config.slots - 1))
-        count = load_acquire_u32(ctx.counter("ready", mine), "gpu")
-        seen = ReadyBlocks(first, ballot(Int32(count == ctx.config.n_blocks(FC1))))
-        sync_warp()
-    return seen
 
 
 def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int64:
@@ -150,13 +128,12 @@ def source_of(ctx: DecodeContext, tile: DecodeTile, row: Any, phase: int) -> Int
     problem, slot = ctx.config.problem, ctx.slot(tile, cutlass.min(row, tile.count - 1))
     if phase == FC1:
         return ctx.args.x + Int64(div(slot, problem.topk)) * (2 * problem.hidden)
-    return ctx.args.h + Int64(slot) * (problem.intermediate * (4 if problem.formats.scaled else 2))
+    return ctx.result("h", slot)
 
 
 @cute.jit
-def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, seen: ReadyBlocks, phase: cutlass.Constexpr[int]):
-    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile, and
-    what has been `seen`."""
+def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32, phase: cutlass.Constexpr[int]):
+    """A warp's stages of a tile; rows that the tile does not have keep what is there.  Returns the ring's stage after the tile."""
     config, lane, scaled = ctx.config, cute.arch.lane_idx(), ctx.config.problem.formats.scaled
     lanes = 16 if scaled else 8  # of a row
     row, part, step = lane // lanes, lane % lanes, 32 // lanes
@@ -165,22 +142,22 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
     sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
     for k in cutlass.range(config.k_blocks(phase), unroll=1):
         if stage.ring.index % ROW_WARPS == number:
-            if cutlass.const_expr(phase == FC2):
-                seen = wait_ready(ctx, tile.block, seen)
             there = bytes_there(ctx, k, part, phase)
-            loaded = [
-                load_part(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there, num_bytes) for i in range(len(firsts))
-            ]
-            stage.wait_empty()
-            for i in cutlass.range_constexpr(len(firsts)):
-                if firsts[i] < tile.count:
-                    store_part(stage, row + firsts[i], part, loaded[i], scaled, phase)
+            for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
+                some = range(start, min(start + AT_ONCE, len(firsts)))
+                places = [(sources[i] + k * (lanes * num_bytes), (firsts[i] < tile.count) & there) for i in some]
+                loaded = load_parts(places, num_bytes, phase)
+                if cutlass.const_expr(start == 0):
+                    stage.wait_empty()
+                for i, words in zip(some, loaded, strict=True):
+                    if firsts[i] < tile.count:
+                        store_part(stage, row + firsts[i], part, words, scaled, phase)
             fence_async_shared()
             sync_warp()
             if lane == 0:
                 arrive(stage.full)
         stage = stage.next()
-    return stage, seen
+    return stage
 
 
 def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:
@@ -190,13 +167,22 @@ def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:
 
 
 @cute.jit
-def load_part(address: Int64, there: cutlass.Boolean, num_bytes: cutlass.Constexpr[int]):
+def load_parts(places: Any, num_bytes: cutlass.Constexpr[int], phase: cutlass.Constexpr[int]):
+    """Of each place, an address and whether anything is there, 16 or 32 bytes, or zeros.  The whole warp waits for results of Linear1."""
+    load = load_v4 if phase == FC1 else load_relaxed_v4
+    loaded = tuple(load_part(*place, num_bytes, load) for place in places)
+    if cutlass.const_expr(phase == FC2):
+        while any_absent([word for words in loaded for word in words]):
+            loaded = tuple(load_part(*place, num_bytes, load) for place in places)
+    return loaded
+
+
+@cute.jit
+def load_part(address: Int64, there: cutlass.Boolean, num_bytes: cutlass.Constexpr[int], load: cutlass.Constexpr[Any]):
     """16 or 32 bytes, or zeros."""
     words = (Uint32(0),) * (num_bytes // 4)
     if there:
-        words = load_v4(address)
-        if cutlass.const_expr(num_bytes > VECTOR):
-            words = (*words, *load_v4(address + VECTOR))
+        words = tuple(word for first in range(0, num_bytes, VECTOR) for word in load(address + first))
     return words
 
 

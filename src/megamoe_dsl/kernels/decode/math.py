@@ -2,8 +2,8 @@
 
 | phase   | what becomes of sums | signals |
 |---|---|---|
-| Linear1 | gate and up of a channel lie in one thread: activated, to `h` | counter `ready` of the tile's rows |
-| Linear2 | BF16, to `rows`; who finishes the last tile of a column sums those of each token to y | counter `done` of the column |
+| Linear1 | gate and up of a channel lie in one thread: activated, to `h` | the words themselves |
+| Linear2 | BF16, to `rows`; who has the last tile of rows of a column sums those of each token to y | the words themselves |
 """
 
 from __future__ import annotations
@@ -12,34 +12,27 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
 from ...blocks.gemm.problem import BF16, SCALE_BLOCK
 from ...blocks.sm90.main_loop import accumulate_tile, multiply_ahead
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.swiglu import activate
-from ...blocks.weighted_sum import PER_LANE, add_row, packed_sum
+from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
 from ...device.cast import pack_bf16
-from ...device.memory import (
-    count_arrival,
-    load_float,
-    load_shared_u32,
-    reduce_add_u32,
-    store_f32,
-    store_shared_u32,
-    store_u16,
-    store_v4,
-)
+from ...device.memory import load_float, load_relaxed_v4, load_shared_u32, store_relaxed_f32, store_relaxed_u32, store_v4
 from ...device.ring import Stage
-from ...device.warp import named_barrier
+from ...device.warp import shuffle_xor
 from ...layouts.arith import div
 from .config import GROUP_WARPS, K_IN_FLIGHT, WEIGHT_ROWS
-from .context import DecodeContext, DecodeTile, next_tile
+from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
 
-THREADS = 32 * GROUP_WARPS
 CHUNKS = WEIGHT_ROWS // PER_LANE
+"""Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
+AT_ONCE = 12
+"""Rows that a thread has on their way from memory."""
 
 
 @cute.jit
@@ -52,10 +45,10 @@ def math(ctx: DecodeContext, warp: Int32):
     while tile.valid():
         if tile.phase == FC1:
             sums, stage = multiply(ctx, tile, me, stage, FC1)
-            finish_fc1(ctx, tile, me, group, sums)
+            finish_fc1(ctx, tile, me, sums)
         else:
             sums, stage = multiply(ctx, tile, me, stage, FC2)
-            finish_fc2(ctx, tile, me, group, sums)
+            finish_fc2(ctx, tile, me, sums)
         tile, tiles = next_tile(tiles)
 
 
@@ -80,59 +73,83 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
 
 
 @cute.jit
-def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int32, sums: Any):
+def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
     """A thread's channel of each row."""
     problem, channel = ctx.config.problem, tile.n_block * (WEIGHT_ROWS // 2) + me.warp * 8 + me.row
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
         gate, up = reversed(halves) if problem.up_first else halves
         values = activate(ctx, gate, up, (Float32(1.0),) * 2)
-        for q in cutlass.range_constexpr(2):
-            column = 8 * j + me.pair + q
-            if column < tile.count:
-                place = Int64(ctx.slot(tile, column)) * problem.intermediate + channel
-                if cutlass.const_expr(problem.formats.scaled):
-                    store_f32(ctx.args.h + place * 4, values[q])
-                else:
-                    store_u16(ctx.args.h + place * 2, pack_bf16(values[q], values[q]))
-    named_barrier(group + 1, THREADS)
-    if me.warp * 32 + me.lane == 0:
-        reduce_add_u32(ctx.counter("ready", tile.block), 1, "release", "gpu")
+        if cutlass.const_expr(problem.formats.scaled):
+            for q in cutlass.range_constexpr(2):
+                column = 8 * j + me.pair + q
+                if column < tile.count:
+                    store_relaxed_f32(ctx.result("h", ctx.slot(tile, column), channel), values[q])
+        else:
+            store_two_channels(ctx, tile, me, "h", j, channel, values)
 
 
 @cute.jit
-def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, group: Int32, sums: Any):
-    """A thread's two channels of each row; then the sums of the tile's column, where no other tile of it is left."""
-    config, hidden, thread = ctx.config, ctx.config.problem.hidden, me.warp * 32 + me.lane
-    for j in cutlass.range_constexpr(config.block_m // 8):
-        for q in cutlass.range_constexpr(2):
-            column = 8 * j + me.pair + q
-            if column < tile.count:
-                row = ctx.args.rows + Int64(ctx.slot(tile, column)) * (2 * hidden)
-                for h in cutlass.range_constexpr(2):
-                    channel = tile.n_block * WEIGHT_ROWS + me.warp * 16 + me.row + 8 * h
-                    if hidden % WEIGHT_ROWS == 0 or channel < hidden:
-                        value = sums[0][4 * j + 2 * h + q]
-                        store_u16(row + Int64(channel) * 2, pack_bf16(value, value))
-    named_barrier(group + 1, THREADS)
-    if thread == 0:
-        store_shared_u32(ctx.shared("before", group), count_arrival(ctx.counter("done", tile.n_block)))
-    named_barrier(group + 1, THREADS)
-    if load_shared_u32(ctx.shared("before", group)) == load_shared_u32(ctx.shared("blocks", 0)) - 1:
-        sum_column(ctx, tile.n_block, thread)
+def store_two_channels(
+    ctx: DecodeContext,
+    tile: DecodeTile,
+    me: ColumnShare,
+    name: cutlass.Constexpr[str],
+    j: cutlass.Constexpr[int],
+    channel: Int32,
+    values: Any,
+):
+    """BF16 of a thread's channel in two rows of a tile: one of the rows as a word with the neighbor's channel."""
+    odd, own = me.row & 1, Uint32(pack_bf16(*values))
+    other = shuffle_xor(own, 4)
+    first, second = (own & Uint32(0xFFFF)) | (other << 16), (other >> 16) | (own & Uint32(0xFFFF0000))
+    word = Uint32(cutlass.select_(odd == 0, first, second))
+    column = 8 * j + me.pair + odd
+    if (column < tile.count) & (channel - odd < ctx.config.results[name].field.shape[1]):
+        store_relaxed_u32(ctx.result(name, ctx.slot(tile, column), channel - odd), word)
+
+
+@cute.jit
+def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
+    """A thread's two channels of each row; then the sums of the tile's column, where it is the last tile of rows."""
+    for j in cutlass.range_constexpr(ctx.config.block_m // 8):
+        for h in cutlass.range_constexpr(2):
+            channel = tile.n_block * WEIGHT_ROWS + me.warp * 16 + me.row + 8 * h
+            store_two_channels(ctx, tile, me, "rows", j, channel, sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2])
+    if tile.block == load_shared_u32(ctx.shared("blocks", 0)) - 1:
+        sum_column(ctx, tile.n_block, me.warp * 32 + me.lane)
 
 
 @cute.jit
 def sum_column(ctx: DecodeContext, n_block: Int32, thread: Int32):
-    """64 channels of every token, eight a thread."""
-    config, args, topk, hidden = ctx.config, ctx.args, ctx.config.problem.topk, ctx.config.problem.hidden
-    channel, bf16 = n_block * WEIGHT_ROWS + thread % CHUNKS * PER_LANE, config.weights == BF16
-    if channel < hidden:
-        for token in cutlass.range(thread // CHUNKS, args.num_tokens, THREADS // CHUNKS, unroll=1):
-            total = (Float32(0.0),) * PER_LANE
-            for i in cutlass.range_constexpr(topk):
-                slot = token * topk + i
-                there = Int32(load_shared_u32(ctx.shared("expert_of", slot))) >= 0
-                weight = load_float(args.topk_weights + Int64(slot) * (2 if bf16 else 4), bf16)
-                total = add_row(total, lambda at=slot: args.rows + (Int64(at) * hidden + channel) * 2, there, weight)
-            store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed_sum(total))
+    """64 channels of every token, eight a thread.  Waits for the tiles of rows before, which have lower numbers."""
+    config, hidden = ctx.config, ctx.config.problem.hidden
+    channel, token = n_block * WEIGHT_ROWS + thread % CHUNKS * PER_LANE, thread // CHUNKS
+    there = (channel < hidden) & (token < ctx.args.num_tokens)
+    total = (Float32(0.0),) * PER_LANE
+    for start in cutlass.range_constexpr(0, config.problem.topk, AT_ONCE):
+        slots = [token * config.problem.topk + i for i in range(start, min(start + AT_ONCE, config.problem.topk))]
+        total = add_rows(ctx, slots, channel, there, total)
+    if there:
+        store_v4(ctx.args.y + (Int64(token) * hidden + channel) * 2, packed_sum(total))
+
+
+@cute.jit
+def add_rows(ctx: DecodeContext, slots: Any, channel: Int32, there: Boolean, total: Any):
+    """The sums so far and those of some slots' rows; a masked slot has none."""
+    bf16, size = ctx.config.weights == BF16, 2 if ctx.config.weights == BF16 else 4
+    masks, weights = [], []
+    for slot in slots:
+        mask, weight = Boolean(False), Float32(0.0)
+        if there:
+            mask = Int32(load_shared_u32(ctx.shared("expert_of", slot))) >= 0
+            weight = load_float(ctx.args.topk_weights + Int64(slot) * size, bf16)
+        masks.append(mask)
+        weights.append(weight)
+    places = [(lambda at=slot: ctx.result("rows", at, channel), mask) for slot, mask in zip(slots, masks, strict=True)]
+    rows = tuple(load_row(*place, load_relaxed_v4) for place in places)
+    while any_absent([word for words in rows for word in words]):
+        rows = tuple(load_row(*place, load_relaxed_v4) for place in places)
+    for words, mask, weight in zip(rows, masks, weights, strict=True):
+        total = add_row(total, words, mask, weight)
+    return total

@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, Int64
 
 from ...blocks.cta import begin
 from ...blocks.gemm.problem import BF16
-from ...blocks.weighted_sum import PER_LANE, add_row, packed_sum
+from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
 from ...device.memory import load_float, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
@@ -35,7 +35,9 @@ def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: I
     for slot in cutlass.range_constexpr(topk):
         place = Int64(token * topk + slot)
         position, weight = load_u32(args.positions + place * 4), weight_of(config, args, place)
-        total = add_row(total, lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, position >= 0, weight)
+        there = position >= 0
+        words = load_row(lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, there)
+        total = add_row(total, words, there, weight)
     packed = packed_sum(total)
     store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed)
 
