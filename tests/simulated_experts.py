@@ -38,12 +38,19 @@ def simulate_route(artifact: Artifact, call: ExpertCall, **options: Any) -> Repo
 def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, **options: Any) -> Report:
     """A layer of a few tokens, `launches` times without a pause between them, into `call.y`."""
     call.check()
-    config, weights = artifact.config, {name: one for name, one in vars(call.weights).items() if one is not None}
+    weights = {name: one for name, one in vars(call.weights).items() if one is not None}
+    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
+    return simulate_decoding(artifact, read, call.y, launches=launches, **options)
+
+
+def simulate_decoding(artifact: Artifact, read: dict[str, torch.Tensor], y: torch.Tensor, *, launches: int = 1, **options: Any) -> Report:
+    """The same of tensors by argument; scales that are not among them are 0."""
+    config = artifact.config
     memory = torch.full((config.memory // 4,), ABSENT, dtype=torch.int32)
     memory[: LINE // 4] = 0
-    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
-    written = {"y": call.y.fill_(7.0), "memory": memory}
-    arguments = {**{name: one.data_ptr() for name, one in {**read, **written}.items()}, "num_tokens": call.tokens}
+    written = {"y": y.fill_(7.0), "memory": memory}
+    places = {name: one.data_ptr() for name, one in {**read, **written}.items()}
+    arguments = {**dict.fromkeys(("w1_sf", "w2_sf"), 0), **places, "num_tokens": len(y)}
     report = Simulator(None, memory_of(read, written), **options).run([launch_of(artifact, arguments)] * launches)
     assert memory[0] == (-(1 << 31) if launches % 2 else 0)  # the next launch writes in the region that this one has cleared
     assert (memory[LINE // 4 :].view(2, -1)[launches % 2] == ABSENT).all()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sm90_runs import hopper_case
 from test_batch_invariance import ALONE, SOME, TOKENS, bits, expert_call
 from test_expert_routing import call_of
 
@@ -15,12 +16,14 @@ from megamoe_dsl.blocks.gemm.problem import GATE_UP
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.fuzz.trial import repeated
 from megamoe_dsl.kernels.decode.config import DecodeConfig
+from megamoe_dsl.kernels.decode.problem import DecodeProblem
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
-from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import quantize_e4m3_f32, transform_weights
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
-from simulated_experts import simulate_decode, simulate_experts
+from simulated_experts import simulate_decode, simulate_decoding, simulate_experts
 from sweep import sample
 
 FP8, BF16 = "fp8xfp8", "bf16xbf16"
@@ -64,6 +67,23 @@ def test_a_short_ring_is_exact(recipe: str, seed: int) -> None:
     config = replace(config_of(call), num_stages=4)
     assert not simulate_decode(artifact(config), call, launches=2, seed=seed).findings
     assert torch.equal(call.y, layer_on_cpu(call))
+
+
+@sample("False-3")
+@pytest.mark.parametrize("tokens", [3, 16])
+@pytest.mark.parametrize("weigh_results", [False, True])
+def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, tokens: int) -> None:
+    """E2M1, both blocks of both groups of a tile; top-k weights where a problem wants them."""
+    problem = Problem(512, 384, 4, 2, 1, tokens, recipe="fp8xmxfp4", weigh_results=weigh_results)
+    x = torch.randn(tokens, 512, generator=torch.Generator().manual_seed(2)).bfloat16()
+    x_q, x_sf = quantize_e4m3_f32(x.float())
+    case = replace(hopper_case(problem, (tokens,), 1, mask=0.2, exact=False), x=[x_q], x_sf=[x_sf])
+    (weights,), (idx,), (topk_weights,) = case.weights, case.topk_idx, case.topk_weights
+    packed, y = transform_weights(problem, TARGET.arch, **vars(weights)), torch.empty_like(x)
+    config = DecodeConfig.choose(DecodeProblem(512, 384, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), TARGET, tokens)
+    read = {"x": x, "topk_idx": idx, "topk_weights": topk_weights, "w1": packed.fc1, "w2": packed.fc2}
+    assert not simulate_decoding(artifact(config), read, y, launches=2).findings
+    assert torch.equal(y, case.reference().y[0])
 
 
 def test_experts_may_have_many_rows_or_none() -> None:
@@ -133,7 +153,7 @@ def test_bad_configurations_are_refused() -> None:
         ({"block_m": 24}, "block_m = 24: must be 8 or 16"),
         ({"num_stages": 99}, "num_stages = 99: must be between"),
         ({"indices": "i16"}, "indices = 'i16': must be i64 or i32"),
-        ({"problem": replace(problem, recipe="fp8xfp4")}, "problem.recipe = 'fp8xfp4': must be fp8xfp8 or bf16xbf16"),
+        ({"problem": replace(problem, recipe="fp8xfp4")}, "problem.recipe = 'fp8xfp4': must be fp8xfp8, fp8xmxfp4 or bf16xbf16"),
     ):
         with pytest.raises(ConfigError, match=message):
             DecodeConfig(**{"problem": problem, "block_m": 8, "num_sms": 3, **fields})

@@ -21,8 +21,8 @@ def test_a_launch_that_deals_early_has_another_counter_than_the_one_before(monke
 
 def test_there_is_an_end_of_counters(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    counters = TileCounters(torch.device("cpu"), words=5, most=2)
+    counters = TileCounters(torch.device("cpu"), most=2)
     taken = [counters.of(stream, False) for stream in (1, 2, 1)]
     with pytest.raises(ProblemError, match="streams and captured graphs = 3: must be at most 2"):
         counters.of(3, False)
-    assert taken[0] == taken[2] == taken[1] - 20
+    assert taken[0] == taken[2] == taken[1] - 4 * EACH

@@ -23,10 +23,10 @@ def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
 
 
 class TileCounters:
-    """Of one device: a stream's words, which are zero, and every launch leaves them so."""
+    """Of one device, for up to `most` streams: a stream's words, which are zero, and every launch leaves them so."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.memory = torch.zeros(COUNTERS, EACH, dtype=torch.int32, device=device)
+    def __init__(self, device: torch.device, most: int = COUNTERS) -> None:
+        self.memory = torch.zeros(most, EACH, dtype=torch.int32, device=device)
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         self._turns: dict[int, int] = {}

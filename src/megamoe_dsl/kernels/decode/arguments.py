@@ -16,8 +16,8 @@ class DecodeArguments:
     x           bf16 [num_tokens, hidden], 16-byte aligned
     topk_idx    i64, or i32, [num_tokens, topk]; what is no expert masks a slot
     topk_weights  f32, or bf16, [num_tokens, topk]
-    w1, w2      e4m3 or bf16 [num_experts, 2 intermediate, hidden], [num_experts, hidden, intermediate]
-    w1_sf, w2_sf  f32 [num_experts, 2 intermediate / 128, hidden / 128], [num_experts, hidden / 128, intermediate / 128]; 0 with bf16
+    w1, w2      e4m3 or bf16 [num_experts, 2 intermediate, hidden], [num_experts, hidden, intermediate]; e2m1 as `TransformedWeights`
+    w1_sf, w2_sf  f32 [num_experts, 2 intermediate / 128, hidden / 128], [num_experts, hidden / 128, intermediate / 128] with e4m3, else 0
     y           bf16 [num_tokens, hidden], 16-byte aligned
     memory      what a launch leaves for the next one on it (config.py, `DecodeConfig.memory`); no two launches at once
     """

@@ -9,19 +9,14 @@ from typing import Any, ClassVar, Self
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...blocks.gemm.tile import L2_PROMOTION, operand_rows
-from ...blocks.gemm.weights import runs_of_gate_and_up
 from ...config_error import require, require_integers
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
 from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
+from .weights import WEIGHT_ROWS, PackedRows, PlainRows
 
-WEIGHT_ROWS = 64
-"""Of a tile, and of a wgmma."""
-RUNS = WEIGHT_ROWS // 16
-"""Of a tile of Linear1: 8 rows of gate and the 8 of up that belong to them, a warp's."""
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
 MOST_TOKENS = TOKENS[-1]
@@ -72,7 +67,7 @@ class DecodeConfig:
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
         require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
         promoted, recipe = self.problem.formats.promoted, self.problem.recipe
-        require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8 or bf16xbf16")
+        require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8, fp8xmxfp4 or bf16xbf16")
         size, shape = self.memory, f"{self.problem.hidden}, {self.problem.intermediate}, {self.problem.topk}"
         fields = "problem.hidden, problem.intermediate, problem.topk"
         require(size <= MOST_BYTES, fields, shape, f"such that results between the linears fit {MOST_BYTES} bytes, not {size}")
@@ -92,17 +87,22 @@ class DecodeConfig:
 
     # --- work
     def k_blocks(self, phase: int) -> int:
-        """Blocks of 128 bytes in a row of a linear's weights."""
-        return -(-self.problem.formats.weights.row_bytes(self.problem.k(phase)) // ROW_BYTES)
+        """Blocks of 128 bytes in a row of what a linear reads."""
+        return -(-self.problem.formats.activations.row_bytes(self.problem.k(phase)) // ROW_BYTES)
 
     def n_blocks(self, phase: int) -> int:
         """Tiles of an expert's weights; the last one of Linear2 may be partial."""
         return -(-self.problem.n(phase) // WEIGHT_ROWS)
 
     @property
+    def source(self) -> PlainRows:
+        """Of weights."""
+        return PackedRows() if self.problem.packed else PlainRows()
+
+    @property
     def burst(self) -> int:
         """K blocks of weights that are requested at once."""
-        return 2 if all(self.k_blocks(phase) % 2 == 0 for phase in (FC1, FC2)) else 1
+        return self.source.burst([self.k_blocks(phase) for phase in (FC1, FC2)])
 
     @property
     def slots(self) -> int:
@@ -115,17 +115,13 @@ class DecodeConfig:
         return 32 * (LOADER_WARPS + GROUP_WARPS * GROUPS)
 
     # --- global memory
-    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
+    @property
+    def map_names(self) -> tuple[str, ...]:
+        return self.source.map_names
 
     def maps(self, args: Any) -> list[MapFields]:
         """Fields of the tensor maps, in the order of `map_names`."""
-        problem, experts = self.problem, self.problem.num_experts
-        l2 = 128 if self.burst > 1 else L2_PROMOTION
-        rows = [
-            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
-            for phase, address in ((FC1, args.w1), (FC2, args.w2))
-        ]
-        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
+        return self.source.maps(self, args)
 
     @cached_property
     def results(self) -> Region:
@@ -159,7 +155,8 @@ class DecodeConfig:
     def region_of(self, stages: int) -> Region:
         """Shared memory with rings of so many stages.
 
-        expert_of   each slot's expert, -1 where it is masked; block_of  the tile of rows that a first slot begins
+        expert_of, weight_of  each slot's expert, -1 where it is masked, and top-k weight
+        block_of  the tile of rows that a first slot begins
         experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
         totals  tiles of rows that a warp's slots begin
         blocks  tiles of rows that there are, and what the counter of tiles said first
@@ -167,11 +164,13 @@ class DecodeConfig:
         slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
         return Region.stack(
             "smem",
-            Field("weights", (rings, WEIGHT_ROWS * ROW_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("weights", (rings, self.source.num_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (rings, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
             Field("sfa", (rings, self.block_m), F32, 16),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
+            *self.source.tables,
             Field("expert_of", (slots,), I32, 16),
+            Field("weight_of", (slots,), F32),
             Field("block_of", (slots,), U32),
             Field("experts", (slots,), U32),
             Field("counts", (slots,), U32),

@@ -19,7 +19,7 @@ class DecodeKernel(Kernel):
     name = "decode"
     problem = DecodeProblem
     configs: ClassVar[Mapping[str, type[DecodeConfig]]] = {"sm_90a": DecodeConfig}
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16")}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
     early = True
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:

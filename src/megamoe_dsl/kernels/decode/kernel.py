@@ -19,6 +19,7 @@ from cutlass import Int32, Int64
 
 from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memory
 from ...blocks.weighted_sum import PER_LANE
+from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
 from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_shared_v2, store_shared_v4, store_v4
 from ...device.tma import prefetch_tensor_map
@@ -28,7 +29,7 @@ from .config import ABSENT, GROUPS, LOADER_WARPS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
-from .slots import expert_of, find_blocks
+from .slots import expert_of, find_blocks, weight_of
 
 
 @cute.jit
@@ -40,6 +41,9 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
         if elect():
             for name in ctx.config.map_names:
                 prefetch_tensor_map(getattr(ctx.maps, name))
+    if cutlass.const_expr(ctx.config.problem.packed):
+        if warp == 2:
+            store_table(ctx.shared("decoded"))
     region = ctx.config.region
     for name in ("tokens", "sfa"):
         placed = region[name]
@@ -80,7 +84,7 @@ def run(ctx: DecodeContext, warp: Any, thread: Int32):
     claimed = Int32(0)
     if warp == 0:
         claimed = claim(ctx)
-    blocks = find_blocks(ctx, thread, expert_of(ctx, thread))
+    blocks = find_blocks(ctx, thread, expert_of(ctx, thread), weight_of(ctx, thread))
     if thread == 0:
         store_shared_v2(ctx.shared("blocks"), blocks, claimed)
     cute.arch.sync_threads()

@@ -17,6 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.gemm.load import PackedLines
 from ...blocks.quantize import quantize_f32, values_by_power_of_two
 from ...blocks.sm90 import load
 from ...blocks.sm90.load import Fetch, WeightTile
@@ -38,10 +39,12 @@ from ...device.ring import Stage, publish
 from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.packed_tile import TILE_LINES
 from ...layouts.arith import div
-from .config import GROUPS, ROW_WARPS, RUNS, WEIGHT_ROWS
+from .config import GROUPS, ROW_WARPS
 from .context import LAST, DecodeContext, DecodeTile, any_absent, next_tile, place_of
 from .problem import FC1, FC2
+from .weights import RUNS, WEIGHT_ROWS, PackedRows, PlainRows
 
 AT_ONCE = 4
 """Parts of rows that a lane has on their way from memory."""
@@ -69,6 +72,23 @@ class GateUpRuns(Fetch):
         load_box_5d_cta(destination, self.map, full, (x, 0, 0, y, self.expert))
 
 
+def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> WeightTile:
+    """A tile's weight rows."""
+    if phase == FC1:
+        fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
+        return WeightTile(fetch, n_block * RUNS, 0, PlainRows.num_bytes)
+    fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
+    return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
+
+
+def packed_rows(ctx: DecodeContext, phase: int, first: Any, n_block: Any) -> PackedLines:
+    """The same of packed tiles, of which the expert's begin at line `first`."""
+    part, (codes, records) = PackedRows.PART, [getattr(ctx.maps, name) for name in PackedRows.map_names[2 * phase : 2 * phase + 2]]
+    line, record_line = part.first_lines(n_block, ctx.config.k_blocks(phase))
+    fetch = Fetch(codes, Int32(0), Int32(1), False)
+    return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, records, first + record_line, part.code_bytes)
+
+
 @cute.jit
 def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int], burst: cutlass.Constexpr[int]):
     """All K blocks of a tile."""
@@ -91,13 +111,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         publish(queue, lambda cta, words=(block * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            gate_up = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
-            rows = WeightTile(gate_up, n_block * RUNS, 0, WEIGHT_ROWS * ROW_BYTES)
-            stage = load_phase(stage, rows, config.k_blocks(FC1), config.burst)
-        else:
-            fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
-            row = expert * config.problem.n(FC2) + n_block * WEIGHT_ROWS
-            stage = load_phase(stage, WeightTile(fetch, row, 0, WEIGHT_ROWS * ROW_BYTES), config.k_blocks(FC2), config.burst)
+            stage = load_phase(stage, config.source.rows(ctx, FC1, expert, n_block), config.k_blocks(FC1), config.burst)
+        if phase == FC2:
+            stage = load_phase(stage, config.source.rows(ctx, FC2, expert, n_block), config.k_blocks(FC2), config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):

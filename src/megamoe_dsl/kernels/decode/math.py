@@ -14,20 +14,22 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
-from ...blocks.gemm.problem import BF16, SCALE_BLOCK
+from ...blocks.gemm.problem import SCALE_BLOCK
 from ...blocks.sm90.main_loop import accumulate_tile, multiply_ahead
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
+from ...blocks.sm90.packed_share import PackedBlock
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.swiglu import activate
 from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
 from ...device.cast import pack_bf16
-from ...device.memory import load_float, load_relaxed_v4, load_shared_u32, store_relaxed_f32, store_relaxed_u32, store_v4
+from ...device.memory import load_relaxed_v4, load_shared_f32, load_shared_u32, store_relaxed_f32, store_relaxed_u32, store_v4
 from ...device.ring import Stage
 from ...device.warp import shuffle_xor
 from ...layouts.arith import div
-from .config import GROUP_WARPS, K_IN_FLIGHT, WEIGHT_ROWS
+from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
+from .weights import WEIGHT_ROWS, PackedRows
 
 CHUNKS = WEIGHT_ROWS // PER_LANE
 """Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
@@ -44,21 +46,31 @@ def math(ctx: DecodeContext, warp: Int32):
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:
-            sums, stage = multiply(ctx, tile, me, stage, FC1)
+            sums, stage = config.source.multiply(ctx, tile, me, stage, FC1)
             finish_fc1(ctx, tile, me, sums)
         else:
-            sums, stage = multiply(ctx, tile, me, stage, FC2)
+            sums, stage = config.source.multiply(ctx, tile, me, stage, FC2)
             finish_fc2(ctx, tile, me, sums)
         tile, tiles = next_tile(tiles)
 
 
 @cute.jit
-def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
+def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
     """The sums of a tile, and the ring's stage after it."""
     config, k_blocks = ctx.config, ctx.config.k_blocks(phase)
     if cutlass.const_expr(not config.problem.formats.scaled):
         return accumulate_tile(stage, me, Int32(k_blocks), config.problem.formats.activations.element)
     return multiply_ahead(stage, me, scales_of(ctx, tile, me, phase), Int32(k_blocks), K_IN_FLIGHT)
+
+
+@cute.jit
+def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
+    """The same of packed tiles, which the threads decode for themselves."""
+    part, config = PackedRows.PART, ctx.config
+    second = part.block_of_group(tile.n_block) != 0
+    stage.wait_full()
+    share = PackedBlock(me.group, me.warp, me.lane, config.block_m, ctx.shared("decoded"), part, second)
+    return share.multiply_tile(stage, None, Int32(config.k_blocks(phase)))
 
 
 def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> WeightScales:
@@ -75,11 +87,11 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
 @cute.jit
 def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
     """A thread's channel of each row."""
-    problem, channel = ctx.config.problem, tile.n_block * (WEIGHT_ROWS // 2) + me.warp * 8 + me.row
+    problem, channel = ctx.config.problem, ctx.config.source.channel(tile.n_block, me.warp, me.row)
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
         gate, up = reversed(halves) if problem.up_first else halves
-        values = activate(ctx, gate, up, (Float32(1.0),) * 2)
+        values = activate(ctx, gate, up, weights_of(ctx, tile, 8 * j + me.pair))
         if cutlass.const_expr(problem.formats.scaled):
             for q in cutlass.range_constexpr(2):
                 column = 8 * j + me.pair + q
@@ -87,6 +99,14 @@ def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any)
                     store_relaxed_f32(ctx.result("h", ctx.slot(tile, column), channel), values[q])
         else:
             store_two_channels(ctx, tile, me, "h", j, channel, values)
+
+
+def weights_of(ctx: DecodeContext, tile: DecodeTile, column: Any) -> tuple[Any, Any]:
+    """That Linear1 multiplies two rows with; of a row that the tile does not have, any."""
+    if ctx.config.problem.weigh_results:
+        return Float32(1.0), Float32(1.0)
+    first, second = (load_shared_f32(ctx.shared("weight_of", ctx.slot(tile, cutlass.min(column + q, tile.count - 1)))) for q in range(2))
+    return first, second
 
 
 @cute.jit
@@ -137,13 +157,12 @@ def sum_column(ctx: DecodeContext, n_block: Int32, thread: Int32):
 @cute.jit
 def add_rows(ctx: DecodeContext, slots: Any, channel: Int32, there: Boolean, total: Any):
     """The sums so far and those of some slots' rows; a masked slot has none."""
-    bf16, size = ctx.config.weights == BF16, 2 if ctx.config.weights == BF16 else 4
     masks, weights = [], []
     for slot in slots:
         mask, weight = Boolean(False), Float32(0.0)
         if there:
             mask = Int32(load_shared_u32(ctx.shared("expert_of", slot))) >= 0
-            weight = load_float(ctx.args.topk_weights + Int64(slot) * size, bf16)
+            weight = load_shared_f32(ctx.shared("weight_of", slot)) if ctx.config.problem.weigh_results else Float32(1.0)
         masks.append(mask)
         weights.append(weight)
     places = [(lambda at=slot: ctx.result("rows", at, channel), mask) for slot, mask in zip(slots, masks, strict=True)]

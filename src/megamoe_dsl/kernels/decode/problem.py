@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from ...activation import ACTIVATIONS, SILU, GatedProduct
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, INTERLEAVED, MOST_GROUPS, SCALE_BLOCK, UP_FIRST
+from ...hardware.packed_tile import TILE_ROWS
 from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
-from ...recipe import RECIPES, Recipe
+from ...recipe import E2M1, RECIPES, Recipe
 
 FC1, FC2 = range(2)
 """The linears."""
@@ -17,14 +18,14 @@ FC1, FC2 = range(2)
 class DecodeProblem:
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
 
-    hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32
+    hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32; in fp8xmxfp4 hidden of 256
     num_experts  at most 1024
     topk         experts of a token, at most 32
     gate_up      how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation   of gate and up (activation.py)
     activation_clamp  as of a `Problem`; None is the activation's own
-    recipe       number formats: fp8xfp8 or bf16xbf16
-    fast_math    as of a `Problem`
+    recipe       number formats: fp8xfp8, fp8xmxfp4 or bf16xbf16
+    fast_math, weigh_results  as of a `Problem`
     """
 
     hidden: int
@@ -36,6 +37,7 @@ class DecodeProblem:
     activation_clamp: float | None = None
     recipe: str = GEMM_RECIPES[0]
     fast_math: bool = True
+    weigh_results: bool = True
 
     def __post_init__(self) -> None:
         limits = {"hidden": 1 << 20, "intermediate": 1 << 20, "num_experts": MOST_GROUPS, "topk": MAX_TOPK}
@@ -44,7 +46,8 @@ class DecodeProblem:
         self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         for field in ("hidden", "intermediate"):
-            self._require(field, getattr(self, field) % step == 0, f"a multiple of {step} in {self.recipe}")
+            own = TILE_ROWS if self.packed and field == "hidden" else step
+            self._require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
         self._require("gate_up", self.gate_up in GATE_UP[1:], "one of " + ", ".join(GATE_UP[1:]))
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
 
@@ -57,6 +60,11 @@ class DecodeProblem:
         return RECIPES[self.recipe]
 
     @property
+    def packed(self) -> bool:
+        """Whether weights are E2M1 in tiles."""
+        return self.formats.promoted and self.formats.weights.element == E2M1
+
+    @property
     def interleaved(self) -> bool:
         return self.gate_up == INTERLEAVED
 
@@ -66,10 +74,10 @@ class DecodeProblem:
 
     @property
     def product(self) -> GatedProduct:
-        """What becomes of gate and up; top-k weights are applied where a token's results are summed."""
+        """What becomes of gate and up."""
         activation = ACTIVATIONS[self.activation]
         clamp = activation.clamp if self.activation_clamp is None else self.activation_clamp
-        return GatedProduct(activation, clamp, self.fast_math, weighed=False)
+        return GatedProduct(activation, clamp, self.fast_math, weighed=not self.weigh_results)
 
     def n(self, phase: int) -> int:
         """Rows of an expert's weights of a linear."""

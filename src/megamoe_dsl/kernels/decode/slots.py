@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Float32, Int32, Int64
 
-from ...blocks.gemm.problem import I32
+from ...blocks.gemm.problem import BF16, I32
 from ...device.memory import (
+    load_float,
     load_shared_u32,
     load_shared_v4,
     load_u32,
     load_u64,
     reduce_add_shared,
+    store_shared_f32,
     store_shared_u16,
     store_shared_u32,
 )
@@ -37,12 +39,23 @@ def expert_of(ctx: DecodeContext, slot: Int32) -> Int32:
 
 
 @cute.jit
-def find_blocks(ctx: DecodeContext, thread: Int32, expert: Int32) -> Int32:
-    """All threads of the CTA, with the expert of the slot that has the thread's number.  Returns the number of tiles of rows."""
+def weight_of(ctx: DecodeContext, slot: Int32) -> Float32:
+    """A slot's top-k weight; past the last slot, zero."""
+    config, args = ctx.config, ctx.args
+    bf16, weight = config.weights == BF16, Float32(0.0)
+    if slot < args.num_tokens * config.problem.topk:
+        weight = load_float(args.topk_weights + Int64(slot) * (2 if bf16 else 4), bf16)
+    return weight
+
+
+@cute.jit
+def find_blocks(ctx: DecodeContext, thread: Int32, expert: Int32, weight: Float32) -> Int32:
+    """All threads of the CTA, with expert and weight of the slot that has the thread's number.  Returns the number of tiles of rows."""
     config = ctx.config
     capacity = config.region["expert_of"].field.shape[0]
     if thread < capacity:
         store_shared_u32(ctx.shared("expert_of", thread), expert)
+        store_shared_f32(ctx.shared("weight_of", thread), weight)
         store_shared_u32(ctx.shared("counts", thread), 0)
     cute.arch.sync_threads()
     before, first = Int32(0), thread

@@ -1,0 +1,97 @@
+"""Weight sources: where 64 weight rows of a tile lie, what of them a stage has, and who multiplies them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ...blocks.gemm.tile import L2_PROMOTION, operand_rows
+from ...blocks.gemm.weights import PackedWeights, runs_of_gate_and_up
+from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.packed_tile import LINE_BYTES, TILE_LINES, PackedPart, tiles_of
+from ...hardware.tensor_map import MapFields
+from ...layouts.region import Field
+from .problem import FC1, FC2
+
+WEIGHT_ROWS = 64
+"""Of a tile, and of a wgmma."""
+RUNS = WEIGHT_ROWS // 16
+"""Of a tile of Linear1: 8 rows of gate and the 8 of up that belong to them, a warp's."""
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """E4M3 with scales of 128 x 128, or BF16."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
+    num_bytes: ClassVar[int] = WEIGHT_ROWS * ROW_BYTES
+    """In a stage."""
+    tables: ClassVar[tuple[Field, ...]] = ()
+
+    def burst(self, k_blocks: Sequence[int]) -> int:
+        """K blocks that are requested at once."""
+        return 2 if all(count % 2 == 0 for count in k_blocks) else 1
+
+    def maps(self, config: Any, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the order of `map_names`."""
+        problem, experts = config.problem, config.problem.num_experts
+        l2 = 128 if config.burst > 1 else L2_PROMOTION
+        rows = [
+            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
+            for phase, address in ((FC1, args.w1), (FC2, args.w2))
+        ]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
+
+    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any) -> Any:
+        """A tile's, as the loader fetches them."""
+        from .load import plain_rows
+
+        return plain_rows(ctx, phase, expert, n_block)
+
+    def channel(self, n_block: Any, warp: Any, row: Any) -> Any:
+        """That a thread has gate and up of in Linear1."""
+        return n_block * (WEIGHT_ROWS // 2) + warp * 8 + row
+
+    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
+        """The sums of a tile, and the ring's stage after it."""
+        from .math import multiply_plain
+
+        return multiply_plain(ctx, tile, me, stage, phase)
+
+
+@dataclass(frozen=True)
+class PackedRows(PlainRows):
+    """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
+
+    PART: ClassVar[PackedPart] = PackedPart(WEIGHT_ROWS)
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
+    num_bytes: ClassVar[int] = PART.num_bytes
+    tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
+
+    def burst(self, k_blocks: Sequence[int]) -> int:
+        return 1
+
+    def lines(self, config: Any, phase: int) -> int:
+        """That an expert's weights take."""
+        return tiles_of(config.problem.n(phase)) * config.k_blocks(phase) * TILE_LINES
+
+    def maps(self, config: Any, args: Any) -> list[MapFields]:
+        return [
+            operand_rows(address, LINE_BYTES, config.problem.num_experts * self.lines(config, phase), box, swizzle=0)
+            for phase, address in ((FC1, args.w1), (FC2, args.w2))
+            for box in (self.PART.code_lines, self.PART.record_lines)
+        ]
+
+    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any) -> Any:
+        from .load import packed_rows
+
+        return packed_rows(ctx, phase, expert * self.lines(ctx.config, phase), n_block)
+
+    def channel(self, n_block: Any, warp: Any, row: Any) -> Any:
+        return (n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(n_block)
+
+    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
+        from .math import multiply_packed
+
+        return multiply_packed(ctx, tile, me, stage, phase)
