@@ -236,6 +236,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256, arch_name="sm_100a"),
     "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_90a-decode": lambda: DecodeConfig.choose(EXPERT_LAYER.decode, Target.typical("sm_90a"), 1),
+    "sm_90a-decode-packed": lambda: DecodeConfig.choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
     "sm_90a-decode-bf16": lambda: DecodeConfig.choose(BF16_LAYER.decode, Target.typical("sm_90a"), 16),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }

@@ -26,6 +26,8 @@ match_lanes = partial(emit_to, Int32, "match.any.sync.b32 {}, {}, 0xffffffff;")
 """Mask of the lanes that have the same word."""
 lowest_bit = partial(emit_to, Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}")
 """Index of the lowest set bit of a non-zero mask."""
+sleep = partial(emit, "nanosleep.u32 {};")
+"""For about so many nanoseconds."""
 popc = partial(emit_to, Int32, "popc.b32 {}, {};")
 
 

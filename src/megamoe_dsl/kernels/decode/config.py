@@ -26,7 +26,7 @@ ROW_WARPS = 6
 """That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
-MOST_STAGES = 24
+MOST_STAGES = 12
 """Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
 LOADER_WARPS = 16
 GROUP_WARPS = 4

@@ -37,7 +37,7 @@ from ...device.memory import (
 )
 from ...device.ring import Stage, publish
 from ...device.tma import load_box_5d_cta
-from ...device.warp import shuffle, sync_warp
+from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES
 from ...layouts.arith import div
@@ -48,6 +48,8 @@ from .weights import RUNS, WEIGHT_ROWS, PackedRows, PlainRows
 
 AT_ONCE = 4
 """Parts of rows that a lane has on their way from memory."""
+POLL_NS = 100
+"""Between two looks at results that are not there yet, which every CTA waits for."""
 NUMBER, REGION = 0x7FFFFFFF, -0x80000000
 """Bits of the counter of tiles."""
 
@@ -189,6 +191,7 @@ def load_parts(places: Any, num_bytes: cutlass.Constexpr[int], phase: cutlass.Co
     loaded = tuple(load_part(*place, num_bytes, load) for place in places)
     if cutlass.const_expr(phase == FC2):
         while any_absent([word for words in loaded for word in words]):
+            sleep(POLL_NS)
             loaded = tuple(load_part(*place, num_bytes, load) for place in places)
     return loaded
 
