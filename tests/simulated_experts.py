@@ -43,14 +43,16 @@ def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, 
     return simulate_decoding(artifact, read, call.y, launches=launches, **options)
 
 
-def simulate_decoding(artifact: Artifact, read: dict[str, torch.Tensor], y: torch.Tensor, *, launches: int = 1, **options: Any) -> Report:
+def simulate_decoding(
+    artifact: Artifact, read: dict[str, torch.Tensor], y: torch.Tensor, *, launches: int = 1, stats: Any = None, **options: Any
+) -> Report:
     """The same of tensors by argument; scales that are not among them are 0."""
     config = artifact.config
     memory = torch.full((config.memory // 4,), ABSENT, dtype=torch.int32)
     memory[: LINE // 4] = 0
-    written = {"y": y.fill_(7.0), "memory": memory}
+    written = {"y": y.fill_(7.0), "memory": memory} | ({} if stats is None else {"stats": stats})
     places = {name: one.data_ptr() for name, one in {**read, **written}.items()}
-    arguments = {**dict.fromkeys(("w1_sf", "w2_sf"), 0), **places, "num_tokens": len(y)}
+    arguments = {**dict.fromkeys(("w1_sf", "w2_sf", "stats"), 0), **places, "num_tokens": len(y)}
     report = Simulator(None, memory_of(read, written), **options).run([launch_of(artifact, arguments)] * launches)
     assert memory[0] == (-(1 << 31) if launches % 2 else 0)  # the next launch writes in the region that this one has cleared
     assert (memory[LINE // 4 :].view(2, -1)[launches % 2] == ABSENT).all()

@@ -82,8 +82,9 @@ def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, to
     packed, y = transform_weights(problem, TARGET.arch, **vars(weights)), torch.empty_like(x)
     config = DecodeConfig.choose(DecodeProblem(512, 384, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), TARGET, tokens)
     read = {"x": x, "topk_idx": idx, "topk_weights": topk_weights, "w1": packed.fc1, "w2": packed.fc2}
-    assert not simulate_decoding(artifact(config), read, y, launches=2).findings
-    assert torch.equal(y, case.reference().y[0])
+    stats = torch.zeros(4, dtype=torch.int32)
+    assert not simulate_decoding(artifact(config), read, y, launches=2, stats=stats).findings
+    assert torch.equal(y, case.reference().y[0]) and torch.equal(stats, 2 * idx[idx >= 0].bincount(minlength=4))
 
 
 def test_experts_may_have_many_rows_or_none() -> None:

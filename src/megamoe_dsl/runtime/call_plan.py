@@ -21,10 +21,11 @@ MOST = 1 << 14
 
 @dataclass(frozen=True)
 class CallPlan:
-    """The kernel of a call and its rows of y, padding included."""
+    """The kernel of a call and its rows of y, padding included; whether tokens are `few` enough for a kernel of their own."""
 
     kernel: Callable[[torch.Tensor], None]
     rows: int
+    few: bool
 
 
 class CallPlans(Generic[Plan]):

@@ -141,23 +141,27 @@ class DeviceDecode:
     maps_x = moves_x = False
 
     def __init__(self, configs: tuple[DecodeConfig], store: ArtifactStore, device: torch.device) -> None:
-        (self._config,) = configs
-        self._kernel = CudaKernel(store.get(self._config))
-        self.counters = DecodeMemory(self._config.memory, device)
+        (self.config,) = configs
+        self._kernel = CudaKernel(store.get(self.config))
+        self.counters = DecodeMemory(self.config.memory, device)
 
     def workspace(self, call: ExpertCall) -> Region:
         """None: a stream keeps what is between the linears."""
         return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
-        """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        places = {name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}
-        others = dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "memory"), 0)
-        arguments = {**places, **others, "num_tokens": call.tokens}
-        self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self._config, arguments, encode_tensor_map))
+        """Saves the arguments that a call's weights decide; its tensors have been checked."""
+        return self.prepare_places({name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
+
+    def prepare_places(self, places: Mapping[str, int], tokens: int) -> bytes:
+        """The same for weights at these addresses, by argument."""
+        arguments = {**dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "memory", "stats"), 0), **places, "num_tokens": tokens}
+        self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, arguments, encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def launch(self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]) -> None:
+    def launch(
+        self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int] | None = None
+    ) -> None:
         """The launch, with the caller's tensors at these addresses, and the stream's `memory`."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)

@@ -29,6 +29,7 @@ from .buffers import Inputs, RankBuffers, check_device, check_output, check_weig
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
+from .few_tokens import FewTokens
 from .inputs_stage import InputsStage
 from .lost_ranks import Understudy, end_or_lose
 from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
@@ -57,7 +58,8 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
-    fused         False: every stage of the layer in a launch of its own (docs/explanation/moe_stages.md), with the same y to the bit,
+    fused         up to 16 BF16 tokens of one rank with E2M1 weights take a launch of their own (few_tokens.py), with the same y to the bit.
+                  False: every stage of the layer in a launch of its own (docs/explanation/moe_stages.md), with the same y to the bit,
                   slower and with more memory; to compare with
     shared_experts  of each rank, beside the routed ones (docs/explanation/shared_experts.md): the last of its `weights`; `problem`
                   and the routing of a call are without them
@@ -119,6 +121,8 @@ class MegaMoE(torch.nn.Module):
                 self._inputs = ReferenceInputs(shared, self.memory)
             else:
                 self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
+        alone = fused and bf16_inputs and not shared.count and not self.symmetric.reference
+        self._few = FewTokens.of(problem, target, store, self.memory) if alone else None
         self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
@@ -212,8 +216,9 @@ class MegaMoE(torch.nn.Module):
             y = out
             check_output("out", y, (plan.rows, self.problem.hidden))
             check_device("out", y, self.symmetric.sym.device)
-        self._inputs(*tensors, plan.rows)
-        plan.kernel(y)
+        if not (plan.few and self._few is not None and self._few(tensors, y)):
+            self._inputs(*tensors, plan.rows)
+            plan.kernel(y)
         return y
 
     def _plan(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
@@ -222,7 +227,8 @@ class MegaMoE(torch.nn.Module):
         (bound, padded), tokens = numbers, len(tensors[0])
         rows = tokens if padded < 0 else padded
         self.selection.check("padded_tokens", rows, tokens)
-        return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows)
+        few = self._few is not None and self._few.takes(tensors, rows)
+        return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few)
 
     def input_buffers(self) -> Inputs:
         """Where a call's quantized tokens and routing go, each with a row per token of the capacity.

@@ -14,6 +14,7 @@ from typing import Any
 from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
 from ..json_file import cache_folder
+from ..kernels.decode.family import few_configs
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
@@ -100,6 +101,7 @@ def layer_kernels(
     tiers = dict.fromkeys(Selection(whole, tried).configs(target).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
+    kernels += few_configs(problem, target) if fused and bf16_inputs and not shared_experts else ()
     return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, shared=shared_experts) for one in quantized)]
 
 

@@ -19,6 +19,7 @@ class DecodeArguments:
     w1, w2      e4m3 or bf16 [num_experts, 2 intermediate, hidden], [num_experts, hidden, intermediate]; e2m1 as `TransformedWeights`
     w1_sf, w2_sf  f32 [num_experts, 2 intermediate / 128, hidden / 128], [num_experts, hidden / 128, intermediate / 128] with e4m3, else 0
     y           bf16 [num_tokens, hidden], 16-byte aligned
+    stats       i32 [num_experts], to which each expert's rows are added, or 0
     memory      what a launch leaves for the next one on it (config.py, `DecodeConfig.memory`); no two launches at once
     """
 
@@ -30,5 +31,6 @@ class DecodeArguments:
     w2: Int64
     w2_sf: Int64
     y: Int64
+    stats: Int64
     memory: Int64
     num_tokens: Int32

@@ -16,7 +16,7 @@ from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...device.warp import ballot
 from ...layouts.arith import div, select
-from .config import ABSENT, GROUPS, LINE, WORK_TILES
+from .config import ABSENT, LINE
 from .problem import FC1, FC2
 
 LAST = -1
@@ -25,9 +25,10 @@ LAST = -1
 @dataclass(frozen=True)
 class DecodeTile:
     """64 rows of the weights of an expert by its rows of block `block` (slots.py), of which there are `count`; n_block is -1 past the last
-    tile."""
+    tile.  `part` is 0 of a whole tile, 1 or 2 of half of one."""
 
     phase: Int32
+    part: Int32
     block: Int32
     n_block: Int32
     expert: Int32
@@ -62,9 +63,9 @@ class Turns:
         mine = stage.group
         index = tuple(select(mine == group, stage.ring.index, old) for group, old in enumerate(self.index))
         phase = tuple(select(mine == group, stage.ring.phase, old) for group, old in enumerate(self.phase))
-        following = select(mine == GROUPS - 1, Int32(0), mine + 1)
+        following = select(mine == len(index) - 1, Int32(0), mine + 1)
         ring = Ring(stage.ring.depth, index[0], phase[0])
-        for group in range(1, GROUPS):
+        for group in range(1, len(index)):
             own = following == group
             ring = Ring(ring.depth, select(own, index[group], ring.index), select(own, phase[group], ring.phase))
         return Turns(replace(stage, ring=ring, group=following), index, phase)
@@ -87,15 +88,16 @@ class DecodeContext:
 
     @property
     def first_turn(self) -> Turns:
-        return Turns(self.first_stage(0), (Int32(0),) * GROUPS, (Int32(0),) * GROUPS)
+        zeros = (Int32(0),) * self.config.groups
+        return Turns(self.first_stage(0), zeros, zeros)
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.region, self.smem, WORK_TILES)
+        return TileQueue.start(self.config.region, self.smem, self.config.work_tiles)
 
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""
-        return self.first_tile.alternate(group, GROUPS)
+        return self.first_tile.alternate(group, self.config.groups)
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""
@@ -128,14 +130,36 @@ def any_absent(words: Sequence[Any]) -> Boolean:
 def next_tile(queue: TileQueue) -> tuple[DecodeTile, TileQueue]:
     """A warp's next tile, and the place of the one after it."""
     (which, n_block, expert, count), following = read_tile(queue)
-    return DecodeTile(which & 1, which >> 1, n_block, expert, count), following
+    return DecodeTile(which & 1, which >> 1 & 3, which >> 3, n_block, expert, count), following
 
 
-def place_of(ctx: DecodeContext, number: Any, blocks: Any) -> tuple[Any, Any, Any]:
-    """Linear, block of rows and n_block of the tile with this number: all of Linear1 come first, an expert's tiles one after another."""
-    fc1, fc2 = ctx.config.n_blocks(FC1), ctx.config.n_blocks(FC2)
-    first = blocks * fc1
-    phase = select(number < first, Int32(FC1), Int32(FC2))
-    within = select(number < first, number, number - first)
-    block = select(number < first, div(within, fc1), div(within, fc2))
-    return phase, block, within - block * select(number < first, Int32(fc1), Int32(fc2))
+@dataclass(frozen=True)
+class TileOrder:
+    """Numbers of tiles: all of Linear1 come first, an expert's one after another; the last `halved` ones of Linear1 are two numbers each.
+
+    whole, halved, fc2  tiles"""
+
+    whole: Int32
+    halved: Int32
+    fc2: Int32
+
+    @staticmethod
+    def of(ctx: DecodeContext, blocks: Any) -> TileOrder:
+        """For so many tiles of rows.  Where the last tiles of Linear1 are too few for all CTAs, halves are more even."""
+        fc1, sms = blocks * ctx.config.n_blocks(FC1), ctx.config.num_sms
+        last = fc1 - div(fc1, sms) * sms if ctx.config.source.halves else Int32(0)
+        halved = select(2 * last <= sms, last, Int32(0))
+        return TileOrder(fc1 - halved, halved, blocks * ctx.config.n_blocks(FC2))
+
+    @property
+    def total(self) -> Any:
+        return self.whole + 2 * self.halved + self.fc2
+
+    def place(self, ctx: DecodeContext, number: Any) -> tuple[Any, ...]:
+        """Linear, part, block of rows and n_block of the tile with this number."""
+        fc1, fc2, behind = ctx.config.n_blocks(FC1), ctx.config.n_blocks(FC2), number - self.whole
+        is_fc2, is_half = behind >= 2 * self.halved, (behind >= 0) & (behind < 2 * self.halved)
+        within = select(is_fc2, behind - 2 * self.halved, select(is_half, self.whole + (behind >> 1), number))
+        block = select(is_fc2, div(within, fc2), div(within, fc1))
+        part = select(is_half, (behind & 1) + 1, Int32(0))
+        return select(is_fc2, Int32(FC2), Int32(FC1)), part, block, within - block * select(is_fc2, Int32(fc2), Int32(fc1))

@@ -6,11 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...hardware.tensor_map import MapFields
+from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import DecodeArguments
-from .config import GROUPS, DecodeConfig
+from .config import TOKENS, DecodeConfig
 from .problem import DecodeProblem
+
+
+def few_configs(layer: Problem, target: Target) -> tuple[DecodeConfig, ...]:
+    """Of each tile of rows that calls of a layer with packed weights may take; none where the kernel does not take the layer."""
+    problem = DecodeProblem.of(layer) if target.arch == DecodeConfig.arch else None
+    sizes = [most for most, fewer in zip(TOKENS, (0, *TOKENS), strict=False) if fewer < layer.max_tokens_per_rank]
+    return () if problem is None else tuple(DecodeConfig.choose(problem, target, most) for most in sizes)
 
 
 class DecodeKernel(Kernel):
@@ -44,5 +52,5 @@ class DecodeKernel(Kernel):
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {config.groups} warpgroups in turn; rows are the wgmma's columns"
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

@@ -21,11 +21,11 @@ from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memo
 from ...blocks.weighted_sum import PER_LANE
 from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
-from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, store_shared_v2, store_shared_v4, store_v4
+from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, reduce_add_u32, store_shared_v2, store_shared_v4, store_v4
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .arguments import DecodeArguments
-from .config import ABSENT, GROUPS, LOADER_WARPS, ROW_WARPS, DecodeConfig
+from .config import ABSENT, LOADER_WARPS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -55,11 +55,14 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
 
 @cute.jit
 def clear(ctx: DecodeContext, thread: Int32, blocks: Int32, region: Int32):
-    """The other region of results; y, where every slot is masked."""
+    """The other region of results; y, where every slot is masked.  Counts rows."""
     config, before = ctx.config, ctx.writing_in(region).results
     first, threads = ctx.cta * config.num_threads + thread, config.num_sms * config.num_threads
     for chunk in cutlass.range(first, config.results.size // VECTOR, threads, unroll=1):
         store_v4(before + Int64(chunk) * VECTOR, (Int32(ABSENT),) * 4)
+    if (first < blocks) & (ctx.args.stats != 0):
+        expert, count = (load_shared_u32(ctx.shared(name, first)) for name in ("experts", "counts"))
+        reduce_add_u32(ctx.args.stats + Int64(expert) * 4, count, "relaxed", "gpu")
     if blocks == 0:
         chunks = ctx.args.num_tokens * (config.problem.hidden // PER_LANE)
         for chunk in cutlass.range(first, chunks, threads, unroll=1):
@@ -70,8 +73,8 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
         WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 

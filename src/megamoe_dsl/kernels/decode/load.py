@@ -40,9 +40,8 @@ from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES
-from ...layouts.arith import div
-from .config import GROUPS, ROW_WARPS
-from .context import LAST, DecodeContext, DecodeTile, any_absent, next_tile, place_of
+from ...layouts.arith import div, select
+from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
 from .problem import FC1, FC2
 from .weights import RUNS, WEIGHT_ROWS, PackedRows, PlainRows
 
@@ -64,6 +63,13 @@ def claim(ctx: DecodeContext) -> Int32:
 
 
 @dataclass(frozen=True)
+class PartOfTile(WeightTile):
+    """Whole or half."""
+
+    num_bytes: Any
+
+
+@dataclass(frozen=True)
 class GateUpRuns(Fetch):
     """Runs of gate and up of an expert, from run `y` on."""
 
@@ -74,11 +80,13 @@ class GateUpRuns(Fetch):
         load_box_5d_cta(destination, self.map, full, (x, 0, 0, y, self.expert))
 
 
-def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> WeightTile:
+def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
     """A tile's weight rows."""
     if phase == FC1:
-        fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert)
-        return WeightTile(fetch, n_block * RUNS, 0, PlainRows.num_bytes)
+        which, num_bytes = select(part == 0, ctx.maps.fc1_weights, ctx.maps.fc1_half), Int32(PlainRows.num_bytes)
+        fetch: Fetch = GateUpRuns(which, Int32(0), Int32(1), False, expert)
+        first = n_block * RUNS + select(part == 2, Int32(RUNS // 2), Int32(0))
+        return PartOfTile(fetch, first, 0, select(part == 0, num_bytes, num_bytes // 2))
     fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
     return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
 
@@ -103,25 +111,26 @@ def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int],
 def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
     config = ctx.config
-    number, total = claimed & NUMBER, blocks * (config.n_blocks(FC1) + config.n_blocks(FC2))
+    number, order = claimed & NUMBER, TileOrder.of(ctx, blocks)
+    total = order.total
     queue, turns = ctx.first_tile, ctx.first_turn
     while number < total:
         following = claim(ctx)
-        phase, block, n_block = place_of(ctx, number, blocks)
+        phase, part, block, n_block = order.place(ctx, number)
         expert, count = load_shared_u32(ctx.shared("experts", block)), load_shared_u32(ctx.shared("counts", block))
         queue.wait_empty()
-        publish(queue, lambda cta, words=(block * 2 + phase, n_block, expert, count): words)
+        publish(queue, lambda cta, words=(block * 8 + part * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            stage = load_phase(stage, config.source.rows(ctx, FC1, expert, n_block), config.k_blocks(FC1), config.burst)
+            stage = load_phase(stage, config.source.rows(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
         if phase == FC2:
-            stage = load_phase(stage, config.source.rows(ctx, FC2, expert, n_block), config.k_blocks(FC2), config.burst)
+            stage = load_phase(stage, config.source.rows(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
             reduce_add_u32(ctx.args.memory, REGION - (total + config.num_sms), "relaxed", "gpu")
-    for _ in cutlass.range_constexpr(GROUPS):
+    for _ in cutlass.range_constexpr(config.groups):
         queue.wait_empty()
         publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
         queue = queue.next()
@@ -129,8 +138,8 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
-    group, own = number // ROW_WARPS, number % ROW_WARPS
+    """The warp with this number of those that load rows has every so many-th stage of a warpgroup's ring."""
+    group, own = number // ctx.config.row_warps, number % ctx.config.row_warps
     tile, tiles = next_tile(ctx.first_tile_of(group))
     stage = ctx.first_stage(group)
     while tile.valid():
@@ -159,7 +168,7 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
     num_bytes = 2 * VECTOR if scaled and phase == FC2 else VECTOR
     sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
     for k in cutlass.range(config.k_blocks(phase), unroll=1):
-        if stage.ring.index % ROW_WARPS == number:
+        if stage.ring.index % config.row_warps == number:
             there = bytes_there(ctx, k, part, phase)
             for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
                 some = range(start, min(start + AT_ONCE, len(firsts)))

@@ -29,7 +29,7 @@ from ...layouts.arith import div
 from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
-from .weights import WEIGHT_ROWS, PackedRows
+from .weights import RUNS, WEIGHT_ROWS, PackedRows
 
 CHUNKS = WEIGHT_ROWS // PER_LANE
 """Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
@@ -47,7 +47,8 @@ def math(ctx: DecodeContext, warp: Int32):
     while tile.valid():
         if tile.phase == FC1:
             sums, stage = config.source.multiply(ctx, tile, me, stage, FC1)
-            finish_fc1(ctx, tile, me, sums)
+            if (tile.part == 0) | (me.warp < RUNS // 2):
+                finish_fc1(ctx, tile, me, sums)
         else:
             sums, stage = config.source.multiply(ctx, tile, me, stage, FC2)
             finish_fc2(ctx, tile, me, sums)
@@ -87,7 +88,7 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
 @cute.jit
 def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
     """A thread's channel of each row."""
-    problem, channel = ctx.config.problem, ctx.config.source.channel(tile.n_block, me.warp, me.row)
+    problem, channel = ctx.config.problem, ctx.config.source.channel(tile, me.warp, me.row)
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
         gate, up = reversed(halves) if problem.up_first else halves

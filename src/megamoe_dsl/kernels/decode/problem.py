@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from ...activation import ACTIVATIONS, SILU, GatedProduct
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, INTERLEAVED, MOST_GROUPS, SCALE_BLOCK, UP_FIRST
 from ...hardware.packed_tile import TILE_ROWS
-from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
-from ...recipe import E2M1, RECIPES, Recipe
+from ...problem import CHANNEL_STEP, MAX_TOPK, Problem, ProblemError, integer_between
+from ...recipe import BF16, E2M1, RECIPES, Recipe
 
 FC1, FC2 = range(2)
 """The linears."""
@@ -50,6 +51,17 @@ class DecodeProblem:
             self._require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
         self._require("gate_up", self.gate_up in GATE_UP[1:], "one of " + ", ".join(GATE_UP[1:]))
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self | None:
+        """A layer of packed weights without biases, all of whose experts are on one GPU; None where the kernel does not take it."""
+        names = "hidden", "intermediate", "num_experts", "topk", "activation", "activation_clamp", "recipe", "fast_math", "weigh_results"
+        taken = problem.num_ranks == 1 and not problem.biases and problem.combine == BF16
+        try:
+            found = cls(**{name: getattr(problem, name) for name in names}) if taken else None
+        except ProblemError:
+            return None
+        return found if found is not None and found.packed else None
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:

@@ -11,6 +11,7 @@ from ...blocks.gemm.weights import PackedWeights, runs_of_gate_and_up
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import LINE_BYTES, TILE_LINES, PackedPart, tiles_of
 from ...hardware.tensor_map import MapFields
+from ...layouts.arith import select
 from ...layouts.region import Field
 from .problem import FC1, FC2
 
@@ -24,10 +25,14 @@ RUNS = WEIGHT_ROWS // 16
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
-    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc1_half", "fc2_weights")
     num_bytes: ClassVar[int] = WEIGHT_ROWS * ROW_BYTES
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
+    groups: ClassVar[int] = 2
+    """Warpgroups that multiply."""
+    halves: ClassVar[bool] = True
+    """Whether a tile of Linear1 may be half of one."""
 
     def burst(self, k_blocks: Sequence[int]) -> int:
         """K blocks that are requested at once."""
@@ -41,17 +46,18 @@ class PlainRows:
             operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
             for phase, address in ((FC1, args.w1), (FC2, args.w2))
         ]
-        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS), rows[FC2]]
+        runs = (runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, one) for one in (RUNS, RUNS // 2))
+        return [*runs, rows[FC2]]
 
-    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any) -> Any:
+    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
         """A tile's, as the loader fetches them."""
         from .load import plain_rows
 
-        return plain_rows(ctx, phase, expert, n_block)
+        return plain_rows(ctx, phase, expert, n_block, part)
 
-    def channel(self, n_block: Any, warp: Any, row: Any) -> Any:
+    def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         """That a thread has gate and up of in Linear1."""
-        return n_block * (WEIGHT_ROWS // 2) + warp * 8 + row
+        return tile.n_block * (WEIGHT_ROWS // 2) + select(tile.part == 2, warp + RUNS // 2, warp) * 8 + row
 
     def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
         """The sums of a tile, and the ring's stage after it."""
@@ -68,6 +74,9 @@ class PackedRows(PlainRows):
     map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
     num_bytes: ClassVar[int] = PART.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
+    groups: ClassVar[int] = 3
+    """Decoding a K block takes longer than fetching it."""
+    halves: ClassVar[bool] = False
 
     def burst(self, k_blocks: Sequence[int]) -> int:
         return 1
@@ -83,13 +92,13 @@ class PackedRows(PlainRows):
             for box in (self.PART.code_lines, self.PART.record_lines)
         ]
 
-    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any) -> Any:
+    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
         from .load import packed_rows
 
         return packed_rows(ctx, phase, expert * self.lines(ctx.config, phase), n_block)
 
-    def channel(self, n_block: Any, warp: Any, row: Any) -> Any:
-        return (n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(n_block)
+    def channel(self, tile: Any, warp: Any, row: Any) -> Any:
+        return (tile.n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(tile.n_block)
 
     def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
         from .math import multiply_packed

@@ -1,0 +1,54 @@
+"""A few tokens of a `MegaMoE` with E2M1 weights on one GPU, which is simulated: the launch of their own, and the fused kernel's bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from forked import RECORD, recorded_by
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.kernels.decode.family import few_configs
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.preparation import layer_kernels
+from megamoe_dsl.target import Target
+
+PROBLEM = Problem(256, 128, 4, 2, 1, 8, recipe="fp8xmxfp4")
+TARGET = Target.typical("sm_90a", 4)
+
+
+def run_on_gpu(folder: Path) -> None:
+    """Into a file: what calls with BF16 tokens give, with quantized ones, and with a row of padding; tokens of experts after each."""
+    from stand_in.gpu import install
+
+    install("sm_90a", TARGET.num_sms)
+    case = random_case(PROBLEM, (5,), 1, mask=0.2, exact=False)
+    layer = MegaMoE(PROBLEM, case.weights[0].map(lambda one: one.cuda()), store=ArtifactStore(folder))
+    routing = case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
+    x = torch.randn(5, PROBLEM.hidden, generator=torch.Generator().manual_seed(1)).bfloat16().cuda()
+    q, sf = quantize_e4m3_f32(x.float())
+    calls = {"few": lambda: layer(x, *routing), "fused": lambda: layer(q, *routing, x_sf=sf)}
+    calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
+    torch.save({name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}, folder / RECORD)
+
+
+def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = recorded_by(run_on_gpu, tmp_path, monkeypatch)
+    y, stats = found["few"]
+    assert all(torch.equal(other[:5], y) for other, _ in found.values()) and not found["padded"][0][5:].any()
+    assert [torch.equal(counts, turn * stats) for turn, (_, counts) in enumerate(found.values(), 1)] == [True] * 4 and stats.sum() > 0
+
+
+def test_layers_that_take_such_a_launch() -> None:
+    assert [one.block_m for one in few_configs(replace(PROBLEM, max_tokens_per_rank=9), TARGET)] == [8, 16]
+    assert [one.block_m for one in few_configs(PROBLEM, TARGET)] == [8] and set(few_configs(PROBLEM, TARGET)) < set(
+        layer_kernels(PROBLEM, TARGET, ())
+    )
+    others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
+    assert not any(few_configs(replace(PROBLEM, **fields), TARGET) for fields in others)
+    assert not few_configs(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
