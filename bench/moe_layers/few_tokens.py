@@ -1,5 +1,5 @@
 """A few tokens on one GPU: what `moe` launches beside the four launches of more tokens, the fused kernel on one rank and, in BF16, torch
-and FlashInfer.
+and FlashInfer; beside E4M3 weights what `MegaMoE` launches with E2M1 weights.
 
 Every launch of a graph has experts of its own, so that weights come from memory and not from L2.  In the same turns torch sums numbers in
 memory, which says how fast the GPU reads.
@@ -20,9 +20,12 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import GRAPH_LAUNCHES, graph_of, time_graphs
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
+from megamoe_dsl.quant.packed_tiles import weight_shapes
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
+from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, layer_kernels
 from megamoe_dsl.target import Target
 from moe_layers.baselines import TORCH_LAYER, torch_layer
@@ -32,12 +35,15 @@ from moe_layers.launch_table import FOUR, FUSED
 from moe_layers.point import ExpertPoint
 from moe_layers.run import fused_layer, fused_problem
 
-LAUNCHES, READING = "four launches", "reading"
+LAUNCHES, READING, PACKED = "four launches", "reading", "fp8xmxfp4"
 REPLAYS, TURNS = 200, 13
 
 
 READ_BYTES = 1 << 30
-TABLE = "| Point | reading | one launch | 1.35 x reading + 4 | TB/s | of reading | four launches | fused | torch | FlashInfer |"
+COLUMNS = (
+    *("Point", "reading", "one launch", "1.35 x reading + 4", "TB/s", "of reading"),
+    *("four launches", "fused", "torch", "FlashInfer", "E2M1", "E2M1, fused"),
+)
 
 
 def is_fused(point: ExpertPoint) -> bool:
@@ -50,7 +56,9 @@ def compile_few(points: Sequence[ExpertPoint], target: Target, folder: Path) -> 
     wanted: list[Any] = []
     for point in points:
         wanted += [*point.layer.configs(target, point.tokens), *expert_kernels(point.layer, target, [point.tokens])]
-        wanted += layer_kernels(fused_problem(point.layer, point.tokens), target, ()) if is_fused(point) else []
+        if is_fused(point):
+            wanted += layer_kernels(fused_problem(point.layer, point.tokens), target, ())
+            wanted += layer_kernels(fused_problem(point.layer, point.tokens, PACKED), target, ())
     return compile_ahead(dict.fromkeys(wanted), ArtifactStore(folder))
 
 
@@ -101,6 +109,10 @@ def run_point(
     if is_fused(point):
         fused = fused_layer(calls[0], store).func
         ways[FUSED] = [partial(fused, call.x, call.topk_idx, call.topk_weights) for call in calls]
+        packed = packed_ways(point, calls, store)
+        wrong += sum(not torch.equal(one(), other()) for one, other in zip(*packed.values(), strict=True))
+        ways |= packed
+        bits |= packed.keys()
     if not point.layer.formats.scaled:
         ways[TORCH_LAYER] = [torch_layer(call, weights.w1, weights.w2) for call in calls]
         ways |= flashinfer_layers(calls, flashinfer) if flashinfer else {}
@@ -114,6 +126,25 @@ def run_point(
     passed = not int(wrong) and max(errors.values(), default=0) < TOLERANCE
     us = {name: asdict(one) for name, one in times.items()}
     return {"point": str(point), "tokens": point.tokens, "us": us, "errors": errors, "experts_met": met, **found, "passed": passed}
+
+
+def packed_ways(point: ExpertPoint, calls: Sequence[ExpertCall], store: ArtifactStore) -> dict[str, list[Callable[[], Any]]]:
+    """Of a layer with E2M1 weights of random codes and equal scales: its launch of a few tokens, and the fused one."""
+    problem = fused_problem(point.layer, point.tokens, PACKED)
+    drawn: dict[str, torch.Tensor] = {}
+    for name, (parts, rows, k) in weight_shapes(problem).items():
+        drawn[name] = torch.randint(0, 256, (problem.num_experts, parts * rows, k // 2), dtype=torch.uint8, device="cuda")
+        drawn[f"{name}_sf"] = torch.full((problem.num_experts, parts * rows, k // SCALE_BLOCK), 121, dtype=torch.uint8, device="cuda")
+    layer = MegaMoE(problem, ExpertWeights(**drawn), store=store)
+
+    def fused(*tensors: torch.Tensor) -> torch.Tensor:
+        few, layer.few = layer.few, None
+        y: torch.Tensor = layer(*tensors)
+        layer.few = few
+        return y
+
+    routed = [(call.x, call.topk_idx, call.topk_weights) for call in calls]
+    return {PACKED: [partial(layer, *one) for one in routed], f"{PACKED}, fused": [partial(fused, *one) for one in routed]}
 
 
 def read_times(point: ExpertPoint, met: float, rate: float) -> dict[str, float]:
@@ -130,11 +161,11 @@ def relative(y: torch.Tensor, expected: torch.Tensor) -> float:
 
 def few_table(records: Sequence[dict[str, Any]]) -> str:
     """Of docs/lab/one_gpu.md: medians, and the rest beside `moe`."""
-    lines = [TABLE, "|---" * TABLE.count(" | ") + "|---|"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for record in records:
         us = {name: one["median"] for name, one in record["us"].items()}
         ours, theirs = us[FOUR], min((one for name, one in us.items() if name.startswith("flashinfer")), default=None)
-        others = (us[LAUNCHES], us.get(FUSED), us.get(TORCH_LAYER), theirs)
+        others = (us[LAUNCHES], us.get(FUSED), us.get(TORCH_LAYER), theirs, us.get(PACKED), us.get(f"{PACKED}, fused"))
         shares = [f"{1.35 * record['least_us'] + 4:.1f}", f"{record['weight_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"]
         cells = [record["point"], f"{record['least_us']:.1f}", f"**{ours:.1f}**", *shares]
         cells += ["" if one is None else f"{one:.1f} ({one / ours:.2f})" for one in others]

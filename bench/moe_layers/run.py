@@ -58,9 +58,9 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     return compile_ahead(wanted, ArtifactStore(folder))
 
 
-def fused_problem(layer: ExpertLayer, tokens: int) -> Problem:
-    """A layer as the fused kernel computes it on one rank."""
-    return Problem(layer.hidden, layer.intermediate, layer.num_experts, layer.topk, 1, tokens, recipe=layer.recipe)
+def fused_problem(layer: ExpertLayer, tokens: int, recipe: str = "") -> Problem:
+    """A layer, in other number formats if they are given, as the fused kernel computes it on one rank."""
+    return Problem(layer.hidden, layer.intermediate, layer.num_experts, layer.topk, 1, tokens, recipe=recipe or layer.recipe)
 
 
 def fused_layer(call: ExpertCall, store: ArtifactStore) -> Launch:

@@ -122,7 +122,7 @@ class MegaMoE(torch.nn.Module):
             else:
                 self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
         alone = fused and bf16_inputs and not shared.count and not self.symmetric.reference
-        self._few = FewTokens.of(problem, target, store, self.memory) if alone else None
+        self.few = FewTokens.of(problem, target, store, self.memory) if alone else None
         self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
@@ -216,7 +216,7 @@ class MegaMoE(torch.nn.Module):
             y = out
             check_output("out", y, (plan.rows, self.problem.hidden))
             check_device("out", y, self.symmetric.sym.device)
-        if not (plan.few and self._few is not None and self._few(tensors, y)):
+        if not (plan.few and self.few is not None and self.few(tensors, y)):
             self._inputs(*tensors, plan.rows)
             plan.kernel(y)
         return y
@@ -227,7 +227,7 @@ class MegaMoE(torch.nn.Module):
         (bound, padded), tokens = numbers, len(tensors[0])
         rows = tokens if padded < 0 else padded
         self.selection.check("padded_tokens", rows, tokens)
-        few = self._few is not None and self._few.takes(tensors, rows)
+        few = self.few is not None and self.few.takes(tensors, rows)
         return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few)
 
     def input_buffers(self) -> Inputs:
