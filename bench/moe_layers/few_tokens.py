@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
@@ -19,7 +19,9 @@ import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import GRAPH_LAUNCHES, graph_of, time_graphs
+from megamoe_dsl.kernels.decode.config import MOST_TOKENS
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
 from megamoe_dsl.quant.packed_tiles import weight_shapes
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -37,6 +39,7 @@ from moe_layers.run import fused_layer, fused_problem
 
 LAUNCHES, READING, PACKED = "four launches", "reading", "fp8xmxfp4"
 REPLAYS, TURNS = 200, 13
+BOUNDS = (1, 2, 4, 8, MOST_TOKENS)
 
 
 READ_BYTES = 1 << 30
@@ -58,7 +61,7 @@ def compile_few(points: Sequence[ExpertPoint], target: Target, folder: Path) -> 
         wanted += [*point.layer.configs(target, point.tokens), *expert_kernels(point.layer, target, [point.tokens])]
         if is_fused(point):
             wanted += layer_kernels(fused_problem(point.layer, point.tokens), target, ())
-            wanted += layer_kernels(fused_problem(point.layer, point.tokens, PACKED), target, ())
+            wanted += layer_kernels(fused_problem(point.layer, MOST_TOKENS, PACKED), target, BOUNDS)
     return compile_ahead(dict.fromkeys(wanted), ArtifactStore(folder))
 
 
@@ -109,7 +112,7 @@ def run_point(
     if is_fused(point):
         fused = fused_layer(calls[0], store).func
         ways[FUSED] = [partial(fused, call.x, call.topk_idx, call.topk_weights) for call in calls]
-        packed = packed_ways(point, calls, store)
+        packed = packed_ways(point, calls, store.folder)
         wrong += sum(not torch.equal(one(), other()) for one, other in zip(*packed.values(), strict=True))
         ways |= packed
         bits |= packed.keys()
@@ -128,18 +131,23 @@ def run_point(
     return {"point": str(point), "tokens": point.tokens, "us": us, "errors": errors, "experts_met": met, **found, "passed": passed}
 
 
-def packed_ways(point: ExpertPoint, calls: Sequence[ExpertCall], store: ArtifactStore) -> dict[str, list[Callable[[], Any]]]:
-    """Of a layer with E2M1 weights of random codes and equal scales: its launch of a few tokens, and the fused one."""
-    problem = fused_problem(point.layer, point.tokens, PACKED)
+@lru_cache(maxsize=1)
+def packed_layer(problem: Problem, folder: Path) -> MegaMoE:
+    """With E2M1 weights of random codes and equal scales; packing them takes seconds."""
     drawn: dict[str, torch.Tensor] = {}
     for name, (parts, rows, k) in weight_shapes(problem).items():
         drawn[name] = torch.randint(0, 256, (problem.num_experts, parts * rows, k // 2), dtype=torch.uint8, device="cuda")
         drawn[f"{name}_sf"] = torch.full((problem.num_experts, parts * rows, k // SCALE_BLOCK), 121, dtype=torch.uint8, device="cuda")
-    layer = MegaMoE(problem, ExpertWeights(**drawn), store=store)
+    return MegaMoE(problem, ExpertWeights(**drawn), store=ArtifactStore(folder), bounds=BOUNDS)
+
+
+def packed_ways(point: ExpertPoint, calls: Sequence[ExpertCall], folder: Path) -> dict[str, list[Callable[[], Any]]]:
+    """What a layer launches with so few tokens, and its fused kernel."""
+    layer = packed_layer(fused_problem(point.layer, MOST_TOKENS, PACKED), folder)
 
     def fused(*tensors: torch.Tensor) -> torch.Tensor:
         few, layer.few = layer.few, None
-        y: torch.Tensor = layer(*tensors)
+        y: torch.Tensor = layer(*tensors, num_tokens_bound=point.tokens)
         layer.few = few
         return y
 

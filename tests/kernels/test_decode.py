@@ -73,14 +73,16 @@ def test_a_short_ring_is_exact(recipe: str, seed: int) -> None:
 @pytest.mark.parametrize("tokens", [3, 16])
 @pytest.mark.parametrize("weigh_results", [False, True])
 def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, tokens: int) -> None:
-    """E2M1, both blocks of both groups of a tile; top-k weights where a problem wants them."""
-    problem = Problem(512, 384, 4, 2, 1, tokens, recipe="fp8xmxfp4", weigh_results=weigh_results)
+    """E2M1, both blocks of both groups of a tile, halves of tiles; top-k weights where a problem wants them."""
+    problem = Problem(512, 256, 4, 2, 1, tokens, recipe="fp8xmxfp4", weigh_results=weigh_results)
     x = torch.randn(tokens, 512, generator=torch.Generator().manual_seed(2)).bfloat16()
     x_q, x_sf = quantize_e4m3_f32(x.float())
     case = replace(hopper_case(problem, (tokens,), 1, mask=0.2, exact=False), x=[x_q], x_sf=[x_sf])
     (weights,), (idx,), (topk_weights,) = case.weights, case.topk_idx, case.topk_weights
     packed, y = transform_weights(problem, TARGET.arch, **vars(weights)), torch.empty_like(x)
-    config = DecodeConfig.choose(DecodeProblem(512, 384, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), TARGET, tokens)
+    config = DecodeConfig.choose(
+        DecodeProblem(512, 256, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), Target.typical("sm_90a", 5), tokens
+    )
     read = {"x": x, "topk_idx": idx, "topk_weights": topk_weights, "w1": packed.fc1, "w2": packed.fc2}
     stats = torch.zeros(4, dtype=torch.int32)
     assert not simulate_decoding(artifact(config), read, y, launches=2, stats=stats).findings

@@ -36,10 +36,10 @@ from ...device.memory import (
     store_shared_v4,
 )
 from ...device.ring import Stage, publish
-from ...device.tma import load_box_5d_cta
+from ...device.tma import load_box_5d_cta, load_tile_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import TILE_LINES
+from ...hardware.packed_tile import HALF_BYTES, LINE_BYTES, TILE_LINES
 from ...layouts.arith import div, select
 from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
 from .problem import FC1, FC2
@@ -71,32 +71,57 @@ class PartOfTile(WeightTile):
 
 @dataclass(frozen=True)
 class GateUpRuns(Fetch):
-    """Runs of gate and up of an expert, from run `y` on."""
+    """Runs of gate and up of an expert, from run `y` on, which begin so many bytes `behind` the stage's first."""
 
     expert: Int32
+    behind: Int32
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
         """A K block of them, from byte `x` on."""
-        load_box_5d_cta(destination, self.map, full, (x, 0, 0, y, self.expert))
+        load_box_5d_cta(destination + self.behind, self.map, full, (x, 0, 0, y, self.expert))
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
     """A tile's weight rows."""
     if phase == FC1:
         which, num_bytes = select(part == 0, ctx.maps.fc1_weights, ctx.maps.fc1_half), Int32(PlainRows.num_bytes)
-        fetch: Fetch = GateUpRuns(which, Int32(0), Int32(1), False, expert)
-        first = n_block * RUNS + select(part == 2, Int32(RUNS // 2), Int32(0))
-        return PartOfTile(fetch, first, 0, select(part == 0, num_bytes, num_bytes // 2))
+        first = select(part == 2, Int32(RUNS // 2), Int32(0))
+        fetch: Fetch = GateUpRuns(which, Int32(0), Int32(1), False, expert, first * (num_bytes // RUNS))
+        return PartOfTile(fetch, n_block * RUNS + first, 0, select(part == 0, num_bytes, num_bytes // 2))
     fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
     return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
 
 
-def packed_rows(ctx: DecodeContext, phase: int, first: Any, n_block: Any) -> PackedLines:
-    """The same of packed tiles, of which the expert's begin at line `first`."""
-    part, (codes, records) = PackedRows.PART, [getattr(ctx.maps, name) for name in PackedRows.map_names[2 * phase : 2 * phase + 2]]
-    line, record_line = part.first_lines(n_block, ctx.config.k_blocks(phase))
-    fetch = Fetch(codes, Int32(0), Int32(1), False)
-    return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, records, first + record_line, part.code_bytes)
+@dataclass(frozen=True)
+class PackedHalves(PackedLines):
+    """Where `part` is not 0, the codes of two warps of the four, in two pieces by map `half`."""
+
+    num_bytes: Any
+    half: Int64
+    part: Int32
+
+    @cute.jit
+    def load(self, destination: Int32, full: Int32, k: Int32):
+        """Codes and records of K block k, each in its place."""
+        if self.part == 0:
+            PackedLines.load(self, destination, full, k)
+        else:
+            load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
+            for piece in cutlass.range_constexpr(2):
+                line = piece * (HALF_BYTES // LINE_BYTES) + (self.part - 1) * PackedRows.HALF_LINES
+                load_tile_cta(destination + line * LINE_BYTES, self.half, full, 0, self.row + line + k * self.tile_rows)
+
+
+def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, half: Any) -> PackedLines:
+    """The same of packed tiles."""
+    source, k_blocks, part = ctx.config.source, ctx.config.k_blocks(phase), PackedRows.PART
+    codes, records = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
+    first, (line, record_line) = expert * source.lines(ctx.config, phase), part.first_lines(n_block, k_blocks)
+    rows: tuple[Any, ...] = Fetch(codes, Int32(0), Int32(1), False), first + line, TILE_LINES
+    if phase == FC2:
+        return PackedLines(*rows, part.num_bytes, records, first + record_line, part.code_bytes)
+    num_bytes = select(half == 0, Int32(part.num_bytes), Int32(part.num_bytes - part.code_bytes // 2))
+    return PackedHalves(*rows, num_bytes, records, first + record_line, part.code_bytes, ctx.maps.fc1_half, half)
 
 
 @cute.jit

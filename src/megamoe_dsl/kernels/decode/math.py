@@ -29,7 +29,7 @@ from ...layouts.arith import div
 from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
-from .weights import RUNS, WEIGHT_ROWS, PackedRows
+from .weights import WEIGHT_ROWS, PackedRows
 
 CHUNKS = WEIGHT_ROWS // PER_LANE
 """Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
@@ -47,7 +47,7 @@ def math(ctx: DecodeContext, warp: Int32):
     while tile.valid():
         if tile.phase == FC1:
             sums, stage = config.source.multiply(ctx, tile, me, stage, FC1)
-            if (tile.part == 0) | (me.warp < RUNS // 2):
+            if (tile.part == 0) | (tile.part == div(me.warp, GROUP_WARPS // 2) + 1):
                 finish_fc1(ctx, tile, me, sums)
         else:
             sums, stage = config.source.multiply(ctx, tile, me, stage, FC2)

@@ -11,7 +11,6 @@ from ...blocks.gemm.weights import PackedWeights, runs_of_gate_and_up
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import LINE_BYTES, TILE_LINES, PackedPart, tiles_of
 from ...hardware.tensor_map import MapFields
-from ...layouts.arith import select
 from ...layouts.region import Field
 from .problem import FC1, FC2
 
@@ -57,7 +56,7 @@ class PlainRows:
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         """That a thread has gate and up of in Linear1."""
-        return tile.n_block * (WEIGHT_ROWS // 2) + select(tile.part == 2, warp + RUNS // 2, warp) * 8 + row
+        return tile.n_block * (WEIGHT_ROWS // 2) + warp * 8 + row
 
     def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
         """The sums of a tile, and the ring's stage after it."""
@@ -71,12 +70,13 @@ class PackedRows(PlainRows):
     """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
 
     PART: ClassVar[PackedPart] = PackedPart(WEIGHT_ROWS)
-    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
+    HALF_LINES: ClassVar[int] = PART.code_lines // 4
+    """Of codes in two steps of K, of two warps."""
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_half", "fc1_records", "fc2_codes", "fc2_records")
     num_bytes: ClassVar[int] = PART.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
     groups: ClassVar[int] = 3
     """Decoding a K block takes longer than fetching it."""
-    halves: ClassVar[bool] = False
 
     def burst(self, k_blocks: Sequence[int]) -> int:
         return 1
@@ -86,16 +86,17 @@ class PackedRows(PlainRows):
         return tiles_of(config.problem.n(phase)) * config.k_blocks(phase) * TILE_LINES
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
+        codes, records = self.PART.code_lines, self.PART.record_lines
         return [
             operand_rows(address, LINE_BYTES, config.problem.num_experts * self.lines(config, phase), box, swizzle=0)
-            for phase, address in ((FC1, args.w1), (FC2, args.w2))
-            for box in (self.PART.code_lines, self.PART.record_lines)
+            for phase, address, boxes in ((FC1, args.w1, (codes, self.HALF_LINES, records)), (FC2, args.w2, (codes, records)))
+            for box in boxes
         ]
 
     def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
         from .load import packed_rows
 
-        return packed_rows(ctx, phase, expert * self.lines(ctx.config, phase), n_block)
+        return packed_rows(ctx, phase, expert, n_block, part)
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         return (tile.n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(tile.n_block)
