@@ -63,31 +63,31 @@ def claim(ctx: DecodeContext) -> Int32:
 
 
 @dataclass(frozen=True)
-class PartOfTile(WeightTile):
-    """Whole or half."""
-
-    num_bytes: Any
-
-
-@dataclass(frozen=True)
 class GateUpRuns(Fetch):
-    """Runs of gate and up of an expert, from run `y` on, which begin so many bytes `behind` the stage's first."""
+    """Runs of gate and up of an expert: a box from run `y` on, and one `apart` runs further: 0 for half of a tile, which is there twice."""
 
     expert: Int32
-    behind: Int32
+    apart: Int32
+
+    @property
+    def boxes(self) -> int:
+        return 2
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """A K block of them, from byte `x` on."""
-        load_box_5d_cta(destination + self.behind, self.map, full, (x, 0, 0, y, self.expert))
+        """A K block of both, from byte `x` on."""
+        for box in range(self.boxes):
+            self.load_box(box, destination, full, x, y)
+
+    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
+        load_box_5d_cta(destination + box * (PlainRows.num_bytes // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
     """A tile's weight rows."""
     if phase == FC1:
-        which, num_bytes = select(part == 0, ctx.maps.fc1_weights, ctx.maps.fc1_half), Int32(PlainRows.num_bytes)
-        first = select(part == 2, Int32(RUNS // 2), Int32(0))
-        fetch: Fetch = GateUpRuns(which, Int32(0), Int32(1), False, expert, first * (num_bytes // RUNS))
-        return PartOfTile(fetch, n_block * RUNS + first, 0, select(part == 0, num_bytes, num_bytes // 2))
+        first, apart = select(part == 2, Int32(RUNS // 2), Int32(0)), select(part == 0, Int32(RUNS // 2), Int32(0))
+        fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
+        return WeightTile(fetch, n_block * RUNS + first, 0, PlainRows.num_bytes)
     fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
     return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
 

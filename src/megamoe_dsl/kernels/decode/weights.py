@@ -24,7 +24,7 @@ RUNS = WEIGHT_ROWS // 16
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
-    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc1_half", "fc2_weights")
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
     num_bytes: ClassVar[int] = WEIGHT_ROWS * ROW_BYTES
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
@@ -45,8 +45,7 @@ class PlainRows:
             operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
             for phase, address in ((FC1, args.w1), (FC2, args.w2))
         ]
-        runs = (runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, one) for one in (RUNS, RUNS // 2))
-        return [*runs, rows[FC2]]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS // 2), rows[FC2]]
 
     def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
         """A tile's, as the loader fetches them."""
