@@ -17,7 +17,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90 import config as sm90
-from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
@@ -160,17 +160,18 @@ class ConfigOptions(ShapeOptions):
         given |= {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
-            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
+            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
         for name in shape:
             if name not in given:
                 raise ProblemError(name, None, "given, or taken from a --preset")
-        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
+        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
         `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
         found = find_kernel(kernel)
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        tile["pool_rows"] = given_pool_rows(problem, self.pool_rows)
         config_type(found, self.architecture)
         for name, value in given_only(tile).items():
             if name not in found.choices(self.architecture):

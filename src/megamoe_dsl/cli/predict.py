@@ -15,6 +15,7 @@ from rich.text import Text
 from ..arch import Gpu
 from ..bench.variant import neighbors, variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.registry import default_recipe, find_kernel
 from ..options.option import naming_options, numbers, option
 from ..options.points import PROBLEM, ShapeOptions
@@ -55,8 +56,9 @@ class PredictOptions(ShapeOptions):
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
             raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")
-        target = Target(gpu.arch, gpu.num_sms, gpu.name)
-        config: MegaMoeConfig = kernel.choose(self.problem(gpu, tokens), target, tokens, **given_only(tile))
+        target, problem = Target(gpu.arch, gpu.num_sms, gpu.name), self.problem(gpu, tokens)
+        tile["pool_rows"] = given_pool_rows(problem, self.pool_rows)
+        config: MegaMoeConfig = kernel.choose(problem, target, tokens, **given_only(tile))
         return config
 
     def problem(self, gpu: Gpu, tokens: int) -> Problem:
@@ -64,9 +66,7 @@ class PredictOptions(ShapeOptions):
         kernel = find_kernel(DEFAULT_KERNEL)
         shape: dict[str, Any] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
         recipe = self.recipe or default_recipe(kernel, gpu.arch)
-        layer = ConfigOptions(
-            self.preset, **shape, pool_rows=self.pool_rows, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe
-        )
+        layer = ConfigOptions(self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
         return layer.problem(tokens)
 
     def over_nodes(self, gpu: Gpu, counts: Sequence[int]) -> list[NodePrediction]:

@@ -23,7 +23,7 @@ from ...device.warp import ballot
 from ...layouts.arith import select
 from ...schedule.fused_moe import FC1
 from .context import Context
-from .layouts.symmetric import Wait
+from .layouts.waits import Wait
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""

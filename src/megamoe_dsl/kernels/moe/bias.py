@@ -3,21 +3,20 @@ Linear2, unless that weight is applied in combine."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from cutlass import Int64
 
 from ...device.cast import fma
 from ...device.memory import load_f32, load_f32x2
 from ...schedule.fused_moe import FC1
-from .arguments import LayerBiasArguments
 from .context import Context
 from .layouts.smem_plan import TILE_ROWS
 
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
     """Address of the bias of a weight row, counted in the order of the weights."""
-    config, args = ctx.config, cast(LayerBiasArguments, ctx.args)
+    config, args = ctx.config, ctx.args
     base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
     return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4
 

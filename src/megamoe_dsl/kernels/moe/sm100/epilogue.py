@@ -46,9 +46,9 @@ from ..bias import add_bias, bias_address, weighs_bias, weights_of_pair
 from ..combine import combine_tokens
 from ..context import Context
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ from ..context import Context
 from ..layouts.smem_plan import NamedBarrier
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
+from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128

@@ -46,7 +46,7 @@ from ..context import Context
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import TILE_ROWS
+from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
 """Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""
