@@ -12,7 +12,7 @@ from ..kernels.registry import arch_of_recipe, config_type, find_kernel
 from ..problem import Problem
 from ..target import Target
 
-SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
+SHARED = ("problem", "num_sms", "pool_rows", "trace")  # by all variants of a point
 
 
 def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:

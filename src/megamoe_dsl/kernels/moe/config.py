@@ -228,7 +228,6 @@ class MegaMoeConfig(ABC):
     # --- plans
     @property
     def symmetric(self) -> Region:
-        """A rank's symmetric buffer."""
         return symmetric_buffer(self.problem, self.arch, self.pool_rows)
 
     @cached_property

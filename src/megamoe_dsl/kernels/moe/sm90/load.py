@@ -1,14 +1,13 @@
-"""The loader warps of SM90, and those that decode packed weights into the stages: which rows, of which matrix, and when; the loops are
-blocks (blocks/sm90/load.py, blocks/sm90/decode.py).
+"""The loader warps of SM90: which rows, of which matrix, and when; the loops are blocks (blocks/sm90/load.py, decode.py).
 
 | role         | waits                                                                     | signals                     |
 |---|---|---|
-| load_tokens | work_tile_full and an arrival count or mask per tile; empty per stage | work_tile_empty per tile; full per stage |
-| load_weights | work_tile_full per tile; empty per stage | work_tile_empty per tile; full per stage |
-| load_operands | of both, and codes_empty per stage | of both, and codes_full per stage |
-| decode_weights | work_tile_full per tile; codes_full and empty per stage | work_tile_empty per tile; full and codes_empty per stage |
+| load_tokens  | work_tile_full and an arrival count or mask per tile; empty per stage     | work_tile_empty per tile; full per stage |
+| load_weights | work_tile_full per tile; empty per stage                                  | work_tile_empty per tile; full per stage |
+| load_operands | of both, and codes_empty per stage                                       | of both, and codes_full per stage |
+| decode_weights | work_tile_full per tile; codes_full and empty per stage  | work_tile_empty per tile; full and codes_empty per stage |
 
-Where weights are decoded one warp loads both, packed tiles into the ring of codes.
+Where weights are decoded one warp loads both, packed tiles into the ring of codes, and four warps decode them.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from ....hardware.packed_tile import WHOLE_TILE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..arrival import wait_operands
 from ..context import Context
+from ..pool import wait_operands
 from ..tile_scheduler import WorkTile, next_tile
 from .math_warps import is_half_tile
 from .memory_plan import Sm90Map
