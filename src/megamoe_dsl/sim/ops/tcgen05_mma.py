@@ -223,8 +223,8 @@ _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2
 
 @register("tcgen05.cp")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor.  In shared memory groups of
-    8 rows lie SBO apart, rows one span apart; without a swizzle a row is 16 bytes, and further 16-byte chunks of it lie LBO apart."""
+    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor.  In shared memory groups
+    of 8 rows lie SBO apart, rows one span apart; without a swizzle a row is 16 bytes, and further 16-byte chunks of it lie LBO apart."""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
     multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
