@@ -83,7 +83,8 @@ def regrets(found: Results) -> Iterator[Regret]:
 def shape_of(point: Point, gpu: str) -> str:
     """DeepSeek-V4-Flash's share of a rank is flash, 32 experts; formats other than FP8, and a GPU other than an H200, are told."""
     recipe = "" if point.recipe == "fp8xfp8" else f", {point.recipe}"
-    return f"{point.preset}, {point.problem.experts_per_rank} experts{recipe}, {gpu.split()[1]}"
+    shape = point.preset or f"{point.problem.hidden}/{point.problem.intermediate}"
+    return f"{shape}, {point.problem.experts_per_rank} experts{recipe}, {gpu.split()[1]}"
 
 
 def by_shape(found: Iterable[Regret]) -> dict[str, list[Regret]]:
