@@ -168,17 +168,18 @@ def relative(y: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def few_table(records: Sequence[dict[str, Any]]) -> str:
-    """Of docs/lab/one_gpu.md: medians, and the rest beside `moe`."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    """Of docs/lab/one_gpu.md: medians, and how many times ours the others are; columns that have anything."""
+    rows = [COLUMNS]
     for record in records:
         us = {name: one["median"] for name, one in record["us"].items()}
         ours, theirs = us[FOUR], min((one for name, one in us.items() if name.startswith("flashinfer")), default=None)
         others = (us[LAUNCHES], us.get(FUSED), us.get(TORCH_LAYER), theirs, us.get(PACKED), us.get(f"{PACKED}, fused"))
-        shares = [f"{1.35 * record['least_us'] + 4:.1f}", f"{record['weight_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"]
-        cells = [record["point"], f"{record['least_us']:.1f}", f"**{ours:.1f}**", *shares]
-        cells += ["" if one is None else f"{one:.1f} ({one / ours:.2f})" for one in others]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        shares = f"{1.35 * record['least_us'] + 4:.1f}", f"{record['weight_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"
+        found = (record["point"], f"{record['least_us']:.1f}", f"**{ours:.1f}**", *shares)
+        rows.append((*found, *("" if one is None else f"{one:.1f} ({one / ours:.2f})" for one in others)))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
 
 
 def in_turn(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
