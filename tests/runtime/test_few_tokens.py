@@ -11,6 +11,7 @@ import torch
 from forked import RECORD, recorded_by
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
+from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
@@ -34,11 +35,15 @@ def run_on_gpu(folder: Path) -> None:
     q, sf = quantize_e4m3_f32(x.float())
     calls = {"few": lambda: layer(x, *routing), "fused": lambda: layer(q, *routing, x_sf=sf)}
     calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
-    torch.save({name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}, folder / RECORD)
+    found = {name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}
+    assert layer.few is not None
+    (kernel,) = layer.few.kernels
+    torch.save((found, [one.cpu() for one in kernel.counters.kept.values()]), folder / RECORD)
 
 
 def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = recorded_by(run_on_gpu, tmp_path, monkeypatch)
+    found, (memory,) = recorded_by(run_on_gpu, tmp_path, monkeypatch)
+    assert memory[0] == 0 and (memory[LINE // 4 :] != ABSENT).any()  # two launches on it
     y, stats = found["few"]
     assert all(torch.equal(other[:5], y) for other, _ in found.values()) and not found["padded"][0][5:].any()
     assert [torch.equal(counts, turn * stats) for turn, (_, counts) in enumerate(found.values(), 1)] == [True] * 4 and stats.sum() > 0

@@ -215,7 +215,7 @@ def test_a_few_tokens_take_one_launch() -> None:
         most, more = (gpu.call(moe, **chosen("fp8xfp8", tokens).arguments) for tokens in (16, 17))
     weights = {name: name for name in ("w1", "w1_sf", "w2", "w2_sf")}
     given = {"x": "x", "topk_idx": "topk_idx", "topk_weights": "topk_weights", "y": "y", "num_tokens": FEW}
-    memory = {"memory": one.arguments["memory"]}
+    memory = {"stats": 0, "memory": one.arguments["memory"]}
     assert {name: value for name, value in one.arguments.items() if not name.endswith("_map")} == {**given, **weights, **memory}
     assert (one.arguments["fc1_weights_map"][0], one.arguments["fc2_weights_map"][0]) == ("w1", "w2") and one.early
     assert (of_logits["topk_idx"], of_logits["topk_weights"]) == (top["topk_idx"], top["topk_weights"])

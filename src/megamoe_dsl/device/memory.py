@@ -99,10 +99,6 @@ atomic_add_u32 = partial(emit_to, Int32, "atom.relaxed.gpu.global.add.u32 {}, [{
 """Previous value; relaxed, GPU scope."""
 
 
-count_arrival = partial(emit_to, Int32, "atom.acq_rel.gpu.global.add.u32 {}, [{}], 1;")
-"""Adds 1: a release of what this thread wrote and saw, an acquire of what those that had added before released.  Previous value."""
-
-
 def reduce_add_u64(address: Any, value: Any, sem: str, scope: str) -> None:
     """Adds to 8 bytes, without the previous value; `sem` and `scope` as `reduce_add_u32`."""
     emit(f"red.{sem}.{scope}.global.add.u64 [{{}}], {{}};", address, value)

@@ -22,7 +22,7 @@ class FewTokens:
     """Its kernels, with the weights and the statistics of a layer's `memory`."""
 
     def __init__(self, configs: tuple[DecodeConfig, ...], store: ArtifactStore, memory: RankBuffers) -> None:
-        self._kernels = [DeviceDecode((config,), store, memory.device) for config in configs]
+        self.kernels = [DeviceDecode((config,), store, memory.device) for config in configs]
         self._index = memory.device.index
         self._places = {"w1": memory.address("fc1"), "w2": memory.address("fc2"), "w1_sf": 0, "w2_sf": 0, "stats": memory.stats.data_ptr()}
         self._prepared: dict[int, tuple[DeviceDecode, bytes]] = {}
@@ -48,7 +48,7 @@ class FewTokens:
         with LAUNCHES:
             found = self._prepared.get(tokens)
             if found is None:
-                kernel = next(one for one in self._kernels if tokens <= one.config.block_m)
+                kernel = next(one for one in self.kernels if tokens <= one.config.block_m)
                 found = self._prepared[tokens] = kernel, kernel.prepare_places(self._places, tokens)
             kernel, prepared = found
             memory = kernel.counters.of(stream, capturing)

@@ -117,11 +117,16 @@ def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, half:
     source, k_blocks, part = ctx.config.source, ctx.config.k_blocks(phase), PackedRows.PART
     codes, records = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
     first, (line, record_line) = expert * source.lines(ctx.config, phase), part.first_lines(n_block, k_blocks)
-    rows: tuple[Any, ...] = Fetch(codes, Int32(0), Int32(1), False), first + line, TILE_LINES
+    fetch, places = Fetch(codes, Int32(0), Int32(1), False), (records, first + record_line, part.code_bytes)
     if phase == FC2:
-        return PackedLines(*rows, part.num_bytes, records, first + record_line, part.code_bytes)
+        return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, *places)
     num_bytes = select(half == 0, Int32(part.num_bytes), Int32(part.num_bytes - part.code_bytes // 2))
-    return PackedHalves(*rows, num_bytes, records, first + record_line, part.code_bytes, ctx.maps.fc1_half, half)
+    return PackedHalves(fetch, first + line, TILE_LINES, num_bytes, *places, ctx.maps.fc1_half, half)
+
+
+def rows_of(ctx: DecodeContext, *tile: Any) -> WeightTile:
+    """A tile's weight rows, of a linear, an expert, an n_block and a part."""
+    return packed_rows(ctx, *tile) if ctx.config.problem.packed else plain_rows(ctx, *tile)
 
 
 @cute.jit
@@ -147,9 +152,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         publish(queue, lambda cta, words=(block * 8 + part * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            stage = load_phase(stage, config.source.rows(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
+            stage = load_phase(stage, rows_of(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
         if phase == FC2:
-            stage = load_phase(stage, config.source.rows(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
+            stage = load_phase(stage, rows_of(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):

@@ -40,24 +40,29 @@ AT_ONCE = 12
 @cute.jit
 def math(ctx: DecodeContext, warp: Int32):
     """All math warps; `warp` counts within them."""
-    config, group = ctx.config, warp // GROUP_WARPS
-    me = ColumnShare.of(MathThread(Int32(0), warp % GROUP_WARPS, cute.arch.lane_idx()), config.block_m, 1)
+    group = warp // GROUP_WARPS
+    me = ColumnShare.of(MathThread(Int32(0), warp % GROUP_WARPS, cute.arch.lane_idx()), ctx.config.block_m, 1)
     tile, tiles = next_tile(ctx.first_tile_of(group))
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:
-            sums, stage = config.source.multiply(ctx, tile, me, stage, FC1)
+            sums, stage = multiply(ctx, tile, me, stage, FC1)
             if (tile.part == 0) | (tile.part == div(me.warp, GROUP_WARPS // 2) + 1):
                 finish_fc1(ctx, tile, me, sums)
         else:
-            sums, stage = config.source.multiply(ctx, tile, me, stage, FC2)
+            sums, stage = multiply(ctx, tile, me, stage, FC2)
             finish_fc2(ctx, tile, me, sums)
         tile, tiles = next_tile(tiles)
 
 
+def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: int) -> Any:
+    """The sums of a tile, and the ring's stage after it."""
+    return (multiply_packed if ctx.config.problem.packed else multiply_plain)(ctx, tile, me, stage, phase)
+
+
 @cute.jit
 def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """The sums of a tile, and the ring's stage after it."""
+    """Of rows as they are."""
     config, k_blocks = ctx.config, ctx.config.k_blocks(phase)
     if cutlass.const_expr(not config.problem.formats.scaled):
         return accumulate_tile(stage, me, Int32(k_blocks), config.problem.formats.activations.element)
@@ -66,7 +71,7 @@ def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage:
 
 @cute.jit
 def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """The same of packed tiles, which the threads decode for themselves."""
+    """Of packed tiles, which the threads decode for themselves."""
     part, config = PackedRows.PART, ctx.config
     second = part.block_of_group(tile.n_block) != 0
     stage.wait_full()

@@ -1,4 +1,4 @@
-"""Weight sources: where 64 weight rows of a tile lie, what of them a stage has, and who multiplies them."""
+"""Weight sources: where 64 weight rows of a tile lie, what of them a stage has, and how many warpgroups multiply them."""
 
 from __future__ import annotations
 
@@ -47,21 +47,9 @@ class PlainRows:
         ]
         return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS // 2), rows[FC2]]
 
-    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
-        """A tile's, as the loader fetches them."""
-        from .load import plain_rows
-
-        return plain_rows(ctx, phase, expert, n_block, part)
-
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         """That a thread has gate and up of in Linear1."""
         return tile.n_block * (WEIGHT_ROWS // 2) + warp * 8 + row
-
-    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
-        """The sums of a tile, and the ring's stage after it."""
-        from .math import multiply_plain
-
-        return multiply_plain(ctx, tile, me, stage, phase)
 
 
 @dataclass(frozen=True)
@@ -92,15 +80,5 @@ class PackedRows(PlainRows):
             for box in boxes
         ]
 
-    def rows(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
-        from .load import packed_rows
-
-        return packed_rows(ctx, phase, expert, n_block, part)
-
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         return (tile.n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(tile.n_block)
-
-    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
-        from .math import multiply_packed
-
-        return multiply_packed(ctx, tile, me, stage, phase)
