@@ -114,8 +114,8 @@ MUTANTS = (
         "a row warp fills another warp's stages",
         "wrong phase",
         "decode.load:fill_rows",
-        "stage.ring.index % config.row_warps == number",
-        "k % config.row_warps == number",
+        "stage.ring.index % ROW_WARPS == number",
+        "k % ROW_WARPS == number",
         RING,
     ),
 )

@@ -12,7 +12,7 @@ from forked import RECORD, recorded_by
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
-from megamoe_dsl.kernels.decode.family import few_configs
+from megamoe_dsl.kernels.decode.family import few_config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -37,8 +37,7 @@ def run_on_gpu(folder: Path) -> None:
     calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
     found = {name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}
     assert layer.few is not None
-    (kernel,) = layer.few.kernels
-    torch.save((found, [one.cpu() for one in kernel.counters.kept.values()]), folder / RECORD)
+    torch.save((found, [one.cpu() for one in layer.few.kernel.counters.kept.values()]), folder / RECORD)
 
 
 def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,10 +49,8 @@ def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: p
 
 
 def test_layers_that_take_such_a_launch() -> None:
-    assert [one.block_m for one in few_configs(replace(PROBLEM, max_tokens_per_rank=9), TARGET)] == [8, 16]
-    assert [one.block_m for one in few_configs(PROBLEM, TARGET)] == [8] and set(few_configs(PROBLEM, TARGET)) < set(
-        layer_kernels(PROBLEM, TARGET, ())
-    )
+    config = few_config(PROBLEM, TARGET)
+    assert config is not None and config.block_m == 8 and config in layer_kernels(PROBLEM, TARGET, ())
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
-    assert not any(few_configs(replace(PROBLEM, **fields), TARGET) for fields in others)
-    assert not few_configs(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+    assert not any(few_config(replace(PROBLEM, **fields), TARGET) for fields in others)
+    assert not few_config(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))

@@ -20,16 +20,15 @@ from .weights import WEIGHT_ROWS, PackedRows, PlainRows
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
 MOST_TOKENS = TOKENS[-1]
-ROW_WARPS = 12
-"""For all rings."""
+GROUPS = 2
+"""Warpgroups that multiply: each takes every other tile, from a ring of its own."""
+ROW_WARPS = 6
+"""That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
-MOST_STAGES = 12
-"""Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
 LOADER_WARPS = 16
 GROUP_WARPS = 4
-TILES_AHEAD = 4
-"""Of a warpgroup."""
+WORK_TILES = 8
 LINE = 128
 """Bytes of L2."""
 ABSENT = -1
@@ -44,7 +43,7 @@ class DecodeConfig:
 
     block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
     num_sms      CTAs of the grid
-    num_stages   depth of a ring; 0 chooses the deepest that fits, up to `MOST_STAGES`
+    num_stages   depth of a ring; 0 chooses the deepest that fits, up to the source's `most_stages`
     indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
     """
 
@@ -74,7 +73,7 @@ class DecodeConfig:
         while self.region_of(most + 1).size <= self.arch.smem_bytes:
             most += 1
         if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", min(most, MOST_STAGES))
+            object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
 
     @classmethod
@@ -110,23 +109,8 @@ class DecodeConfig:
 
     # --- threads
     @property
-    def groups(self) -> int:
-        """Warpgroups that multiply: each takes every so many-th tile, from a ring of its own."""
-        return self.source.groups
-
-    @property
-    def row_warps(self) -> int:
-        """That load rows for one of them."""
-        return ROW_WARPS // self.groups
-
-    @property
-    def work_tiles(self) -> int:
-        """Places for tiles that are taken and not finished."""
-        return TILES_AHEAD * self.groups
-
-    @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + GROUP_WARPS * self.groups)
+        return 32 * (LOADER_WARPS + GROUP_WARPS * GROUPS)
 
     # --- global memory
     @property
@@ -158,11 +142,11 @@ class DecodeConfig:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-        readers, stages = 32 * (self.row_warps + GROUP_WARPS), self.groups * self.num_stages
+        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), GROUPS * self.num_stages
         return (
             MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
             MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
-            MBarrier("work_tile_full", self.work_tiles, 1, "weight loader", "", "row loaders, math warps"),
+            MBarrier("work_tile_full", WORK_TILES, 1, "weight loader", "", "row loaders, math warps"),
             MBarrier(
                 "work_tile_empty", self.work_tiles, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"
             ),
@@ -177,13 +161,13 @@ class DecodeConfig:
         totals  tiles of rows that a warp's slots begin
         blocks  tiles of rows that there are, and what the counter of tiles said first
         """
-        slots, rings, tiles = -(-self.slots // 4) * 4, self.groups * stages, self.work_tiles
+        slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
         return Region.stack(
             "smem",
             Field("weights", (rings, self.source.num_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (rings, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
             Field("sfa", (rings, self.block_m), F32, 16),
-            Field("work_tiles", (tiles, 4), U32, 16),
+            Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *self.source.tables,
             Field("expert_of", (slots,), I32, 16),
             Field("weight_of", (slots,), F32),
@@ -195,8 +179,8 @@ class DecodeConfig:
             Field("blocks", (2,), U32, 8),
             Field("full_barrier", (rings,), U64),
             Field("empty_barrier", (rings,), U64),
-            Field("work_tile_full_barrier", (tiles,), U64),
-            Field("work_tile_empty_barrier", (tiles,), U64),
+            Field("work_tile_full_barrier", (WORK_TILES,), U64),
+            Field("work_tile_empty_barrier", (WORK_TILES,), U64),
         )
 
     @cached_property

@@ -16,7 +16,7 @@ from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...device.warp import ballot
 from ...layouts.arith import div, select
-from .config import ABSENT, LINE
+from .config import ABSENT, GROUPS, LINE, WORK_TILES
 from .problem import FC1, FC2
 
 LAST = -1
@@ -63,9 +63,9 @@ class Turns:
         mine = stage.group
         index = tuple(select(mine == group, stage.ring.index, old) for group, old in enumerate(self.index))
         phase = tuple(select(mine == group, stage.ring.phase, old) for group, old in enumerate(self.phase))
-        following = select(mine == len(index) - 1, Int32(0), mine + 1)
+        following = select(mine == GROUPS - 1, Int32(0), mine + 1)
         ring = Ring(stage.ring.depth, index[0], phase[0])
-        for group in range(1, len(index)):
+        for group in range(1, GROUPS):
             own = following == group
             ring = Ring(ring.depth, select(own, index[group], ring.index), select(own, phase[group], ring.phase))
         return Turns(replace(stage, ring=ring, group=following), index, phase)
@@ -88,16 +88,15 @@ class DecodeContext:
 
     @property
     def first_turn(self) -> Turns:
-        zeros = (Int32(0),) * self.config.groups
-        return Turns(self.first_stage(0), zeros, zeros)
+        return Turns(self.first_stage(0), (Int32(0),) * GROUPS, (Int32(0),) * GROUPS)
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.region, self.smem, self.config.work_tiles)
+        return TileQueue.start(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""
-        return self.first_tile.alternate(group, self.config.groups)
+        return self.first_tile.alternate(group, GROUPS)
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
+from ...config_error import ConfigError
 from ...hardware.tensor_map import MapFields
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import DecodeArguments
-from .config import TOKENS, DecodeConfig
+from .config import GROUPS, TOKENS, DecodeConfig
 from .problem import DecodeProblem
 
 
-def few_configs(layer: Problem, target: Target) -> tuple[DecodeConfig, ...]:
-    """Of each tile of rows that calls of a layer with packed weights may take; none where the kernel does not take the layer."""
+def few_config(layer: Problem, target: Target) -> DecodeConfig | None:
+    """Of calls of a layer with packed weights that have no more tokens than the smallest tile of rows, beyond which its fused kernel may be
+    faster (docs/lab/one_gpu.md); None where the kernel does not take the layer."""
     problem = DecodeProblem.of(layer) if target.arch == DecodeConfig.arch else None
-    sizes = [most for most, fewer in zip(TOKENS, (0, *TOKENS), strict=False) if fewer < layer.max_tokens_per_rank]
-    return () if problem is None else tuple(DecodeConfig.choose(problem, target, most) for most in sizes)
+    with suppress(ConfigError):
+        return None if problem is None else DecodeConfig.choose(problem, target, TOKENS[0])
+    return None
 
 
 class DecodeKernel(Kernel):
@@ -52,5 +56,5 @@ class DecodeKernel(Kernel):
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {config.groups} warpgroups in turn; rows are the wgmma's columns"
+        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

@@ -25,7 +25,7 @@ from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, reduce
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .arguments import DecodeArguments
-from .config import ABSENT, LOADER_WARPS, ROW_WARPS, DecodeConfig
+from .config import ABSENT, GROUPS, LOADER_WARPS, ROW_WARPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -73,8 +73,8 @@ def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
+        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
         WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
     )
 

@@ -36,11 +36,12 @@ from ...device.memory import (
     store_shared_v4,
 )
 from ...device.ring import Stage, publish
-from ...device.tma import load_box_5d_cta, load_tile_cta
+from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import HALF_BYTES, LINE_BYTES, TILE_LINES
+from ...hardware.packed_tile import TILE_LINES
 from ...layouts.arith import div, select
+from .config import GROUPS, ROW_WARPS
 from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
 from .problem import FC1, FC2
 from .weights import RUNS, WEIGHT_ROWS, PackedRows, PlainRows
@@ -92,41 +93,20 @@ def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: 
     return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
 
 
-@dataclass(frozen=True)
-class PackedHalves(PackedLines):
-    """Where `part` is not 0, the codes of two warps of the four, in two pieces by map `half`."""
-
-    num_bytes: Any
-    half: Int64
-    part: Int32
-
-    @cute.jit
-    def load(self, destination: Int32, full: Int32, k: Int32):
-        """Codes and records of K block k, each in its place."""
-        if self.part == 0:
-            PackedLines.load(self, destination, full, k)
-        else:
-            load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
-            for piece in cutlass.range_constexpr(2):
-                line = piece * (HALF_BYTES // LINE_BYTES) + (self.part - 1) * PackedRows.HALF_LINES
-                load_tile_cta(destination + line * LINE_BYTES, self.half, full, 0, self.row + line + k * self.tile_rows)
-
-
-def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, half: Any) -> PackedLines:
+def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> PackedLines:
     """The same of packed tiles."""
-    source, k_blocks, part = ctx.config.source, ctx.config.k_blocks(phase), PackedRows.PART
+    part, first = PackedRows.PART, expert * ctx.config.source.lines(ctx.config, phase)
     codes, records = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
-    first, (line, record_line) = expert * source.lines(ctx.config, phase), part.first_lines(n_block, k_blocks)
-    fetch, places = Fetch(codes, Int32(0), Int32(1), False), (records, first + record_line, part.code_bytes)
-    if phase == FC2:
-        return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, *places)
-    num_bytes = select(half == 0, Int32(part.num_bytes), Int32(part.num_bytes - part.code_bytes // 2))
-    return PackedHalves(fetch, first + line, TILE_LINES, num_bytes, *places, ctx.maps.fc1_half, half)
+    line, record_line = part.first_lines(n_block, ctx.config.k_blocks(phase))
+    fetch = Fetch(codes, Int32(0), Int32(1), False)
+    return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, records, first + record_line, part.code_bytes)
 
 
-def rows_of(ctx: DecodeContext, *tile: Any) -> WeightTile:
-    """A tile's weight rows, of a linear, an expert, an n_block and a part."""
-    return packed_rows(ctx, *tile) if ctx.config.problem.packed else plain_rows(ctx, *tile)
+def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
+    """A tile's weight rows."""
+    if ctx.config.problem.packed:
+        return packed_rows(ctx, phase, expert, n_block)
+    return plain_rows(ctx, phase, expert, n_block, part)
 
 
 @cute.jit
@@ -160,7 +140,7 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     if number == total + (config.num_sms - 1):
         if cute.arch.lane_idx() == 0:
             reduce_add_u32(ctx.args.memory, REGION - (total + config.num_sms), "relaxed", "gpu")
-    for _ in cutlass.range_constexpr(config.groups):
+    for _ in cutlass.range_constexpr(GROUPS):
         queue.wait_empty()
         publish(queue, lambda cta: (Int32(0), Int32(LAST), Int32(0), Int32(0)))
         queue = queue.next()
@@ -168,8 +148,8 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every so many-th stage of a warpgroup's ring."""
-    group, own = number // ctx.config.row_warps, number % ctx.config.row_warps
+    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
+    group, own = number // ROW_WARPS, number % ROW_WARPS
     tile, tiles = next_tile(ctx.first_tile_of(group))
     stage = ctx.first_stage(group)
     while tile.valid():
@@ -198,7 +178,7 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
     num_bytes = 2 * VECTOR if scaled and phase == FC2 else VECTOR
     sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
     for k in cutlass.range(config.k_blocks(phase), unroll=1):
-        if stage.ring.index % config.row_warps == number:
+        if stage.ring.index % ROW_WARPS == number:
             there = bytes_there(ctx, k, part, phase)
             for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
                 some = range(start, min(start + AT_ONCE, len(firsts)))

@@ -25,7 +25,7 @@ from ...device.cast import pack_bf16
 from ...device.memory import load_relaxed_v4, load_shared_f32, load_shared_u32, store_relaxed_f32, store_relaxed_u32, store_v4
 from ...device.ring import Stage
 from ...device.warp import shuffle_xor
-from ...layouts.arith import div, select
+from ...layouts.arith import div
 from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
@@ -75,9 +75,7 @@ def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage
     part, config = PackedRows.PART, ctx.config
     second = part.block_of_group(tile.n_block) != 0
     stage.wait_full()
-    # Of half of a tile every warp has rows: its own, or those of the warp two further.
-    warp = select(tile.part == 0, me.warp, (tile.part - 1) * (GROUP_WARPS // 2) + (me.warp & 1))
-    share = PackedBlock(me.group, warp, me.lane, config.block_m, ctx.shared("decoded"), part, second)
+    share = PackedBlock(me.group, me.warp, me.lane, config.block_m, ctx.shared("decoded"), part, second)
     return share.multiply_tile(stage, None, Int32(config.k_blocks(phase)))
 
 

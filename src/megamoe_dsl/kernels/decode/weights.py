@@ -1,4 +1,4 @@
-"""Weight sources: where 64 weight rows of a tile lie, what of them a stage has, and how many warpgroups multiply them."""
+"""Weight sources: where 64 weight rows of a tile lie, and what of them a stage has."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PlainRows:
     num_bytes: ClassVar[int] = WEIGHT_ROWS * ROW_BYTES
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
-    groups: ClassVar[int] = 2
-    """Warpgroups that multiply."""
+    most_stages: ClassVar[int] = 8
+    """Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
     halves: ClassVar[bool] = True
     """Whether a tile of Linear1 may be half of one."""
 
@@ -57,13 +57,11 @@ class PackedRows(PlainRows):
     """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
 
     PART: ClassVar[PackedPart] = PackedPart(WEIGHT_ROWS)
-    HALF_LINES: ClassVar[int] = PART.code_lines // 4
-    """Of codes in two steps of K, of two warps."""
-    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_half", "fc1_records", "fc2_codes", "fc2_records")
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
     num_bytes: ClassVar[int] = PART.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
-    groups: ClassVar[int] = 3
-    """Decoding a K block takes longer than fetching it."""
+    most_stages: ClassVar[int] = 12
+    halves: ClassVar[bool] = False
 
     def burst(self, k_blocks: Sequence[int]) -> int:
         return 1
@@ -73,11 +71,10 @@ class PackedRows(PlainRows):
         return tiles_of(config.problem.n(phase)) * config.k_blocks(phase) * TILE_LINES
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
-        codes, records = self.PART.code_lines, self.PART.record_lines
         return [
             operand_rows(address, LINE_BYTES, config.problem.num_experts * self.lines(config, phase), box, swizzle=0)
-            for phase, address, boxes in ((FC1, args.w1, (codes, self.HALF_LINES, records)), (FC2, args.w2, (codes, records)))
-            for box in boxes
+            for phase, address in ((FC1, args.w1), (FC2, args.w2))
+            for box in (self.PART.code_lines, self.PART.record_lines)
         ]
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
