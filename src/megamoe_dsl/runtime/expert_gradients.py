@@ -1,14 +1,15 @@
 """`moe` with gradients: operators of the forward pass that keeps gate and up, and of the stages of the backward pass.
 
-Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row.  The first stage makes dH, and
-w A, which stand until the gradients of tokens and weights are made.  A stage runs only where somebody asks for what it makes.
+Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass computes
+gate and up again.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A stage runs only
+where somebody asks for what it makes.
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..reference.router import RouterMetadata, router_metadata
 from . import device_gradients
 from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
-from .custom_op import define, differentiate
+from .custom_op import define, differentiate, is_plain_call
 
 MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
@@ -49,8 +50,7 @@ def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tens
     """`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last
     expert's rows are nothing."""
     if topk_idx.device.type != "cpu":
-        found = device_gradients.route(topk_idx, experts, hidden)
-        return found.ends, found.sources, found.positions
+        return device_gradients.route(topk_idx, experts, hidden)
     found = router_metadata(topk_idx.where((topk_idx >= 0) & (topk_idx < experts), -1), experts)
     sources = found.sources.new_zeros(topk_idx.numel())
     sources[: len(found.sources)] = found.sources
@@ -58,9 +58,19 @@ def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tens
 
 
 def routing_of(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor) -> RouterMetadata:
-    """On the CPU with the rows that there are."""
-    counts = ends.diff(prepend=ends.new_zeros(1))
-    return RouterMetadata(counts, ends, sources[: int(ends[-1])] if ends.device.type == "cpu" else sources, positions)
+    """On the CPU, with the rows that there are."""
+    return RouterMetadata(ends.diff(prepend=ends.new_zeros(1)), ends, sources[: int(ends[-1])], positions)
+
+
+def preactivations(x: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+    """Gate and up, bfloat16 [tokens * topk, 2I], as the forward pass stores them; rows that no slot has may hold anything."""
+    if x.device.type != "cpu":
+        return device_gradients.preactivations(x, w1, ends, sources)
+    routing = routing_of(ends, sources, sources)
+    found = x.new_zeros(len(sources), w1.shape[1])
+    for expert, rows in enumerate(torch.arange(len(routing.sources)).split(routing.counts.tolist())):
+        found[rows] = reference.dot(x[routing.sources[rows].long()], w1[expert]).bfloat16()
+    return found
 
 
 def row_gradients(
@@ -76,9 +86,9 @@ def row_gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk]; rows that no slot has may hold
     anything."""
-    routing = routing_of(ends, sources, positions)
     if dy.device.type != "cpu":
-        return device_gradients.row_gradients(dy, topk_weights, w2, preactivations, routing, gate_up, activation)
+        return device_gradients.row_gradients(dy, topk_weights, w2, preactivations, ends, sources, positions, gate_up, activation)
+    routing = routing_of(ends, sources, positions)
     columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
     found = reference.row_gradients(problem_of(activation), dy, routing, topk_weights, w2, preactivations, columns)
     rows, weighted = torch.zeros_like(preactivations), preactivations.new_zeros(len(preactivations), w2.shape[2])
@@ -88,42 +98,33 @@ def row_gradients(
 
 def token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """dX, bfloat16 [tokens, H], of rows dH."""
-    routing = routing_of(ends, positions.new_zeros(len(rows)), positions)
     if rows.device.type != "cpu":
-        return device_gradients.token_gradients(rows, routing, w1)
+        return device_gradients.token_gradients(rows, w1, ends, positions)
+    routing = routing_of(ends, positions.new_zeros(len(rows)), positions)
     return reference.token_gradients(rows[: len(routing.sources)], routing, w1)
 
 
 def weight_gradients(
-    rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
-) -> torch.Tensor:
-    """The sum of rows^T tokens over the rows of each expert, bfloat16 [E, M, N]; with `tokens_first` its transpose."""
-    found = _fake_weights(rows, tokens, ends, sources, tokens_first)
-    _sum_weights(found, rows, tokens, ends, sources, tokens_first)
-    return found
-
-
-def add_weight_gradients(
     total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
 ) -> None:
-    """The same, added to a float32 tensor without being rounded to BF16."""
-    _sum_weights(total, rows, tokens, ends, sources, tokens_first)
-
-
-def _sum_weights(
-    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
-) -> None:
-    """Into a bfloat16 tensor, or added to a float32 one."""
-    routing = routing_of(ends, sources, sources)
+    """The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N]; or added to
+    float32 without being rounded to BF16."""
     if rows.device.type != "cpu":
-        device_gradients.weight_gradients(rows, tokens, routing, total, tokens_first)
+        device_gradients.weight_gradients(total, rows, tokens, ends, sources, tokens_first)
         return
+    routing = routing_of(ends, sources, sources)
     pair = rows[: len(routing.sources)], tokens[routing.sources.long()]
     sums = reference.weight_gradients(*(pair[::-1] if tokens_first else pair), routing)
     total.copy_(total + sums if total.dtype == torch.float32 else sums)
 
 
-_route_op = define(
+def _stage(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator, or the function itself where nobody looks at operators."""
+    operator = define(name, schema, function, fake)
+    return lambda *given: (function if is_plain_call(given[0]) else operator)(*given)
+
+
+_route_op = _stage(
     "moe_route",
     "(Tensor topk_idx, int experts, int hidden) -> (Tensor, Tensor, Tensor)",
     route,
@@ -134,33 +135,35 @@ _route_op = define(
     ),
 )
 _ROWS = "Tensor ends, Tensor sources"
-_rows_op = define(
+_preactivations_op = _stage(
+    "moe_preactivations",
+    f"(Tensor x, Tensor w1, {_ROWS}) -> Tensor",
+    preactivations,
+    lambda x, w1, ends, sources: x.new_empty(len(sources), w1.shape[1]),
+)
+_rows_op = _stage(
     "moe_row_gradients",
     f"(Tensor dy, Tensor topk_weights, Tensor w2, Tensor preactivations, {_ROWS}, Tensor positions, str gate_up, str activation)"
     " -> (Tensor, Tensor, Tensor)",
     row_gradients,
     lambda dy, weights, w2, stored, *_: (torch.empty_like(stored), stored.new_empty(len(stored), w2.shape[2]), torch.empty_like(weights)),
 )
-_tokens_op = define(
+_tokens_op = _stage(
     "moe_token_gradients",
     "(Tensor rows, Tensor w1, Tensor ends, Tensor positions) -> Tensor",
     token_gradients,
     lambda rows, w1, ends, positions: rows.new_empty(len(positions), w1.shape[2]),
 )
-_PAIR = f"Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first"
-
-
-def _fake_weights(rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool) -> torch.Tensor:
-    shape = rows.shape[1], tokens.shape[1]
-    return rows.new_empty(len(ends), *(shape[::-1] if tokens_first else shape))
-
-
-_weights_op = define("moe_weight_gradients", f"({_PAIR}) -> Tensor", weight_gradients, _fake_weights)
-_add_op = define("moe_add_weight_gradients", f"(Tensor(a!) total, {_PAIR}) -> ()", add_weight_gradients, lambda *_: None)
+_weights_op = _stage(
+    "moe_weight_gradients",
+    f"(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first) -> ()",
+    weight_gradients,
+    lambda *_: None,
+)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, w1_total, w2_total, ctx.gate_up, ctx.activation = inputs
+    *tensors, w1_total, w2_total, ctx.recompute, ctx.gate_up, ctx.activation = inputs
     stored = output[1]
     ctx.save_for_backward(*tensors, stored)
     ctx.totals = w1_total, w2_total  # not among what is saved: every backward pass changes them
@@ -172,35 +175,37 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
     x, idx, weights, w1, w2, stored = ctx.saved_tensors
     of_x, _, of_weights, of_w1, of_w2 = ctx.needs_input_grad[:5]
     if dy is None:
-        return (None,) * 9
+        return (None,) * 10
     if torch.is_grad_enabled():
         raise ProblemError("create_graph", True, "False: moe has no gradient of its gradients")
     if not len(x):
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
-        return (*(torch.zeros_like(one) if need else None for one, need in needed), None, None, None, None)
+        return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * 5)
     dy = dy.contiguous()
     ends, sources, positions = _route_op(idx, len(w1), w1.shape[2])
+    stored = _preactivations_op(x, w1, ends, sources) if ctx.recompute else stored
     found = RowGradients(*_rows_op(dy, weights, w2, stored, ends, sources, positions, ctx.gate_up, ctx.activation))
     dx = _tokens_op(found.rows, w1, ends, positions) if of_x else None
-    dw1 = _of_weight(ctx.totals[0], (found.rows, x, ends, sources, False)) if of_w1 else None
-    dw2 = _of_weight(ctx.totals[1], (found.weighted, dy, ends, sources, True)) if of_w2 else None
-    return dx, None, found.topk_weights if of_weights else None, dw1, dw2, None, None, None, None
+    dw1 = _of_weight(w1, ctx.totals[0], (found.rows, x, ends, sources, False)) if of_w1 else None
+    dw2 = _of_weight(w2, ctx.totals[1], (found.weighted, dy, ends, sources, True)) if of_w2 else None
+    return dx, None, found.topk_weights if of_weights else None, dw1, dw2, *[None] * 5
 
 
-def _of_weight(total: torch.Tensor | None, operands: tuple[Any, ...]) -> torch.Tensor | None:
-    if total is None:
-        gradient: torch.Tensor = _weights_op(*operands)
-        return gradient
-    _add_op(total, *operands)
-    return None
+def _of_weight(weight: torch.Tensor, total: torch.Tensor | None, operands: tuple[Any, ...]) -> torch.Tensor | None:
+    gradient = torch.empty_like(weight) if total is None else total
+    _weights_op(gradient, *operands)
+    return gradient if total is None else None
 
 
 def define_training(forward: Any) -> Any:
-    """The operator of `forward`, which gives y, and gate and up of every row."""
+    """The operator of `forward`, which gives y, and gate and up of every row, or with `recompute` of none."""
     tensors = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor w2, Tensor? w1_total, Tensor? w2_total"
-    schema = f"({tensors}, str gate_up, str activation) -> (Tensor, Tensor)"
+    schema = f"({tensors}, bool recompute, str gate_up, str activation) -> (Tensor, Tensor)"
 
-    def fake(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.empty_like(x), x.new_empty(idx.numel(), w1.shape[1])
+    def fake(
+        x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *others: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        recompute = others[-3]
+        return torch.empty_like(x), x.new_empty(0 if recompute else idx.numel(), w1.shape[1])
 
     return differentiate(define("moe_training", schema, forward, fake), _backward, _keep)
