@@ -80,7 +80,7 @@ def test_the_result_is_that_of_no_gradient() -> None:
 def test_a_stage_runs_only_where_its_result_is_asked_for(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen experts take no gradient of weights: of x alone dH and dX are made."""
     made: list[str] = []
-    for stage in ("_tokens_op", "_weights_op"):
+    for stage in ("token_gradients", "weight_gradients"):
         original = getattr(expert_gradients, stage)
         monkeypatch.setattr(
             expert_gradients, stage, lambda *given, stage=stage, original=original: (made.append(stage), original(*given))[1]
@@ -90,7 +90,7 @@ def test_a_stage_runs_only_where_its_result_is_asked_for(trained: str, monkeypat
     assert y.requires_grad == (trained in NAMES)
     if y.requires_grad:
         y.backward(DY)
-    assert made == {"x": ["_tokens_op"], "w1": ["_weights_op"], "w2": ["_weights_op"]}.get(trained, [])
+    assert made == {"x": ["token_gradients"], "w1": ["weight_gradients"], "w2": ["weight_gradients"]}.get(trained, [])
     if y.requires_grad:
         assert torch.equal(given[trained].grad, gradients(moe, layer(*NAMES))[trained])
 

@@ -46,120 +46,95 @@ def problem_of(activation: str) -> Problem:
     return Problem(256, 128, 1, 1, activation=activation)
 
 
-def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last
-    expert's rows are nothing."""
-    if topk_idx.device.type != "cpu":
-        return device_gradients.route(topk_idx, experts, hidden)
+def _routing(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor) -> RouterMetadata:
+    """Of the rows that there are."""
+    return RouterMetadata(ends.diff(prepend=ends.new_zeros(1)), ends, sources[: int(ends[-1])], positions)
+
+
+def _route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     found = router_metadata(topk_idx.where((topk_idx >= 0) & (topk_idx < experts), -1), experts)
     sources = found.sources.new_zeros(topk_idx.numel())
     sources[: len(found.sources)] = found.sources
     return found.ends, sources, found.positions
 
 
-def routing_of(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor) -> RouterMetadata:
-    """On the CPU, with the rows that there are."""
-    return RouterMetadata(ends.diff(prepend=ends.new_zeros(1)), ends, sources[: int(ends[-1])], positions)
-
-
-def preactivations(x: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
-    """Gate and up, bfloat16 [tokens * topk, 2I], as the forward pass stores them; rows that no slot has may hold anything."""
-    if x.device.type != "cpu":
-        return device_gradients.preactivations(x, w1, ends, sources)
-    routing = routing_of(ends, sources, sources)
-    found = x.new_zeros(len(sources), w1.shape[1])
+def _preactivations(x: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+    routing, found = _routing(ends, sources, sources), x.new_zeros(len(sources), w1.shape[1])
     for expert, rows in enumerate(torch.arange(len(routing.sources)).split(routing.counts.tolist())):
         found[rows] = reference.dot(x[routing.sources[rows].long()], w1[expert]).bfloat16()
     return found
 
 
-def row_gradients(
-    dy: torch.Tensor,
-    topk_weights: torch.Tensor,
-    w2: torch.Tensor,
-    preactivations: torch.Tensor,
-    ends: torch.Tensor,
-    sources: torch.Tensor,
-    positions: torch.Tensor,
-    gate_up: str,
-    activation: str,
+def _row_gradients(
+    dy: torch.Tensor, topk_weights: torch.Tensor, w2: torch.Tensor, stored: torch.Tensor, *routed: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk]; rows that no slot has may hold
-    anything."""
-    if dy.device.type != "cpu":
-        return device_gradients.row_gradients(dy, topk_weights, w2, preactivations, ends, sources, positions, gate_up, activation)
-    routing = routing_of(ends, sources, positions)
+    *rows_of, gate_up, activation = routed
     columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
-    found = reference.row_gradients(problem_of(activation), dy, routing, topk_weights, w2, preactivations, columns)
-    rows, weighted = torch.zeros_like(preactivations), preactivations.new_zeros(len(preactivations), w2.shape[2])
+    found = reference.row_gradients(problem_of(activation), dy, _routing(*rows_of), topk_weights, w2, stored, columns)
+    rows, weighted = torch.zeros_like(stored), stored.new_zeros(len(stored), w2.shape[2])
     rows[: len(found.rows)], weighted[: len(found.rows)] = found.rows, found.weighted
     return rows, weighted, found.topk_weights
 
 
-def token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """dX, bfloat16 [tokens, H], of rows dH."""
-    if rows.device.type != "cpu":
-        return device_gradients.token_gradients(rows, w1, ends, positions)
-    routing = routing_of(ends, positions.new_zeros(len(rows)), positions)
+def _token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    routing = _routing(ends, positions.new_zeros(len(rows)), positions)
     return reference.token_gradients(rows[: len(routing.sources)], routing, w1)
 
 
-def weight_gradients(
+def _weight_gradients(
     total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
 ) -> None:
-    """The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N]; or added to
-    float32 without being rounded to BF16."""
-    if rows.device.type != "cpu":
-        device_gradients.weight_gradients(total, rows, tokens, ends, sources, tokens_first)
-        return
-    routing = routing_of(ends, sources, sources)
+    routing = _routing(ends, sources, sources)
     pair = rows[: len(routing.sources)], tokens[routing.sources.long()]
     sums = reference.weight_gradients(*(pair[::-1] if tokens_first else pair), routing)
     total.copy_(total + sums if total.dtype == torch.float32 else sums)
 
 
-def _stage(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator, or the function itself where nobody looks at operators."""
-    operator = define(name, schema, function, fake)
-    return lambda *given: (function if is_plain_call(given[0]) else operator)(*given)
+def _stage(schema: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """A stage as an operator; without one where nobody looks at operators.  On a GPU the function of `device_gradients` with its name."""
+    name, _, arguments = schema.partition("(")
+
+    def run(*given: Any) -> Any:
+        return (on_cpu if given[0].device.type == "cpu" else getattr(device_gradients, name))(*given)
+
+    operator = define(f"moe_{name}", f"({arguments}", run, fake)
+    return lambda *given: (run if is_plain_call(given[0]) else operator)(*given)
 
 
-_route_op = _stage(
-    "moe_route",
-    "(Tensor topk_idx, int experts, int hidden) -> (Tensor, Tensor, Tensor)",
-    route,
-    lambda idx, experts, hidden: (
-        idx.new_empty(experts, dtype=torch.int32),
-        idx.new_empty(idx.numel(), dtype=torch.int32),
-        idx.new_empty(idx.shape, dtype=torch.int32),
-    ),
-)
 _ROWS = "Tensor ends, Tensor sources"
-_preactivations_op = _stage(
-    "moe_preactivations",
-    f"(Tensor x, Tensor w1, {_ROWS}) -> Tensor",
-    preactivations,
+route = _stage(
+    "route(Tensor topk_idx, int experts, int hidden) -> (Tensor, Tensor, Tensor)",
+    _route,
+    lambda idx, experts, _: tuple(idx.new_empty(shape, dtype=torch.int32) for shape in (experts, idx.numel(), idx.shape)),
+)
+"""`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last expert's
+rows are nothing.  So are rows of what follows that no slot has."""
+preactivations = _stage(
+    f"preactivations(Tensor x, Tensor w1, {_ROWS}) -> Tensor",
+    _preactivations,
     lambda x, w1, ends, sources: x.new_empty(len(sources), w1.shape[1]),
 )
-_rows_op = _stage(
-    "moe_row_gradients",
-    f"(Tensor dy, Tensor topk_weights, Tensor w2, Tensor preactivations, {_ROWS}, Tensor positions, str gate_up, str activation)"
+"""Gate and up, bfloat16 [tokens * topk, 2I], as the forward pass stores them."""
+row_gradients = _stage(
+    f"row_gradients(Tensor dy, Tensor topk_weights, Tensor w2, Tensor stored, {_ROWS}, Tensor positions, str gate_up, str activation)"
     " -> (Tensor, Tensor, Tensor)",
-    row_gradients,
+    _row_gradients,
     lambda dy, weights, w2, stored, *_: (torch.empty_like(stored), stored.new_empty(len(stored), w2.shape[2]), torch.empty_like(weights)),
 )
-_tokens_op = _stage(
-    "moe_token_gradients",
-    "(Tensor rows, Tensor w1, Tensor ends, Tensor positions) -> Tensor",
-    token_gradients,
+"""dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk]."""
+token_gradients = _stage(
+    "token_gradients(Tensor rows, Tensor w1, Tensor ends, Tensor positions) -> Tensor",
+    _token_gradients,
     lambda rows, w1, ends, positions: rows.new_empty(len(positions), w1.shape[2]),
 )
-_weights_op = _stage(
-    "moe_weight_gradients",
-    f"(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first) -> ()",
-    weight_gradients,
+"""dX, bfloat16 [tokens, H], of rows dH."""
+weight_gradients = _stage(
+    f"weight_gradients(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first) -> ()",
+    _weight_gradients,
     lambda *_: None,
 )
+"""The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N]; or added to float32
+without being rounded to BF16."""
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -182,10 +157,10 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
         return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * 5)
     dy = dy.contiguous()
-    ends, sources, positions = _route_op(idx, len(w1), w1.shape[2])
-    stored = _preactivations_op(x, w1, ends, sources) if ctx.recompute else stored
-    found = RowGradients(*_rows_op(dy, weights, w2, stored, ends, sources, positions, ctx.gate_up, ctx.activation))
-    dx = _tokens_op(found.rows, w1, ends, positions) if of_x else None
+    ends, sources, positions = route(idx, len(w1), w1.shape[2])
+    stored = preactivations(x, w1, ends, sources) if ctx.recompute else stored
+    found = RowGradients(*row_gradients(dy, weights, w2, stored, ends, sources, positions, ctx.gate_up, ctx.activation))
+    dx = token_gradients(found.rows, w1, ends, positions) if of_x else None
     dw1 = _of_weight(w1, ctx.totals[0], (found.rows, x, ends, sources, False)) if of_w1 else None
     dw2 = _of_weight(w2, ctx.totals[1], (found.weighted, dy, ends, sources, True)) if of_w2 else None
     return dx, None, found.topk_weights if of_weights else None, dw1, dw2, *[None] * 5
@@ -193,7 +168,7 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
 
 def _of_weight(weight: torch.Tensor, total: torch.Tensor | None, operands: tuple[Any, ...]) -> torch.Tensor | None:
     gradient = torch.empty_like(weight) if total is None else total
-    _weights_op(gradient, *operands)
+    weight_gradients(gradient, *operands)
     return gradient if total is None else None
 
 
