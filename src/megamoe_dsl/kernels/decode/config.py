@@ -147,9 +147,7 @@ class DecodeConfig:
             MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
             MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
             MBarrier("work_tile_full", WORK_TILES, 1, "weight loader", "", "row loaders, math warps"),
-            MBarrier(
-                "work_tile_empty", self.work_tiles, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"
-            ),
+            MBarrier("work_tile_empty", WORK_TILES, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"),
         )
 
     def region_of(self, stages: int) -> Region:
