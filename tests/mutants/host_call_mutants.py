@@ -154,7 +154,7 @@ def launched(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
     return host(name, kind, "DeviceExperts.launch", old, new, *nearest)
 
 
-DECODED = "values.x, values.topk_idx, values.topk_weights, values.y, values.counters = (x, topk_idx, topk_weights, y, counters)"
+DECODED = "values.x, values.topk_idx, values.topk_weights, values.y, values.memory = (x, topk_idx, topk_weights, y, memory)"
 
 
 FEW_ALONE = "tests/runtime/test_calls_in_a_row.py::test_a_call_does_what_it_would_do_alone[moe fp8xfp8, few-fewer tokens]"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from host_mutant import COUNTERS_TEST, GEMM, LAUNCHES, MOE, SCRATCH_TEST, STREAMS, TURNS, case, dense, fp8, host, nvfp4
 
+KEY = "(stream, int(driver.cuStreamGetCaptureInfo(stream)[2]) if capturing else 0)"
+
 KEPT = "kept = self._kept[stream] = torch.empty(size, dtype=torch.uint8, device=self._device)"
 MEMORY = (
     host("a graph has its stream's memory", "stale buffer", "Scratch.of", "capturing or size > KEPT", "size > KEPT", STREAMS),
@@ -25,11 +27,9 @@ MEMORY = (
         fp8("more tokens"),
     ),
     host("memory of any size is kept", "missing clean-up", "Scratch.of", "capturing or size > KEPT", "capturing", SCRATCH_TEST),
-    host(
-        "a counter serves every stream", "wrong base", "TileCounters.of", "key = (stream, int(capture))", "key = (0, int(capture))", STREAMS
-    ),
-    host("a graph has its stream's counter", "wrong base", "TileCounters.of", "key = (stream, int(capture))", "key = (stream, 0)", STREAMS),
-    host("graphs of a stream share a counter", "wrong base", "TileCounters.of", "int(capture)", "int(bool(capture))", STREAMS),
+    host("a counter serves every stream", "wrong base", "captured_stream", KEY, KEY.replace("(stream, ", "(0, "), STREAMS),
+    host("a graph has its stream's counter", "wrong base", "captured_stream", KEY, "(stream, 0)", STREAMS),
+    host("graphs of a stream share a counter", "wrong base", "captured_stream", KEY, "(stream, int(capturing))", STREAMS),
     host("counters of streams overlap", "wrong base", "TileCounters.of", "self.memory.stride(0) * BYTES", "BYTES", STREAMS),
     host(
         "more streams than counters",
