@@ -6,7 +6,8 @@
     python bench/transformers_models.py table FILE      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
-a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order.
+a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order; one of
+them, "nothing", returns its input: what it takes is the time of all else, and a bound on what experts can gain.
 SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
@@ -36,9 +37,9 @@ from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import CACHED, MODELS, Model
 
-OURS, EAGER = "megamoe", "eager"
+OURS, EAGER, NOTHING = "megamoe", "eager", "nothing"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
-TURNS, STEPS = 5, 16
+TURNS, STEPS = 5, 8
 GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
@@ -49,7 +50,7 @@ def compile_models(models: list[Model], folder: Path, target: Target) -> int:
     """Compiles what the folder lacks; how many kernels."""
     layers = [replace(model.layer, weights=weights) for model in models for weights in (F32, BF16)]  # routers give either
     counts = [sorted(model.token_counts) for model in models for _ in (F32, BF16)]
-    every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.configs(target, tokens)]
+    every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.kernels(target, tokens)]
     return compile_ahead(every, ArtifactStore(folder))
 
 
@@ -62,6 +63,8 @@ class Timed:
     refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
         self.module = self.model.make()
         self.names = [OURS]
         for name in self.others:
@@ -72,6 +75,8 @@ class Timed:
                 self.refused[name] = f"{type(error).__name__}: {error}"[:200]
             else:
                 self.names.append(name)
+        ALL_EXPERTS_FUNCTIONS.register(NOTHING, lambda experts, hidden_states, *_: hidden_states)
+        self.names.append(NOTHING)
 
     def use(self, name: str) -> None:
         self.module.set_experts_implementation(name)
@@ -112,11 +117,8 @@ class Timed:
         self.use(implementation)
         return found
 
-    def graph(self, batch: int) -> Callable[[], None]:
-        """A decoding step as a CUDA graph, behind as long a cache."""
-        from transformers import StaticCache
-
-        cache = self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+    def graph(self, batch: int, cache: Any) -> Callable[[], None]:
+        """A decoding step behind a static cache, as a CUDA graph."""
         step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
         mask = self.mask(batch)
 
@@ -138,6 +140,12 @@ class Timed:
 
         return replay
 
+    def static_cache(self, batch: int) -> Any:
+        """Room for twice `CACHED` tokens, half of it filled."""
+        from transformers import StaticCache
+
+        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+
     def mask(self, batch: int) -> torch.Tensor | dict[str, torch.Tensor]:
         """All of a static cache, for each kind of attention that the model has: a sliding one keeps a window."""
         config = self.module.config
@@ -146,8 +154,10 @@ class Timed:
         masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, 2 * CACHED), dtype=torch.bool, device=self.model.device) for kind in kinds}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def replaying(self, replay: Callable[[], None]) -> float:
-        """Milliseconds of a replay."""
+    def replaying(self, replay: Callable[[], None], cache: Any) -> float:
+        """Milliseconds of a replay, each of which fills a place of the cache."""
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(CACHED)
         replay()
         self.wait()
         begun = time.perf_counter()
@@ -184,15 +194,15 @@ class Timed:
                 yield {**head, "what": "decoding, CUDA graph", "batch": batch, **self.graphs(batch)}
 
     def graphs(self, batch: int) -> dict[str, Any]:
-        replays, refused = dict[str, Callable[[], None]](), {}
+        replays, refused, cache = dict[str, Callable[[], None]](), {}, self.static_cache(batch)
         for name in self.names:
             self.use(name)
             try:
                 if self.fits(name, batch):
-                    replays[name] = self.graph(batch)
+                    replays[name] = self.graph(batch, cache)
             except Exception as error:
                 refused[name] = f"{type(error).__name__}: {error}"[:200]
-        return {"ms": self.in_turns(lambda name: self.replaying(replays[name]), batch, replays), "refused": refused}
+        return {"ms": self.in_turns(lambda name: self.replaying(replays[name], cache), batch, replays), "refused": refused}
 
     def peaks(self, length: int) -> dict[str, float]:
         """GiB allocated at most while a prompt is read, weights included."""
@@ -213,7 +223,7 @@ class Timed:
         self.use(EAGER)
         expected = self.module(prompt, use_cache=False).logits[0].float()
         greedy = self.greedy()
-        for name in self.names:
+        for name in self.names[:-1]:
             if self.fits(name, prompt.shape[1]):
                 self.use(name)
                 logits = self.module(prompt, use_cache=False).logits[0].float()
@@ -257,21 +267,29 @@ def line_of(record: dict[str, Any]) -> str:
 
 
 def tables(records: list[dict[str, Any]]) -> str:
-    """Markdown, a table for each model and kind of record."""
+    """Markdown, a table for each model and kind of record, and one of memory.  The last column is what experts that take no time gain."""
     lines: list[str] = []
-    kinds = dict.fromkeys((one["model"], one["what"]) for one in records if "ms" in one)
-    for model, what in kinds:
-        rows = [one for one in records if (one["model"], one["what"]) == (model, what)]
-        names = list(dict.fromkeys(name for one in rows for name in one["ms"]))
-        size = "tokens" if "tokens" in rows[0] else "batch"
-        lines += ["", f"{model}, {what}, ms:", "", f"| {size} | " + " | ".join([*names, "best other / ours"]) + " |"]
-        lines.append("| --- " * (len(names) + 2) + "|")
-        for one in rows:
-            medians = {name: one["ms"][name]["median"] for name in names if name in one["ms"]}
-            best = min(value for name, value in medians.items() if name != OURS)
-            cells = [f"{medians[name]:.2f}" if name in medians else "" for name in names]
-            lines.append(f"| {one[size]} | " + " | ".join([*cells, f"**{best / medians[OURS]:.2f}**"]) + " |")
+    timed = [one for one in records if "ms" in one]
+    for model, what in dict.fromkeys((one["model"], one["what"]) for one in timed):
+        rows = {one.get("tokens", one.get("batch")): one for one in timed if (one["model"], one["what"]) == (model, what)}
+        size = "tokens" if what == "first token" else "batch"
+        medians = {place: {name: each["median"] for name, each in one["ms"].items()} for place, one in rows.items()}
+        lines += table(f"{model}, {what}, ms", size, medians, {"best other / ours": OURS, "at most": NOTHING})
+        if peaks := {place: one["peak_gib"] for place, one in rows.items() if one.get("peak_gib")}:
+            lines += table(f"{model}, peak memory, GiB", size, peaks, {})
     return "\n".join(lines[1:])
+
+
+def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
+    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by an implementation's."""
+    names = [name for name in (OURS, *OTHERS, NOTHING) if any(name in row for row in rows.values())]
+    lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
+    for place, row in rows.items():
+        best = min(value for name, value in row.items() if name in OTHERS)
+        cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
+        cells += [f"**{best / row[name]:.2f}**" if name in row else "" for name in ratios.values()]
+        lines.append(f"| {place} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def main() -> None:

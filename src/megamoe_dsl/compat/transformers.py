@@ -180,6 +180,7 @@ def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -
 
 
 @torch.compiler.assume_constant_result
+@lru_cache
 def shape_refusal(hidden: int, intermediate: int, num_experts: int, recipe: str) -> str:
     """What `ExpertLayer` says against a shape; a compiler takes the answer as a constant."""
     try:
