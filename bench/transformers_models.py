@@ -1,13 +1,14 @@
 """Times models of transformers, with random weights, by what computes their experts: this project, or transformers itself.
 
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
-    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--others ...] [--deep-gemm SITE] [--sonic SITE]
-        [--out FOLDER]      where a GPU and transformers are
-    python bench/transformers_models.py table FILE      anywhere: the tables of docs/howto/transformers.md
+    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--sizes ...] [--others ...] [--deep-gemm SITE]
+        [--sonic SITE] [--out FOLDER]      where a GPU and transformers are
+    python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
 a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order; one of
-them, "nothing", returns its input: what it takes is the time of all else, and a bound on what experts can gain.
+them, "nothing", returns its input: what it takes is the time of all else.  With the time in which a GPU reads the weights of the experts
+that are chosen, or multiplies by them, it bounds what any experts can gain.
 SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
@@ -31,13 +32,15 @@ from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.json_file import FOLDER_VARIABLE
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
+from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import CACHED, MODELS, Model
 
-OURS, EAGER, NOTHING = "megamoe", "eager", "nothing"
+OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
 TURNS, STEPS = 5, 8
 GREEDY = 24
@@ -181,14 +184,14 @@ class Timed:
                     found.setdefault(name, []).append(took)
         return {name: {"median": statistics.median(one), "low": min(one), "high": max(one)} for name, one in found.items()}
 
-    def records(self, label: str) -> Iterator[dict[str, Any]]:
-        """One of each prompt and batch, and one of numbers that are not times."""
+    def records(self, label: str, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+        """One of each prompt and batch, or of those among `sizes`, and one of numbers that are not times."""
         head = {"model": label, "layers": self.model.config["num_hidden_layers"]}
-        yield {**head, "what": "agreement", "refused": self.refused, **self.agreement()}
-        for length in self.model.prompts:
+        yield {**head, "what": "agreement", "refused": self.refused, **self.agreement(), "experts": self.experts()}
+        for length in (one for one in self.model.prompts if one in (sizes or self.model.prompts)):
             ms = self.in_turns(lambda name, length=length: self.first_token(length), length)
             yield {**head, "what": "first token", "tokens": length, "ms": ms, "peak_gib": self.peaks(length)}
-        for batch in self.model.batches:
+        for batch in (one for one in self.model.batches if one in (sizes or self.model.batches)):
             yield {**head, "what": "decoding", "batch": batch, "ms": self.in_turns(lambda name, batch=batch: self.decoding(batch), batch)}
             if self.model.device == "cuda":
                 yield {**head, "what": "decoding, CUDA graph", "batch": batch, **self.graphs(batch)}
@@ -203,6 +206,28 @@ class Timed:
             except Exception as error:
                 refused[name] = f"{type(error).__name__}: {error}"[:200]
         return {"ms": self.in_turns(lambda name: self.replaying(replays[name], cache), batch, replays), "refused": refused}
+
+    def experts(self) -> dict[str, float]:
+        """How many experts a layer computes in the mean, of prompts and of decoding steps."""
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+        counts: list[int] = []
+
+        def counted(experts: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+            counts.append(len(top_k_index.unique()))
+            y: torch.Tensor = ALL_EXPERTS_FUNCTIONS[OURS](experts, hidden_states, top_k_index, top_k_weights)
+            return y
+
+        ALL_EXPERTS_FUNCTIONS.register("counted", counted)
+        found = {}
+        for rows in {*self.model.prompts, *self.model.batches}:
+            prompt = rows in self.model.prompts
+            cache, tokens = (None, self.tokens(1, rows)) if prompt else (self.filled(rows, None), self.tokens(rows, 1))
+            self.use("counted")
+            counts.clear()
+            self.module(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            found[str(rows)] = statistics.mean(counts)
+        return found
 
     def peaks(self, length: int) -> dict[str, float]:
         """GiB allocated at most while a prompt is read, weights included."""
@@ -266,28 +291,38 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['model']} {record['what']} {record.get('tokens', record.get('batch'))}: {ms} {record.get('refused') or ''}"
 
 
-def tables(records: list[dict[str, Any]]) -> str:
-    """Markdown, a table for each model and kind of record, and one of memory.  The last column is what experts that take no time gain."""
+def tables(*runs: dict[str, Any]) -> str:
+    """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
     lines: list[str] = []
-    timed = [one for one in records if "ms" in one]
-    for model, what in dict.fromkeys((one["model"], one["what"]) for one in timed):
-        rows = {one.get("tokens", one.get("batch")): one for one in timed if (one["model"], one["what"]) == (model, what)}
-        size = "tokens" if what == "first token" else "batch"
-        medians = {place: {name: each["median"] for name, each in one["ms"].items()} for place, one in rows.items()}
-        lines += table(f"{model}, {what}, ms", size, medians, {"best other / ours": OURS, "at most": NOTHING})
-        if peaks := {place: one["peak_gib"] for place, one in rows.items() if one.get("peak_gib")}:
-            lines += table(f"{model}, peak memory, GiB", size, peaks, {})
+    every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
+    experts = {one["model"]: one["experts"] for one in every if "experts" in one}
+    timed = [one for one in every if "ms" in one]
+    for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
+        of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
+        rows = {one.get("tokens", one.get("batch")): {name: each["median"] for name, each in one["ms"].items()} for one in of}
+        for size, row in rows.items():
+            row[LEAST] = row[NOTHING] + of[0]["layers"] * least_ms(MODELS[model].layer, gpu, size, experts[model][str(size)])
+        title, size = f"{model}, {what}", "tokens" if what == "first token" else "batch"
+        lines += table(f"{title}, ms on one {gpu}", size, rows, {"best other / ours": OURS, "best other / least": LEAST})
+        if peaks := {one["tokens"]: one["peak_gib"] for one in of if one.get("peak_gib")}:
+            lines += table(f"{title}, peak memory in GiB", size, peaks, {})
     return "\n".join(lines[1:])
 
 
+def least_ms(layer: ExpertLayer, gpu: str, tokens: int, experts: float) -> float:
+    """Milliseconds in which a GPU reads the BF16 weights of so many experts, or multiplies by them, as fast as it has been measured to."""
+    limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
+    return 1e3 * max(2 * weights * experts / limits["hbm_bytes"], 2 * weights * tokens * layer.topk / (limits["fp8_flops"] / 2))
+
+
 def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
-    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by an implementation's."""
-    names = [name for name in (OURS, *OTHERS, NOTHING) if any(name in row for row in rows.values())]
+    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by another column."""
+    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST) if any(name in row for row in rows.values())]
     lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
     for place, row in rows.items():
         best = min(value for name, value in row.items() if name in OTHERS)
         cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
-        cells += [f"**{best / row[name]:.2f}**" if name in row else "" for name in ratios.values()]
+        cells += [f"**{best / row[name]:.2f}**" for name in ratios.values()]
         lines.append(f"| {place} | " + " | ".join(cells) + " |")
     return lines
 
@@ -295,29 +330,30 @@ def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run", "table"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=["qwen3-30b-a3b"])
     parser.add_argument("--layers", type=at_least(1), help="of each model, of which it has more")
+    parser.add_argument("--sizes", type=int, nargs="*", default=(), help="prompts and batches to time, of those of a model")
     parser.add_argument("--others", nargs="*", choices=OTHERS, default=OTHERS)
     parser.add_argument("--deep-gemm", type=Path)
     parser.add_argument("--sonic", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what == "table":
-        print(tables(json.loads(given.folder.read_text())["records"]))
+        print(tables(*(json.loads(one.read_text()) for one in given.folder)))
         return
     if given.what == "prepare":
         models, target = [MODELS[name] for name in given.models], local_target() or Target.typical("sm_90a")
-        print(f"{compile_models(models, given.folder, target)} kernels")
+        print(f"{compile_models(models, given.folder[0], target)} kernels")
         return
-    os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    os.environ[FOLDER_VARIABLE] = str(given.folder[0])  # where `moe` finds its kernels
     import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 
     use_kernels(deep_gemm=given.deep_gemm, sonicmoe=given.sonic)
     fewer = {} if given.layers is None else {"num_hidden_layers": given.layers}
     models = {name: replace(MODELS[name], config={**MODELS[name].config, **fewer}) for name in given.models}
     with torch.no_grad():
-        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name))
+        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name, given.sizes))
         save_each(given.out, "transformers", every, line_of)
 
 
