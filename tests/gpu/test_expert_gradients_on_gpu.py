@@ -45,10 +45,10 @@ def test_weight_gradients_are_added_to_fp32_totals() -> None:
     assert given["w1"].grad is None and given["w2"].grad is None
 
 
-@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}], ids=["graph", "tree of CUDA graphs"])
-def test_a_compiled_layer_has_the_same_results(options: dict[str, str]) -> None:
+@pytest.mark.parametrize("how", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}], ids=["graph", "tree of CUDA graphs"])
+def test_a_compiled_layer_has_the_same_results(how: dict[str, str]) -> None:
     """A tree of CUDA graphs records its second call and replays the third."""
-    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, **options)
+    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, **how)
     with torch.no_grad():
         y = moe(**on_gpu())
         assert all(torch.equal(compiled(**on_gpu()), y) for _ in range(3))
