@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -217,33 +216,6 @@ def weights_sm100(mma_type: str) -> tuple[Weights, Weights]:
 
 
 FACTORS = torch.ones(4, 2)
-
-
-SHAPE_025 = "group num_experts num_max_tokens_per_rank num_topk hidden intermediate_hidden"
-TOKENS_025 = "x topk_idx topk_weights buf_x buf_x_sf buf_topk_idx buf_topk_weights num_tokens group_size"
-CALL_025 = "y l1_weights l2_weights sym_buffer"
-STATS_025 = "cumulative_local_expert_recv_stats recipe activation activation_clamp fast_math"
-NORM_025 = "post_expert_norm post_expert_norm_weight post_expert_norm_eps post_expert_norm_weight_first"
-ARGUMENTS_025 = {
-    "SM90SymmBuffer": f"{SHAPE_025} use_fp8_dispatch activation",
-    "SymmBuffer": f"{SHAPE_025} num_shared_experts mma_type activation base",
-    "fp8_fp4_mega_moe": f"{CALL_025} shared_l1_weights shared_l2_weights {STATS_025}"
-    f" use_x_scales l1_alphas l2_alphas l2_act_scales weight_layout global_num_tokens {NORM_025}",
-    "fp8_mega_moe": f"{CALL_025} {STATS_025} num_tokens_bound",
-    "get_symm_buffer_for_mega_moe": f"{SHAPE_025} num_shared_experts use_fp8_dispatch mma_type activation",
-    "get_symm_buffer_for_sm90_mega_moe": f"{SHAPE_025} use_fp8_dispatch activation",
-    "mega_moe_pre_dispatch": f"{TOKENS_025} mma_type buf_x_scales expert_scales",
-    "mega_moe_pre_dispatch_sm90": f"{TOKENS_025} routed_scaling_factor",
-    "transform_weights_for_mega_moe": "l1_weights l2_weights activation mma_type",
-    "transform_weights_for_mega_moe_sm90": "l1_weights l2_weights",
-}
-"""Of the functions of sgl-deep-gemm 0.2.5."""
-
-
-@pytest.mark.parametrize("name", ARGUMENTS_025)
-def test_arguments_have_the_places_of_the_wheels(name: str) -> None:
-    every = inspect.signature(getattr(deep_gemm, name)).parameters.values()
-    assert [one.name for one in every if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD] == ARGUMENTS_025[name].split()
 
 
 @pytest.mark.parametrize("name", ["bf16_mega_moe", "get_block_m_for_mega_moe", "nvfp4_mega_moe", "transform_scales_for_mega_moe"])

@@ -16,7 +16,7 @@ from record import Record
 import megamoe_dsl.compat.engines.sglang as sglang
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import sglang_layer
+from megamoe_dsl.compat.engines import sglang_layer, shared_parts
 from megamoe_dsl.compat.engines.adopted_weights import adopt, exact_ue8m0
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
@@ -242,10 +242,10 @@ def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypat
     sglang_modules(monkeypatch, 8, [], reserved=given)
     monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
     monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
-    monkeypatch.setattr(sglang_layer, "symmetric_of", lambda problem, group: None)
-    monkeypatch.setattr(sglang_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
-    monkeypatch.setattr(sglang_layer, "MegaMoE", lambda problem, **options: made.update(options))
-    sglang_layer.new_layer(PROBLEM, torch.device("cpu"))
+    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: None)
+    monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
+    sglang_layer.layer_of(PROBLEM, torch.device("cpu"))
     assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
 
 

@@ -18,7 +18,7 @@ import megamoe_dsl.compat.engines.vllm as vllm
 from engines import Inputs3, call_sequence
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import vllm_layer
+from megamoe_dsl.compat.engines import shared_parts, vllm_layer
 from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
@@ -162,12 +162,12 @@ def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> N
     vllm_modules(monkeypatch, None, group="group")
     monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
     monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
-    monkeypatch.setattr(vllm_layer, "symmetric_of", lambda problem, group: group)
-    monkeypatch.setattr(vllm_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
-    monkeypatch.setattr(vllm_layer, "MegaMoE", lambda problem, **options: made.update(options))
+    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
+    monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
     for ranks, text, reserved in ((1, None, 0), (2, "4", 4)):
         monkeypatch.delenv(vllm_layer.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm_layer.RESERVED, text)
-        vllm_layer.new_layer(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
+        vllm_layer.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
         assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (reserved, 132 - reserved, 300 * 10**9)
         assert made["symmetric"] == (None if ranks == 1 else "group")
     monkeypatch.setenv(vllm_layer.RESERVED, "few")

@@ -342,7 +342,7 @@ class MoE(torch.nn.Module):
     ) -> torch.Tensor:
         """y, bfloat16 [T, H], of bfloat16 tokens; without topk_idx the router chooses, by `token_ids` where it has a table of them.
 
-        topk_idx, topk_weights  int64 or int32, and float32 [T, topk]; -1 masks a slot
+        topk_idx, topk_weights  int64 or int32, and float32 or bfloat16 [T, topk]; -1 masks a slot
         options                 of the class within a domain, such as `num_tokens_bound`
 
         Raises `ProblemError`.
@@ -353,7 +353,8 @@ class MoE(torch.nn.Module):
             if self.router is None:
                 raise ProblemError("topk_idx", None, "given, or the layer made with a router")
             topk_idx, topk_weights = self.router(x, self.problem.topk, token_ids, self.rank)
-        y: torch.Tensor = self.experts(x, topk_idx, topk_weights, **options)
+        assert topk_weights is not None
+        y: torch.Tensor = self.experts(x, topk_idx, topk_weights.float(), **options)
         return y
 
 
