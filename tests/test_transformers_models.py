@@ -19,7 +19,6 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(transformers_models, "STEPS", 1)
     with torch.no_grad():
         agreement, *timed = Timed(TINY).records("tiny")
-    assert 1 <= agreement["experts"]["1"] <= 4
     ours = agreement["agreement"][OURS]
     assert 0 < ours["distance"] < 0.01 and ours["same_largest"] == 1 and ours["same_tokens"] == transformers_models.GREEDY
     assert [(one["what"], one.get("tokens"), one.get("batch")) for one in timed] == [
@@ -36,7 +35,11 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
         "records": [agreement, {**timed[0], "ms": {k: {"median": v} for k, v in medians.items()}, "peak_gib": medians}],
     }
     lines = tables(run).splitlines()
-    assert "| 3 | 2.00 | 5.00 | 6.00 | 1.00 | 1.00 | **2.50** | **5.00** |" in lines and lines[-1] == "| 3 | 2.00 | 5.00 | 6.00 | 1.00 |"
+    assert "| 3 | 2.00 | 5.00 | 6.00 | 1.00 | **2.50** | **5.00** |" in lines and lines[-1] == "| 3 | 2.00 | 5.00 | 6.00 | 1.00 |"
+    step = {"model": "qwen3-30b-a3b", "layers": 48, "what": "decoding, CUDA graph", "batch": 1, "ms": record["ms"]}
+    lines = tables({"gpu": "NVIDIA H200", "records": [step]}).splitlines()
+    read_ms = 48 * 8 * 3 * 2048 * 768 * 2 / 4.35e12 * 1e3
+    assert lines[-1] == f"| 1 | 2.00 | 5.00 | 6.00 | 1.00 | {1 + read_ms:.2f} | **2.50** | **{5 / (1 + read_ms):.2f}** |"
 
 
 def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
