@@ -288,7 +288,7 @@ def tables(*runs: dict[str, Any]) -> str:
 
 
 def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
-    """Milliseconds in which a GPU reads the BF16 weights of the experts of so many tokens, as many as experts drawn evenly are in the mean, or
+    """Milliseconds in which a GPU reads the BF16 weights of the experts that so many tokens choose, in the mean of even draws, or
     multiplies by them, as fast as it has been measured to."""
     limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
     experts = layer.num_experts * (1 - (1 - layer.topk / layer.num_experts) ** tokens)
