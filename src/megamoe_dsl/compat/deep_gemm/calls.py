@@ -143,16 +143,13 @@ def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: i
     """The number of tokens of a rank that a kernel is chosen for, 1 at least.  Raises `ProblemError`."""
     rows, most = problem.check_num_tokens(y.shape[0], "y.shape[0]"), problem.max_tokens_per_rank
     if bound is not None:
-        return max(1, _check_bound(bound, rows, most))
+        allowed = f"between y.shape[0] = {rows} and the buffer's capacity {most}"
+        return max(1, integer_between("num_tokens_bound", bound, rows, most, allowed))
     if of_all_ranks is None:
         return most
     capacity = problem.num_ranks * most
     tokens = integer_between("global_num_tokens", of_all_ranks, 0, capacity, f"between 0 and the capacity of all ranks, {capacity}")
     return max(1, -(-tokens // problem.num_ranks))
-
-
-def _check_bound(bound: int, rows: int, most: int) -> int:
-    return integer_between("num_tokens_bound", bound, rows, most, f"between y.shape[0] = {rows} and the buffer's capacity {most}")
 
 
 def _check_call(name: str, mma: MmaType, recipe: Any) -> None:
@@ -174,7 +171,8 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
     if len(l1) != len(l2) or len(l1) not in (2, 3):
         raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")
     if arch.has_tensor_memory:
-        l1, l2 = ((_bytes_of_e2m1(problem, codes), scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
+        packed = problem.formats.weights.element == E2M1  # in int8, here in uint8
+        l1, l2 = ((codes.view(torch.uint8) if packed else codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
         if problem.formats.packs_activations:
             if l1[0].dim() != 5:
                 groups = "[experts, 2I/16, 2, 8, H/2], as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"
@@ -188,8 +186,3 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
             shape = f"{want.dtype} {tuple(want.shape)}, contiguous, as {how} returns it"
             raise ProblemError(_GIVEN_AS[name], f"{tensor.dtype} {tuple(tensor.shape)}", shape)
     return found
-
-
-def _bytes_of_e2m1(problem: Problem, codes: torch.Tensor) -> torch.Tensor:
-    """DeepGEMM has packed E2M1 in int8, this project in uint8; other codes as they are."""
-    return codes.view(torch.uint8) if problem.formats.weights.element == E2M1 else codes
