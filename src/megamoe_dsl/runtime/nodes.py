@@ -84,10 +84,10 @@ class Rails:
 
     def gather_counts(self, counts: torch.Tensor) -> torch.Tensor:
         """int64 [nodes, ranks, chunks, nodes] on the CPU: rows that every rank sends to every node, from each rank's [chunks, nodes]."""
-        every = counts.new_empty(self.nodes * self.ranks * len(counts), counts.shape[1])
+        every = counts.new_empty(self.nodes * self.ranks, *counts.shape)
         self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
         with self.naming_lost_ranks("counts of rows"):
-            dist.all_gather_into_tensor(every, counts, group=self.group)
+            dist.all_gather(list(every.unbind()), counts, group=self.group)
             found = torch.empty(every.shape, dtype=every.dtype, pin_memory=every.is_cuda).copy_(every, non_blocking=True)
             self.wait()
         return found.view(self.nodes, self.ranks, *counts.shape)
