@@ -45,8 +45,7 @@ from ..context import Context
 from ..dispatch import dispatch
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
-from .decode import decode_weights
-from .load import load_operands, load_tokens, load_weights
+from .load import decode_weights, load_operands, load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math
 from .store import schedule_and_store, store_tiles
