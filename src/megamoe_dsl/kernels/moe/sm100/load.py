@@ -23,7 +23,7 @@ from ..context import Context
 from ..layouts.smem_plan import TILE_ROWS
 from ..pool import wait_operands
 from ..tile_scheduler import next_tile, read_ends
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 @cute.jit

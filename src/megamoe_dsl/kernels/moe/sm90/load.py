@@ -30,8 +30,8 @@ from ....schedule.fused_moe import FC1
 from ..context import Context
 from ..pool import wait_operands
 from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm90Map
 from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
 @cute.jit
