@@ -46,7 +46,7 @@ class Network:
         return num_bytes / (self.gbits / 8 * 1e3)
 
 
-USUAL = Network(400.0, 30.0, (2000.0, 400.0))
+USUAL = Network(400.0, 30.0, (1400.0, 1000.0))
 """A card for each GPU; latency is an assumption, the host's times those of an H100's host (docs/howto/nodes.md)."""
 
 

@@ -132,17 +132,6 @@ def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
     return min(nearest.us, key=lambda name: nearest.us[name])
 
 
-def launch_of(
-    problem: Problem, weights: ExpertWeights | None, device: torch.device, launch: str | None, activation: Any, tokens: int, **_: Any
-) -> str:
-    """One of `LAUNCHES`, which computes a domain's layer on a GPU."""
-    if activation is not None:
-        return EP_MOE
-    if weights is None and launch is None:
-        return MEGA_MOE  # whose weights are loaded later
-    return launch or choose_launch(problem, device_arch(device), gpu_name(device), tokens)
-
-
 def domain_layer(
     problem: Problem,
     weights: ExpertWeights | None,
@@ -169,7 +158,10 @@ def domain_layer(
         if activation is not None:
             raise ProblemError("activation", activation, "None on the CPU")
         return cpu_layer(problem, weights, group, launch)
-    arch, chosen = device_arch(device), launch_of(problem, weights, device, launch, activation, tokens)
+    arch = device_arch(device)
+    chosen = EP_MOE if activation is not None else launch or choose_launch(problem, arch, gpu_name(device), tokens)
+    if weights is None and launch is None and activation is None:
+        chosen = MEGA_MOE  # whose weights are loaded later
     if chosen == MEGA_MOE:
         return DomainLayer(MegaMoE(problem, weights, group=group, **options), True, True)
     if options or weights is None:
@@ -215,12 +207,15 @@ def node_layer(
     router: Router | None,
     **others: Any,
 ) -> NodeLayer:
-    """A layer over nodes of so many ranks; `others` as of `domain_layer`.
+    """A layer over nodes of so many ranks; `others` as of `domain_layer`, whose launch is by default `MegaMoE`'s, so that codes travel.
 
     A launch of several ranks that fills its SMs runs until all of them have launched.  A rank whose exchange of the next chunk finds no SM
     would keep the others' exchanges, and with them their launches, from ending: launches leave SMs to NCCL.  Raises `ProblemError`."""
-    cuda, whole = device.type == "cuda", node_problem(problem, ranks)
-    fused = cuda and launch_of(whole, weights, device, **others) == MEGA_MOE
+    cuda, plain = device.type == "cuda", others["activation"] is None
+    node_problem(problem, ranks)
+    if cuda and plain and others["launch"] is None and problem.recipe in find_kernel(MEGA_MOE).recipes[device_arch(device).name]:
+        others["launch"] = MEGA_MOE
+    fused = cuda and plain and others["launch"] == MEGA_MOE
     if chunks is None:
         groups = (1, 1) if router is None else (router.groups, router.topk_groups)
         tokens = others["tokens"] or problem.max_tokens_per_rank
