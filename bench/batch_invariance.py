@@ -132,8 +132,8 @@ def experts_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
         yield Way(f"moe {recipe}", "MegaMoE(weigh_results=True)", layer_rows(problem, own, sizes))
 
 
-def halves_of(recipe: str) -> Iterator[Way]:
-    """`EpMoE` with an activation in torch that takes each row alone."""
+def halves_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
+    """`EpMoE` with an activation in torch that takes each row alone; its kernels are the same for all `sizes`."""
     problem = replace(SHAPE, recipe=recipe)
     compile_ahead(halves_kernels(problem, grid_target(None)))
     case = case_of(problem, FuzzedCall((MOST,), values=CANCELLING if problem.formats.scaled else EXACT)).to(DEVICE)

@@ -105,11 +105,11 @@ def training_calls(store: ArtifactStore) -> list[Call]:
 
 
 def gradients(given: list[torch.Tensor], idx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """Words of y and of the gradients of x, w1, w2 and top-k weights."""
+    """16-bit words of y and of the gradients of x, w1, w2 and top-k weights."""
     x, w1, w2, factors = given
     y = moe(x, w1, None, w2, None, idx, factors)
     found = (y.detach(), *torch.autograd.grad(y, given, dy))
-    return torch.cat([one.view(torch.bfloat16).flatten() for one in found])
+    return torch.cat([one.view(torch.int16).flatten() for one in found])
 
 
 def expert_layer(recipe: str) -> ExpertLayer:

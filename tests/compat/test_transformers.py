@@ -191,6 +191,8 @@ def test_training_fp8_experts_falls_back() -> None:
     experts = fp8_experts()[0]
     assert "gradients are asked for" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16, requires_grad=True))
     assert not adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16))
+    experts.activation_scheme = "static"
+    assert adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16)) == "its scales are of (128, 128), static"
 
 
 def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:

@@ -141,6 +141,15 @@ class WaitingMemory:
         return int(self.fields["rank_signal"][RankBarrier.BEFORE_COMBINE]) == 5 * RANKS
 
 
+def test_the_first_phase_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that lack ranks in one phase after another, until they end."""
+    monkeypatch.setattr(lost_ranks, "STILL_S", 0.0)
+    phases = ["", "dispatch", "combine", ""]
+    host = Understudy(WaitingMemory(), RANKS)
+    monkeypatch.setattr(host, "play", lambda lost: phases.pop(0))
+    assert host.end_launches([LOST], lambda: not phases) == "dispatch"
+
+
 def work(rank: int, folder: Path) -> None:
     """A rank of a group, of which one is killed; the others write what they were told, and the sum of their numbers in a new group."""
     torch.set_num_threads(1)

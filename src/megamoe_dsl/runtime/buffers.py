@@ -244,10 +244,10 @@ class RankBuffers:
     def rebound(self, config: LayerConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
         capacity is the same, and the record when no other is given."""
+        stale = ("maps", "trace", "argument_names", *(() if config.problem == self.problem and len(self.results) else ("results",)))
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem, config.arch)
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        stale = ("maps", "trace", "argument_names", *(() if config.problem == self.problem and len(self.results) else ("results",)))
         for name in stale:
             other.__dict__.pop(name, None)
         return other
