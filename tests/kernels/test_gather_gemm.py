@@ -231,6 +231,15 @@ def test_layouts_ask_for_their_tensors() -> None:
         t.check(GatherGemmProblem(256, 256, num_groups=4, result="blocked"))
 
 
+def test_scales_of_gate_and_up_lie_as_tma_stores_them() -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=4, gate_up="gate_first", output="e4m3")
+    t = gather_case(problem, COUNTS).tensors
+    t.check(problem)
+    assert t.d_sf is not None
+    with pytest.raises(ProblemError, match=r"^out_sf\.stride\(\) = \(2, 1\): must be those of scales_by_column$"):
+        replace(t, d_sf=t.d_sf.repeat(1, 2)[:, :1]).check(problem)
+
+
 def test_the_command_compares_everything_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gate and up with an element of the reference changed, codes and scales as they are."""
     right = GatherCase.preactivations

@@ -81,7 +81,10 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
         assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
     rows, backwards = layer.memory.view("pair_rows")[:3].clone(), scatter_indices(moe, few.topk_idx[0], -torch.arange(3))
     y.fill_(torch.nan)
+    activated: list[int] = []
+    layer.activation = lambda given: activated.append(len(given)) or swiglu(given)
     layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards, out=y)
+    assert activated == [layer.memory.rows_in_use()] and activated[0] < len(layer.rows)
     assert not torch.equal(layer.memory.view("pair_rows")[:3], rows)
     assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
     launched = len(gpu.launched)
