@@ -18,7 +18,7 @@ from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.experts import moe
@@ -54,17 +54,20 @@ class LaunchCase:
     fills_gpu: bool = False
 
 
-def layer_problem(recipe: str, ring: bool = False) -> Problem:
-    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
-    return with_pool_rows(problem, 0) if ring else problem
+def layer_problem(recipe: str) -> Problem:
+    return Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
+
+
+def pool_of(recipe: str, ring: bool) -> int | None:
+    return choose_pool_rows(layer_problem(recipe)) if ring else None
 
 
 def fused_calls(recipe: str, ring: bool, launches: bool, store: ArtifactStore) -> list[Call]:
     """`MegaMoE` on one rank, fused or in a launch per stage: half of the sets quantized, the others BF16, with the kernel of few tokens or
     of the capacity."""
-    problem = layer_problem(recipe, ring)
-    weights, options = random_weights(problem, 0, SEED, "cuda"), {"bounds": (FEW,), "fused": not launches}
-    layer = MegaMoE(problem, weights, store=store, watchdog_ns=WATCHDOG_NS, **options)
+    problem, weights = layer_problem(recipe), random_weights(layer_problem(recipe), 0, SEED, "cuda")
+    options_of: dict[str, Any] = {"bounds": (FEW,), "watchdog_ns": WATCHDOG_NS, "pool_rows": pool_of(recipe, ring), "fused": not launches}
+    layer = MegaMoE(problem, weights, store=store, **options_of)
     found: list[Call] = []
     for index, (tokens, mask, skew) in enumerate(zip(TOKENS, MASKS, SKEWED, strict=True)):
         x, x_sf, idx, factors = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
@@ -183,7 +186,7 @@ def into_a_copy(before: torch.Tensor, call: Callable[..., torch.Tensor]) -> torc
 
 def fused(recipe: str, ring: bool = False, launches: bool = False) -> LaunchCase:
     def configs(target: Target) -> list[KernelConfig]:
-        return layer_kernels(layer_problem(recipe, ring), target, (FEW,), fused=not launches)
+        return layer_kernels(layer_problem(recipe), target, (FEW,), pool_rows=pool_of(recipe, ring), fused=not launches)
 
     name = f"{'unfused' if launches else 'fused'} {recipe}{' ring' * ring}"
     return LaunchCase(name, configs, partial(fused_calls, recipe, ring, launches), fills_gpu=True)

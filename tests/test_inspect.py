@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from unconverged import unconverged_loads
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
@@ -17,7 +18,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import find_nvdisasm, highest_named, kind_of, parse
-from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads, unconverged_loads
+from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads
 
 NESTED = """
 .text.kernel:

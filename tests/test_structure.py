@@ -83,10 +83,9 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     """Warp numbers and register counts are in `kernel.py` of an architecture."""
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]|\bWarpRole\(|\bone_warp\(")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
-    gemms = ("gemm.kernel", "gemm.sm100.kernel", "decode.kernel")
-    layers = ("sm100", "sm90", "unfused", "halves", "halves.sm100")
+    layers = ("sm100", "sm90", "unfused", "halves")
     shared = {"blocks.cta", "blocks.sm100.pair_warps"}
-    assert found - shared == {f"kernels.{one}" for one in (*gemms, *(f"moe.{layer}.kernel" for layer in layers))}
+    assert found - shared == {f"kernels.{one}.kernel" for one in ("gemm", "decode", *(f"moe.{layer}" for layer in layers))}
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from megamoe_dsl.inspect.spans import Span, summarize, write_perfetto
+from megamoe_dsl.inspect.spans import Span, summarize
 from megamoe_dsl.json_file import FileError
 from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
@@ -46,23 +46,6 @@ def test_a_record_is_drawn_by_role(record):
     for words in ("Measured on NVIDIA H200, 2026-11-22", "flash, 64 tokens a rank, 2 ranks", "87.5% of", "some-trace"):
         assert words in picture.note
     assert "multiply Linear1" in to_svg(picture)
-
-
-def test_spans_are_drawn_by_sm_and_role(tmp_path):
-    file = tmp_path / "trace.json"
-    write_perfetto(file, SPANS)
-    picture = draw_trace(file)
-    (chart,) = picture.charts
-    assert [(lane.group, lane.name) for lane in chart.lanes] == [("SM 0", "dispatch"), ("SM 0", "math"), ("SM 1", "math")]
-    assert [(bar.kind, bar.end) for bar in chart.lanes[1].bars] == [("wait", 4), ("Linear1", 60), ("Linear2", 90)]
-    assert "Measured" in picture.note and "of 100 µs" in picture.note
-
-
-def test_slivers_are_drawn_as_one(tmp_path):
-    many = traced(0, 0, Role.MATH, *((Activity.MULTIPLY, 0, 0.01 * (i + 1)) for i in range(10000)))
-    write_perfetto(tmp_path / "trace.json", many)
-    (lane,) = draw_trace(tmp_path / "trace.json").charts[0].lanes
-    assert [(bar.start, bar.end) for bar in lane.bars] == [(0, pytest.approx(100))]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"records": 3}', '{"records": [{}]}', '{"records": []}', '{"traceEvents": [{}]}'])

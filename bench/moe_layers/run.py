@@ -15,7 +15,7 @@ from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
 from megamoe_dsl.blocks.gemm.problem import ROW_BLOCK, SORTED_BLOCKED
-from megamoe_dsl.kernel_cases.gather import BlockedRows
+from megamoe_dsl.kernel_cases.gather import sorted_rows
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
@@ -116,7 +116,7 @@ class Tried:
             "hbm_bytes": point.hbm_bytes(met),
             "least_us": point.least_us(met, torch.cuda.get_device_name()),
             "host_us": self._host_times() if point.tokens <= HOST_TOKENS else {},
-            "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: BlockedRows(counts, ROW_BLOCK).num_rows},
+            "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: sorted_rows(counts, ROW_BLOCK)[1]},
         }
 
     def _host_times(self) -> dict[str, Any]:

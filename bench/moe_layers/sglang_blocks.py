@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from megamoe_dsl.kernel_cases.gather import BlockedRows
+from megamoe_dsl.kernel_cases.gather import sorted_rows
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from moe_layers import sglang_site
 
@@ -39,13 +39,12 @@ def sorted_blocks(call: ExpertCall, block_m: int) -> SlotBlocks:
     """Of a call, worked out on the host."""
     slots, experts = call.rows, call.layer.num_experts
     counts = torch.bincount(call.topk_idx.flatten().cpu(), minlength=experts)
-    rows = BlockedRows(tuple(counts.tolist()), block_m)
-    place = torch.tensor([rows.row(expert, index) for expert, count in enumerate(counts.tolist()) for index in range(count)])
-    ids = torch.full((rows.num_rows,), slots, dtype=torch.int32)
+    place, rows = sorted_rows(counts.tolist(), block_m)
+    ids = torch.full((rows,), slots, dtype=torch.int32)
     ids[place] = call.topk_idx.flatten().cpu().argsort(stable=True).int()
     of_block = torch.arange(experts, dtype=torch.int32).repeat_interleave((counts + block_m - 1) // block_m)
     device = call.x.device
-    return SlotBlocks(ids.to(device), of_block.to(device), torch.tensor([rows.num_rows], dtype=torch.int32, device=device))
+    return SlotBlocks(ids.to(device), of_block.to(device), torch.tensor([rows], dtype=torch.int32, device=device))
 
 
 def sglang_sort(call: ExpertCall, site: Path, block_m: int) -> Sort:

@@ -7,49 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tile_sums import TileSums
 
-from megamoe_dsl.kernel_cases.gather import BlockedRows, ExpertRows, PackedRows
+from megamoe_dsl.kernel_cases.gather import sorted_rows
 from megamoe_dsl.schedule.tile_sums import MOST_EXPERTS, MOST_TILES
 
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=130).map(tuple)
 BLOCKS = st.sampled_from([1, 8, 64, 128])
 
 
-def all_rows(layout: ExpertRows) -> list[int]:
-    return [row for expert in range(len(layout.counts)) for row in layout.rows(expert)]
-
-
-@given(COUNTS)
-def test_packed_rows_are_every_row_once(counts: tuple[int, ...]) -> None:
-    layout = PackedRows(counts)
-    assert all_rows(layout) == list(range(layout.num_rows)) and layout.num_rows == sum(counts)
-
-
 @given(COUNTS, BLOCKS)
 def test_blocks_belong_to_one_expert(counts: tuple[int, ...], block: int) -> None:
-    layout = BlockedRows(counts, block)
+    rows, num_rows = sorted_rows(counts, block)
     owners: dict[int, set[int]] = {}
-    for expert in range(len(counts)):
-        for row in layout.rows(expert):
-            owners.setdefault(row // block, set()).add(expert)
+    for row, expert in zip(rows.tolist(), [expert for expert, count in enumerate(counts) for _ in range(count)], strict=True):
+        owners.setdefault(row // block, set()).add(expert)
     assert all(len(experts) == 1 for experts in owners.values())
-    assert len(set(all_rows(layout))) == sum(counts) == layout.num_rows - layout.padding
-    assert len(owners) * block == layout.num_rows
-    assert 0 <= layout.padding <= (block - 1) * sum(count > 0 for count in counts)
+    assert len(set(rows.tolist())) == sum(counts) and len(owners) * block == num_rows
+    assert 0 <= num_rows - sum(counts) <= (block - 1) * sum(count > 0 for count in counts)
 
 
 def test_worst_case_of_the_article() -> None:
     """256 experts with blocks of 256 pad up to 65,536 rows."""
-    counts = (1,) * 256
-    assert BlockedRows(counts, 256).padding == 256 * 255
-    assert BlockedRows((257,) * 256, 256).padding == 256 * 255
-    assert BlockedRows((0,) * 5, 128).num_rows == 0
-
-
-def test_bad_layouts_are_refused() -> None:
-    with pytest.raises(ValueError, match="1025 experts, must be 1 to 1024"):
-        PackedRows((1,) * 1025)
-    with pytest.raises(ValueError, match="-1 rows, must be 0 or more"):
-        BlockedRows((3, -1), 8)
+    for count in (1, 257):
+        assert sorted_rows((count,) * 256, 256)[1] - count * 256 == 256 * 255
 
 
 @settings(max_examples=60)

@@ -67,7 +67,7 @@ MUTANTS = (
     of_pairs(
         "a pair does not say that its tiles are done",
         "missing order",
-        "halves.sm100.kernel:finish_tiles",
+        "halves.kernel:finish_tiles",
         "arrive(gemm.ep, group, EpBarrier.RESULTS)",
         "",
     ),

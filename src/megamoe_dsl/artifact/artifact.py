@@ -16,7 +16,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.registry import kernel_of
 from ..sass.listing import Listing, disassemble
 from ..sass.measurer import Measure
-from ..sass.overtaken_loads import OvertakenLoad, overtaken_loads, unconverged_loads
+from ..sass.overtaken_loads import OvertakenLoad, overtaken_loads
 
 
 class CompileError(RuntimeError):
@@ -71,11 +71,6 @@ class Artifact:
     def overtaken_loads(self) -> list[OvertakenLoad]:
         """Loads from shared memory that what gives their bytes away does not wait for (sass/overtaken_loads.py); raises as `listing`."""
         return overtaken_loads(self.listing, read_code(self.cubin, self.entry))
-
-    @property
-    def unconverged_loads(self) -> list[OvertakenLoad]:
-        """Loads in loops of MMAs that lanes may issue after another lane's arrival (sass/overtaken_loads.py); raises as `listing`."""
-        return unconverged_loads(self.listing)
 
     @cached_property
     def measures(self) -> list[Measure]:

@@ -17,7 +17,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90 import config as sm90
-from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
@@ -129,19 +129,43 @@ SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 
 @dataclass(frozen=True)
-class ConfigOptions(ShapeOptions):
-    """A problem on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
+class LayerOptions(ShapeOptions):
+    """A layer on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
+    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
+    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
+    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
+
+    def given_fields(self, problem: Problem) -> dict[str, Any]:
+        """Fields of the configuration that were given."""
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        return given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
+
+    def layer(self, arch: Arch, max_tokens_per_rank: int, **numerics: Any) -> Problem:
+        """The problem, in the usual number formats of an architecture unless told.  Raises `ProblemError` for a missing or bad field."""
+        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
+        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
+        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), arch)
+        if self.preset is not None:
+            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
+        for name in shape:
+            if name not in given:
+                raise ProblemError(name, None, "given, or taken from a --preset")
+        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+
+
+@dataclass(frozen=True)
+class ConfigOptions(LayerOptions):
+    """Options of a layer for an architecture, with all its numerics."""
+
     clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
     activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}; {OTHER_RECIPES}. The first by default.", PROBLEM)
-    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
-    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
-    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
-    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
     arch: str | None = option(
         None, "sm_100a (FP8 x FP4, FP4 x FP4, MXFP8 x MXFP8) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
     )
@@ -154,28 +178,19 @@ class ConfigOptions(ShapeOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
-        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
-        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation})
-        given |= {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
-        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
-        if self.preset is not None:
-            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
-        for name in shape:
-            if name not in given:
-                raise ProblemError(name, None, "given, or taken from a --preset")
-        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
+        """The problem; raises as `layer`."""
+        numerics = {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
+        return self.layer(self.architecture, max_tokens_per_rank, **numerics, **given_only({"activation": self.activation}))
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
         `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
         found = find_kernel(kernel)
-        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         config_type(found, self.architecture)
-        for name, value in given_only(tile).items():
+        for name, value in self.given_fields(problem).items():
             if name not in found.choices(self.architecture):
                 raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
-        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
+        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **self.given_fields(problem))
 
 
 @dataclass(frozen=True)

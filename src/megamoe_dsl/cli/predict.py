@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,16 +15,17 @@ from rich.text import Text
 from ..arch import Gpu
 from ..bench.variant import neighbors, variant_fields, variant_name
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.registry import default_recipe, find_kernel
+from ..kernels.registry import find_kernel
 from ..options.option import naming_options, numbers, option
-from ..options.points import PROBLEM, ShapeOptions
+from ..options.points import PROBLEM
+from ..pictures import to_svg
 from ..predict.calibration import Calibration, calibrated, calibration_of, find_gpu
 from ..predict.launch import RankLoad
 from ..predict.nodes import Network, NodePrediction
 from ..predict.prediction import BUSY, Gain, Prediction, prefers
-from ..problem import Problem, ProblemError
+from ..problem import ProblemError
 from ..target import Target
-from .options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only, takes
+from .options import CONFIG, DEFAULT_KERNEL, LayerOptions, either, takes
 from .output_file import require_writable_files, write_whole
 from .tables import ruled, wide_console
 
@@ -32,52 +33,35 @@ OUTPUT = "Output"
 
 
 @dataclass(frozen=True)
-class PredictOptions(ShapeOptions):
+class PredictOptions(LayerOptions):
     """Points, the GPU, and what is to be chosen otherwise than by default."""
 
     tokens: str = option("8,64,512,2048", "Tokens of every rank, as in 8,64,512.", PROBLEM)
-    ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
-    recipe: str | None = option(None, f"Number formats; {RECIPES}. The GPU's first by default.", PROBLEM)
     nodes: str | None = option(None, "Nodes of --ranks GPUs that a network joins, as in 2,4,8.", PROBLEM)
     network: str = option("400Gb", "Bits a second of each GPU's card, as in 400Gb.", PROBLEM)
     network_latency: float = option(30.0, "Microseconds of a collective without a row; an assumption.", PROBLEM)
     groups: int = option(8, "Groups of experts, with --group-limit.", PROBLEM)
     group_limit: int | None = option(None, "Groups that a token's experts are of; all by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
-    block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
-    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
-    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
-    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
         """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
-        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
             raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")
-        target = Target(gpu.arch, gpu.num_sms, gpu.name)
-        config: MegaMoeConfig = kernel.choose(self.problem(gpu, tokens), target, tokens, **given_only(tile))
+        target, problem = Target(gpu.arch, gpu.num_sms, gpu.name), self.layer(gpu.arch, tokens)
+        config: MegaMoeConfig = kernel.choose(problem, target, tokens, **self.given_fields(problem))
         return config
 
-    def problem(self, gpu: Gpu, tokens: int) -> Problem:
-        """The layer; with nodes `ranks` are those of one of them.  Raises `ProblemError`."""
-        kernel = find_kernel(DEFAULT_KERNEL)
-        shape: dict[str, Any] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
-        recipe = self.recipe or default_recipe(kernel, gpu.arch)
-        layer = ConfigOptions(
-            self.preset, **shape, pool_rows=self.pool_rows, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe
-        )
-        return layer.problem(tokens)
-
     def over_nodes(self, gpu: Gpu, counts: Sequence[int]) -> list[NodePrediction]:
-        """A prediction for each number of nodes and of tokens.  Raises `ProblemError`."""
+        """A prediction for each number of nodes, of `ranks` GPUs each, and of tokens.  Raises `ProblemError`."""
         gbits = self.network.removesuffix("Gb")
         if not gbits.isdigit() or not int(gbits):
             raise ProblemError("network", self.network, "gigabits a second, as in 400Gb")
         network, calibration = Network(float(gbits), self.network_latency), calibration_of(gpu.name)
         groups = (1, 1) if self.group_limit is None else (self.groups, self.group_limit)
         return [
-            NodePrediction.of(self.problem(gpu, tokens), tokens, nodes, network, gpu, calibration, *groups)
+            NodePrediction.of(self.layer(gpu.arch, tokens), tokens, nodes, network, gpu, calibration, *groups)
             for nodes in numbers("nodes", self.nodes or "", 1)
             for tokens in counts
         ]
@@ -100,12 +84,7 @@ def predict(
     preference among times that differ by less than 5 %.
     """
     with naming_options(PredictOptions):
-        from ..bench.variant import variant_name
-        from ..pictures import to_svg
-        from ..predict.launch import RankLoad
-        from ..predict.prediction import Prediction
         from ..predict.timeline import draw, draw_choices, perfetto
-        from .predict import as_values, compare_choices, print_choices, print_nodes, print_predictions
 
         require_writable_files({"--trace": trace, "--svg": svg})
         gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)

@@ -21,6 +21,7 @@ from ..recipe import BF16
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
+    from ..sim import Report
 
 ANY_WIDTH = 10_000
 PIPE_WIDTH = 120
@@ -119,12 +120,6 @@ def artifact_table(artifact: Artifact) -> Table:
     if plan := artifact.kernel.tmem(config):
         rows.append(("TMEM", f"{plan.used} of {plan.allocated} allocated columns"))
     return facts("Artifact", rows)
-
-
-if TYPE_CHECKING:
-    from ..artifact.artifact import Artifact
-    from ..kernels.kernel import KernelConfig
-    from ..sim import Report
 
 
 def compiled(console: Console, configs: Sequence[KernelConfig]) -> list[Artifact]:

@@ -11,10 +11,8 @@ Source: AsteroMoE, "MoE GEMMs".
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -112,10 +110,10 @@ def formulas(problem: GatherGemmProblem) -> Problem:
     return replace(shape, activation=problem.activation, fast_math=problem.fast_math)
 
 
-def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
-    """Where sorted rows lie, and how many a matrix has."""
-    rows = BlockedRows(tuple(counts), ROW_BLOCK) if layout == SORTED_BLOCKED else PackedRows(tuple(counts))
-    return torch.tensor([row for expert in range(len(counts)) for row in rows.rows(expert)], dtype=torch.long), rows.num_rows
+def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, int]:
+    """Where `counts` rows of each expert lie, each expert in whole blocks, and how many rows a matrix has, padding included."""
+    ends = list(accumulate((align(count, block) for count in counts), initial=0))
+    return torch.cat([torch.arange(first, first + count) for first, count in zip(ends, counts, strict=False)]), ends[-1]
 
 
 def as_integers(values: torch.Tensor) -> torch.Tensor:
@@ -147,13 +145,13 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         own: GemmTensors = replace(t, a=rows_of(a, sources), a_sf=rows_of(a_sf, sources))
         packed = replace(packed, tensors=own)
     if problem.source == SORTED_BLOCKED:
-        placed, num_rows = rows_in(problem.source, counts)
+        placed, num_rows = sorted_rows(counts, ROW_BLOCK)
         a = torch.full((num_rows, t.a.shape[1] * t.a.element_size()), 0xFF, dtype=torch.uint8)
         a[placed] = t.a.view(torch.uint8)
         a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), NAN_BYTE if t.a_sf.dtype == torch.uint8 else torch.nan)
         a_sf = a_sf.to(t.a_sf.dtype)
         as_integers(a_sf)[placed] = as_integers(t.a_sf)
-    placed, num_rows = rows_in(problem.result, counts)
+    placed, num_rows = sorted_rows(counts, ROW_BLOCK if problem.result == SORTED_BLOCKED else 1)
     if not problem.gate_up:
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
         return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
@@ -191,86 +189,3 @@ def hidden_factors(problem: GatherGemmProblem, seed: int) -> torch.Tensor:
     """Factors of each expert, so far apart that scales of exact data are E4M3's normal numbers, its largest, subnormal ones, and zero."""
     drawn = torch.rand(problem.num_groups, generator=torch.Generator().manual_seed(seed + 2)) + 0.5
     return drawn * torch.exp2(torch.tensor([3.0, 9.0, -5.0, 20.0]))[torch.arange(problem.num_groups) % 4]
-
-
-MOST_EXPERTS = 1024
-
-
-@dataclass(frozen=True)
-class ExpertRows(ABC):
-    """`counts` rows of each expert.  Raises ValueError for more than 1024 experts, or a negative count."""
-
-    counts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "counts", tuple(self.counts))
-        if not 1 <= len(self.counts) <= MOST_EXPERTS:
-            raise ValueError(f"counts: {len(self.counts)} experts, must be 1 to {MOST_EXPERTS}")
-        if min(self.counts) < 0:
-            raise ValueError(f"counts: {min(self.counts)} rows, must be 0 or more")
-
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """Rows of the matrix, padding included."""
-
-    @abstractmethod
-    def row(self, expert: int, index: int) -> int:
-        """Row of the matrix where row `index` of an expert lies."""
-
-    @property
-    def used(self) -> int:
-        """Rows of all experts together, however many of them one row of the matrix stands for."""
-        return sum(self.counts)
-
-    def rows(self, expert: int) -> list[int]:
-        """Rows of the matrix where an expert's lie, in order."""
-        return [self.row(expert, index) for index in range(self.counts[expert])]
-
-
-@dataclass(frozen=True)
-class PackedRows(ExpertRows):
-    """Sorted by expert, without padding."""
-
-    @cached_property
-    def ends(self) -> tuple[int, ...]:
-        """The row after each expert's last."""
-        return tuple(accumulate(self.counts))
-
-    @property
-    def num_rows(self) -> int:
-        return self.used
-
-    def first_row(self, expert: int) -> int:
-        return self.ends[expert] - self.counts[expert]
-
-    def row(self, expert: int, index: int) -> int:
-        """So many rows after the expert's first."""
-        return self.first_row(expert) + index
-
-
-@dataclass(frozen=True)
-class BlockedRows(ExpertRows):
-    """Sorted by expert, each in whole blocks of `block` rows."""
-
-    block: int
-
-    @cached_property
-    def _packed(self) -> PackedRows:
-        return PackedRows(tuple(align(count, self.block) for count in self.counts))
-
-    @property
-    def num_rows(self) -> int:
-        return self._packed.num_rows
-
-    @property
-    def padding(self) -> int:
-        """Rows that belong to no expert."""
-        return self.num_rows - self.used
-
-    def first_row(self, expert: int) -> int:
-        return self._packed.first_row(expert)
-
-    def row(self, expert: int, index: int) -> int:
-        """So many rows after the expert's first."""
-        return self.first_row(expert) + index

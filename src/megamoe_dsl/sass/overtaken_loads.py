@@ -11,7 +11,6 @@ via Microbenchmarking" (arXiv 1804.06826), section 2.1; SM90 and SM100 have kept
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,9 +20,6 @@ from .listing import Instruction, Listing
 INSTRUCTION_BYTES = 16
 NO_SCOREBOARD = 7
 LOADS = ("LDS", "LDSM", "ULDS")
-MMA = "GMMA"
-AS_ONE = re.compile(rf"\w*{MMA}|WARPGROUP")
-"""What all lanes of a warp issue together."""
 GIVES_AWAY = ("SYNCS.ARRIVE", "BAR.", "UBLKCP.S", "UTMALDG")
 
 
@@ -55,34 +51,16 @@ class OvertakenLoad:
 def overtaken_loads(listing: Listing, code: bytes) -> list[OvertakenLoad]:
     """All of a kernel, by the address of what overtakes; `code` is its text section."""
     boards = [Scoreboards.of(code, one.address) for one in listing.instructions]
-    loads = [at for at in _loads(listing) if boards[at].sets != NO_SCOREBOARD]
-    pending = _pending(Flow(listing), loads, lambda load, at: boards[at].waits_for(boards[load]))
-    return _pairs(listing, pending, [at for at, one in enumerate(listing.instructions) if one.opcode.startswith(GIVES_AWAY)])
+    loads = [at for at in loads_of(listing) if boards[at].sets != NO_SCOREBOARD]
+    pending = pending_loads(Flow(listing), loads, lambda load, at: boards[at].waits_for(boards[load]))
+    return pairs_of(listing, pending, [at for at, one in enumerate(listing.instructions) if one.opcode.startswith(GIVES_AWAY)])
 
 
-def unconverged_loads(listing: Listing) -> list[OvertakenLoad]:
-    """In loops of MMAs, loads that some lane may not have issued when another arrives on a barrier.
-
-    One lane of a math warp gives a stage back for all.  A scoreboard counts the loads that have been issued; lanes that have parted issue
-    theirs later.  So every way from the load to the arrival must pass an instruction that a warp issues as one: an MMA (PTX ISA,
-    "wgmma.mma_async", `.sync.aligned`), or what goes with it.
-    """
-    flow, code = Flow(listing), listing.instructions
-    loops = [loop for loop in flow.loops if any(code[at].operation.endswith(MMA) for at in loop.body)]
-    pending = _pending(flow, _loads(listing), lambda load, at: bool(AS_ONE.fullmatch(code[at].operation)))
-    arrivals = {at for loop in loops for at in loop.body if code[at].opcode.startswith(GIVES_AWAY[0])}
-    within = {
-        at: frozenset().union(*(loop.body for loop in loops if at in loop.body and not any(other.body < loop.body for other in loops)))
-        for at in arrivals
-    }
-    return _pairs(listing, {at: pending.get(at, frozenset()) & within[at] for at in arrivals}, sorted(arrivals))
-
-
-def _loads(listing: Listing) -> list[int]:
+def loads_of(listing: Listing) -> list[int]:
     return [at for at, one in enumerate(listing.instructions) if one.operation in LOADS]
 
 
-def _pending(flow: Flow, loads: list[int], ends: Callable[[int, int], bool]) -> dict[int, frozenset[int]]:
+def pending_loads(flow: Flow, loads: list[int], ends: Callable[[int, int], bool]) -> dict[int, frozenset[int]]:
     """For each instruction that is reached the loads that, on some way to it, no instruction has ended, itself included."""
     begins, pending, work = frozenset(loads), {0: frozenset[int]()}, [0]
     while work:
@@ -97,6 +75,7 @@ def _pending(flow: Flow, loads: list[int], ends: Callable[[int, int], bool]) -> 
     return pending
 
 
-def _pairs(listing: Listing, pending: Mapping[int, frozenset[int]], arrivals: list[int]) -> list[OvertakenLoad]:
+def pairs_of(listing: Listing, pending: Mapping[int, frozenset[int]], arrivals: list[int]) -> list[OvertakenLoad]:
+    """Every arrival with each load that is pending there."""
     code = listing.instructions
     return [OvertakenLoad(code[load], code[at]) for at in arrivals for load in sorted(pending.get(at, ()))]

@@ -211,11 +211,12 @@ class GemmContext:
 
 
 @cute.jit
-def prefetch_maps(ctx: GemmContext, names: cutlass.Constexpr[tuple[str, ...]]):
-    """These tensor maps into the descriptor cache."""
+def prefetch_maps(ctx: GemmContext):
+    """Tensor maps into the descriptor cache, but for those of parts of a tile."""
     if elect():
-        for name in names:
-            prefetch_tensor_map(getattr(ctx.maps, name))
+        for name in ctx.config.map_names:
+            if cutlass.const_expr(not name.endswith("_part")):
+                prefetch_tensor_map(getattr(ctx.maps, name))
 
 
 def rank_in_cluster(config: Any) -> Int32:

@@ -63,10 +63,6 @@ class GemmKernel(Kernel):
         return CHOOSE[target.arch.name](problem, target, num_tokens, **fields)
 
     def function(self, config: Any) -> Callable[..., Any]:
-        if config.arch == Sm100GemmConfig.arch:
-            from .sm100 import kernel as pair_kernel
-
-            return pair_kernel.kernel_of(config)
         from .kernel import kernel_of
 
         return kernel_of(config)

@@ -1,6 +1,6 @@
 """The GEMM kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
-| warps | role | registers |
+| warps | role on SM90 | registers |
 |---|---|---|
 | 0   | token loader, where no warpgroup gathers | loader |
 | 1   | weight loader                 | loader |
@@ -8,13 +8,19 @@
 | 3   | nothing, or token loader too  | loader |
 | 4.. | math, epilogues               | math   |
 | last 4 | gather rows, or decode B where math warps do not | gather, decode |
+
+| warps | role on SM100 |
+|---|---|
+| 0-3  | load, multiply, schedule (blocks/sm100/pair_warps.py); where warps 4-7 gather rows, warp 0 lists them or idles |
+| 4-7  | over the rows of experts: gather |
+| last | epilogue |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -35,8 +41,13 @@ from ...blocks.cta import (
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
+from ...blocks.gemm.sm100.config import Sm100GemmConfig
+from ...blocks.gemm.sm100.epilogue import epilogue
+from ...blocks.gemm.sm100.load import load_weights
+from ...blocks.gemm.sm100.mma import issue_mma
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
+from ...blocks.sm100 import pair_warps
 from ...device.e2m1 import store_table
 from ...device.launch import addresses, kernel_with_maps
 
@@ -49,7 +60,7 @@ def initialize(ctx: GemmContext, warp: Any):
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(ctx, tuple(name for name in ctx.config.map_names if not name.endswith("_part")))
+        prefetch_maps(ctx)
     if cutlass.const_expr(ctx.config.problem.decodes):
         if warp == SCHEDULER_WARP:
             store_table(ctx.shared("decoded"))
@@ -82,6 +93,21 @@ def begin_with_weights(warp: Any):
 
 
 @cute.jit
+def initialize_pair(ctx: GemmContext, warp: Any):
+    """mbarriers, tables of rows and TMEM, visible to the pair; each CTA has its own tables."""
+    if warp == pair_warps.WEIGHTS_WARP:
+        init_barriers(ctx)
+    if warp == pair_warps.TOKENS_WARP:
+        prefetch_maps(ctx)
+    begin()
+    # Only now: a launch that has not ended may hold tensor memory of this SM.
+    if warp == pair_warps.SCHEDULER_WARP:
+        pair_warps.allocate_columns(ctx)
+        ctx.config.rows.fill_tables(ctx)
+    set_up_together(ctx)
+
+
+@cute.jit
 def schedule(ctx: GemmContext):
     """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
     if cutlass.const_expr(ctx.config.problem.of_experts):
@@ -102,11 +128,11 @@ def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     return (weights, scheduler, *tokens) if config.problem.of_experts else (*tokens, weights, scheduler)
 
 
-def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
-    """All warps of a CTA."""
+def roles(config: Any) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of SM90."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
-    decoders, weights = range(last, last + WARPS_PER_GROUP), cast(Any, config.weights)
-    decode = WarpRole("decode", decoders, lambda ctx, warp: weights.decode(ctx, warp - last), registers.decode)
+    decoders = range(last, last + WARPS_PER_GROUP)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode)
     gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.gather)
     return (
         warp_group("loaders", range(first), loader_roles(config), registers.loader),
@@ -115,26 +141,66 @@ def roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     )
 
 
+def pair_loaders(rows: Any) -> tuple[WarpRole, ...]:
+    """The first four warps load rows, load weights, issue MMAs and schedule; where others gather rows, the first lists them or idles."""
+    if not rows.warps:
+        return pair_warps.loader_roles(rows.load, load_weights, issue_mma, rows.schedule)
+    return (
+        one_warp("weight loader", pair_warps.WEIGHTS_WARP, load_weights),
+        one_warp("MMA", pair_warps.MMA_WARP, rows.multiply),
+        one_warp("scheduler", pair_warps.SCHEDULER_WARP, lambda ctx: pair_warps.run_scheduler(ctx, rows.schedule)),
+        *((one_warp("index", None, rows.load),) if rows.gathers else ()),
+    )
+
+
+def pair_roles(config: Any) -> tuple[WarpRole, ...]:
+    """All warps of a CTA of a pair."""
+    rows, first, last = config.rows, pair_warps.LOADER_WARPS, config.first_epilogue_warp
+
+    def finish(ctx: Any, warp: Any) -> None:
+        epilogue(ctx, cute.arch.thread_idx()[0] - 32 * last, config.epilogue.finish)
+        config.epilogue.end()
+
+    gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
+    return (warp_group("loaders", range(first), pair_loaders(rows)), *((gather,) if rows.warps else ()), WarpRole("epilogue", None, finish))
+
+
 @cute.jit
 def run(ctx: GemmContext, warp: Any):
-    """One CTA, from set-up to tear-down."""
+    """One CTA of SM90, from set-up to tear-down."""
     initialize(ctx, warp)
     run_roles(roles(ctx.config), ctx, warp)
     end_together(ctx)
 
 
-def context(config: GemmConfig, args: GemmArguments, *maps: Any) -> GemmContext:
-    """What the roles of a CTA need."""
-    rank, places = rank_in_cluster(config), addresses(config.map_names, maps)
-    return GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
-
-
 def gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
     """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
-    warp = cute.arch.warp_idx()
-    run(context(config, args, *maps), warp)
+    warp, rank, places = cute.arch.warp_idx(), rank_in_cluster(config), addresses(config.map_names, maps)
+    run(GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank), warp)
 
 
-def kernel_of(config: GemmConfig) -> Callable[..., Any]:
+@cute.jit
+def run_pair(ctx: GemmContext, warp: Any):
+    """One CTA of a pair, from set-up to tear-down."""
+    initialize_pair(ctx, warp)
+    run_roles(pair_roles(ctx.config), ctx, warp)
+    pair_warps.end_pair(ctx, warp)
+
+
+def pair_gemm_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
+    """Rows of A as they lie."""
+    warp, places, smem = cute.arch.warp_idx(), addresses(config.map_names, maps), shared_memory(config.smem.region)
+    run_pair(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()), warp)
+
+
+def pair_gather_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
+    """Rows of experts: tables in shared memory say which rows a tile has."""
+    warp, places = cute.arch.warp_idx(), addresses(config.map_names, maps)
+    sm, rank = cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()
+    run_pair(GemmContext(config, args, places, shared_memory(config.smem.region), sm, rank), warp)
+
+
+def kernel_of(config: Any) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    return kernel_with_maps(gemm_kernel, config.map_names)
+    of_pairs = pair_gather_kernel if config.problem.of_experts else pair_gemm_kernel
+    return kernel_with_maps(of_pairs if config.arch == Sm100GemmConfig.arch else gemm_kernel, config.map_names)

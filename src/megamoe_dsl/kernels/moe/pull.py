@@ -26,9 +26,9 @@ from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wai
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
 from ...hardware.operand_tile import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
-from .arrival import wait_rows
 from .context import Context
 from .layouts.smem_plan import RowChunks
+from .pool import wait_rows
 from .tile_scheduler import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF

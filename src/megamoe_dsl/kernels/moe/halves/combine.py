@@ -31,8 +31,8 @@ from ..layouts.smem_plan import VECTOR
 from ..results import Bf16Results
 from .context import EpContext
 from .layouts.symmetric import EpBarrier
+from .scatter import send_results
 from .scheduler import end_launch, next_task
-from .serial import send_results
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,9 @@ class EpKernel(Kernel):
 
     def function(self, config: EpConfig) -> Callable[..., Any]:
         from ....device.launch import kernel_with_maps
+        from .kernel import half_kernel
 
-        if config.arch.has_tensor_memory:
-            from .sm100.kernel import pair_half_kernel as run
-        else:
-            from .kernel import half_kernel as run  # type: ignore[no-redef]
-        return kernel_with_maps(run, config.gemm.map_names)
+        return kernel_with_maps(half_kernel, config.gemm.map_names)
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")

@@ -1,13 +1,13 @@
 """The expert-parallel kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
-| warps  | role | registers |
+| warps  | role | registers, on SM90 |
 |---|---|---|
 | 0      | token loader            | loader |
 | 1      | weight loader           | loader |
-| 2      | scheduler: tiles        | loader |
-| 3      | nothing                 | loader |
-| 4-11   | math, epilogues         | epilogue |
-| 12-15  | communication: dispatch, or combine | dispatch |
+| 2      | scheduler: tiles; on SM100 MMA (even CTA) | loader |
+| 3      | nothing; on SM100 scheduler: tiles (even CTA), TMEM | loader |
+| 4-     | math, epilogues         | epilogue |
+| next 4 | communication: dispatch, or combine | dispatch |
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import prefetch_maps, rank_in_cluster
 from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
+from ....blocks.gemm.sm100 import load as pair_load
+from ....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
+from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.gemm.store import finish_rows
-from ....blocks.rank_barrier import Group
+from ....blocks.rank_barrier import Group, arrive
+from ....blocks.sm100 import pair_warps
 from ....device.launch import addresses
 from ....device.memory import load_u32, store_shared_u32
-from . import scatter, serial
 from .combine import combine, tiles_done
 from .config import EpConfig, GemmCombineConfig
 from .context import EpContext, EpGemm
 from .dispatch import dispatch
-from .layouts.symmetric import EpLaunch
+from .layouts.symmetric import EpBarrier, EpLaunch
+from .scatter import keep_rows, keep_tile, send_rows, send_tile
 from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
 
@@ -50,19 +54,33 @@ def context(config: EpConfig, args: Any, *maps: Any) -> EpGemm:
     return EpGemm(config.gemm, config.gemm_arguments(args), places, ctx.smem, *place, ctx)
 
 
+@cute.jit
+def initialize(gemm: EpGemm, warp: Any):
+    """mbarriers, visible to the cluster and to TMA; TMEM where there is any; the number of this launch."""
+    if warp == WEIGHTS_WARP:
+        init_barriers(gemm.ep)
+    if warp == TOKENS_WARP:
+        prefetch_maps(gemm)
+    if cutlass.const_expr(gemm.ep.config.arch.has_tensor_memory):
+        if warp == pair_warps.SCHEDULER_WARP:
+            pair_warps.allocate_columns(gemm)
+            if cute.arch.lane_idx() == 0:
+                keep_epoch(gemm.ep)
+    elif (warp == SCHEDULER_WARP) & (cute.arch.lane_idx() == 0):
+        keep_epoch(gemm.ep)
+    set_up_together(gemm.ep)
+
+
 def keep_epoch(ctx: EpContext) -> None:
     """SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks."""
     store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
 
 
-def communicates(config: EpConfig) -> WarpRole:
-    """The last warps of a CTA."""
-    first, run = LOADER_WARPS + config.math_warps, COMMUNICATE[config.launch]
-
-    def communicate(gemm: Any, warp: Any) -> None:
-        run(gemm.ep, Group(COMMUNICATION_BARRIER, 32 * COMMUNICATION_WARPS, cute.arch.thread_idx()[0] - 32 * first))
-
-    return WarpRole("communication", None, communicate, config.registers.dispatch)
+def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
+    """What becomes of a tile's results."""
+    if config.arch.has_tensor_memory:
+        return keep_tile if config.serial else (send_tile if config.scatter else store_tile_of)
+    return keep_rows if config.serial else (send_rows if config.scatter else finish_rows)
 
 
 def math_group(config: EpConfig) -> Group:
@@ -71,46 +89,51 @@ def math_group(config: EpConfig) -> Group:
 
 
 @cute.jit
-def initialize(gemm: EpGemm, warp: Any):
-    """Initializes the mbarriers and makes them visible to TMA."""
-    if warp == WEIGHTS_WARP:
-        init_barriers(gemm.ep)
-    if warp == TOKENS_WARP:
-        prefetch_maps(gemm, ("tokens", "weights", "sfa", "d"))
-    if (warp == SCHEDULER_WARP) & (cute.arch.lane_idx() == 0):
-        keep_epoch(gemm.ep)
-    set_up_together(gemm.ep)
-
-
-def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
-    """What becomes of a tile's results."""
-    if config.serial:
-        return serial.finish_tile
-    return scatter.finish_tile if config.scatter else finish_rows
+def multiply(gemm: EpGemm, warp: Any):
+    """Runs the math warps of SM90, which for combine also say when all tiles of this CTA are in memory."""
+    config = gemm.ep.config
+    if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
+        math(gemm, warp - LOADER_WARPS)
+    else:
+        math(gemm, warp - LOADER_WARPS, finish_results(config))
+        if cutlass.const_expr(not config.serial):
+            tiles_done(gemm.ep, math_group(config))
 
 
 @cute.jit
-def multiply_for_combine(gemm: EpGemm, warp: Any):
-    """Runs the math warps of Linear2, which also say when all tiles of this CTA are in memory."""
-    config = gemm.ep.config
-    math(gemm, warp, finish_results(config))
-    if cutlass.const_expr(not config.serial):
-        tiles_done(gemm.ep, math_group(config))
+def finish_tiles(gemm: EpGemm, warp: Any):
+    """The same of the epilogue warps of SM100."""
+    config, group = gemm.ep.config, math_group(gemm.ep.config)
+    if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
+        epilogue(gemm, group.thread)
+    else:
+        epilogue(gemm, group.thread, finish_results(config))
+        if cutlass.const_expr(not config.serial):
+            arrive(gemm.ep, group, EpBarrier.RESULTS)
+
+
+def loaders(config: EpConfig) -> tuple[WarpRole, ...]:
+    """The first four warps of a CTA."""
+    if config.arch.has_tensor_memory:
+        return pair_warps.loader_roles(pair_load.load_tokens, pair_load.load_weights, issue_mma, schedule_tiles)
+    return (
+        one_warp("token loader", TOKENS_WARP, load_tokens),
+        one_warp("weight loader", WEIGHTS_WARP, load_weights),
+        one_warp("scheduler", SCHEDULER_WARP, schedule_tiles),
+    )
 
 
 def roles(config: EpConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
-    multiply = math if config.launch == EpLaunch.DISPATCH else multiply_for_combine
-    loaders = (
-        one_warp("token loader", TOKENS_WARP, load_tokens),
-        one_warp("weight loader", WEIGHTS_WARP, load_weights),
-        one_warp("scheduler", SCHEDULER_WARP, schedule_tiles),
-    )
+
+    def communicate(gemm: Any, warp: Any) -> None:
+        COMMUNICATE[config.launch](gemm.ep, Group(COMMUNICATION_BARRIER, 32 * COMMUNICATION_WARPS, cute.arch.thread_idx()[0] - 32 * last))
+
     return (
-        warp_group("loaders", range(first), loaders, registers.loader),
-        WarpRole("math", range(first, last), lambda gemm, warp: multiply(gemm, warp - first), registers.epilogue, grows=True),
-        communicates(config),
+        warp_group("loaders", range(first), loaders(config), registers.loader),
+        WarpRole("math", range(first, last), finish_tiles if config.arch.has_tensor_memory else multiply, registers.epilogue, grows=True),
+        WarpRole("communication", None, communicate, registers.dispatch),
     )
 
 
@@ -120,4 +143,7 @@ def half_kernel(config: EpConfig, args: Any, *maps: Any) -> None:
     gemm = context(config, args, *maps)
     initialize(gemm, warp)
     run_roles(roles(config), gemm, warp)
-    end_together(gemm)
+    if config.arch.has_tensor_memory:
+        pair_warps.end_pair(gemm, warp)
+    else:
+        end_together(gemm)

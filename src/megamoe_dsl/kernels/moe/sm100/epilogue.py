@@ -41,14 +41,13 @@ from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..arrival import part_mark, signal_part, wait_tokens
-from ..bias import add_bias, bias_address, weighs_bias, weights_of_pair
 from ..combine import combine_tokens
 from ..context import Context
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
+from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:

@@ -19,11 +19,11 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..arrival import wait_operands
 from ..context import Context
 from ..layouts.smem_plan import TILE_ROWS
+from ..pool import wait_operands
 from ..tile_scheduler import next_tile, read_ends
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 @cute.jit

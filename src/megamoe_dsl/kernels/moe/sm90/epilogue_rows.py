@@ -40,13 +40,12 @@ from ....device.memory import (
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
-from ..arrival import free_rows
-from ..bias import add_bias, bias_address, weighs_bias, weight_of
 from ..context import Context
+from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import TILE_ROWS
+from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
 """Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""

@@ -1,12 +1,13 @@
-"""The two loader warps of SM90: which rows, of which matrix, and when; the loops are blocks (blocks/sm90/load.py).
+"""The loader warps of SM90: which rows, of which matrix, and when; the loops are blocks (blocks/sm90/load.py, decode.py).
 
 | role         | waits                                                                     | signals                     |
 |---|---|---|
 | load_tokens  | work_tile_full and an arrival count or mask per tile; empty per stage     | work_tile_empty per tile; full per stage |
 | load_weights | work_tile_full per tile; empty per stage                                  | work_tile_empty per tile; full per stage |
 | load_operands | of both, and codes_empty per stage                                       | of both, and codes_full per stage |
+| decode_weights | work_tile_full per tile; codes_full and empty per stage  | work_tile_empty per tile; full and codes_empty per stage |
 
-Where weights are decoded one warp loads both, packed tiles into the ring of codes.
+Where weights are decoded one warp loads both, packed tiles into the ring of codes, and four warps decode them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.sm90 import load
-from ....blocks.sm90.decode import CodeStage
+from ....blocks.sm90.decode import CodeStage, Half, decode_tile
 from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
+from ....blocks.sm90.math_thread import MathThread
 from ....device.stamps import begin, detail_of, stamp
+from ....hardware.packed_tile import WHOLE_TILE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..arrival import wait_operands
 from ..context import Context
+from ..pool import wait_operands
 from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm90Map
 from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
 @cute.jit
@@ -113,3 +116,24 @@ def load_operands(ctx: Context):
             stage = load.load_tokens(stage, tokens, Int32(1), k)
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tiles = next_tile(tiles)
+
+
+PHASE_AND_TOKENS = (0, 3)  # words of a work tile
+
+
+@cute.jit
+def decode_weights(ctx: Context, warp: Int32):
+    """One of the four warps."""
+    me = MathThread(Int32(0), warp, cute.arch.lane_idx())
+    table = ctx.shared("decoded")
+    tile, tiles = next_tile(ctx.first_tile, PHASE_AND_TOKENS)
+    stage = ctx.first_stage
+    while tile.valid():
+        if cutlass.const_expr(ctx.config.halves_decoding):
+            if tile.same_weights:
+                stage = decode_tile(stage, me, table, ctx.k_blocks(tile), WHOLE_TILE, Half(ctx.cta_rank))
+            else:
+                stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+        else:
+            stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+        tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)

@@ -18,11 +18,11 @@ from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule.fused_moe import FC1, Block
-from ..arrival import part_mark, signal_part
 from ..context import Context
+from ..pool import part_mark, signal_part
 from ..tile_scheduler import WorkTile, next_tile, schedule_tiles
-from .maps import Sm90Map
 from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
 @cute.jit

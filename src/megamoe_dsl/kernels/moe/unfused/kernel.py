@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -29,29 +30,60 @@ from cutlass import Int32
 from ....arch import SM90, SM100
 from ....blocks.cta import WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up_together, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.math_thread import MathThread
+from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm100.pair_warps import end_pair
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
+from ....device.ring import Ring
 from ....device.warp import named_barrier
+from ....schedule.fused_moe import Block
+from ....schedule.gemm import GroupedOrder
 from ..arguments import Arguments
 from ..combine import combine_tokens
 from ..dispatch import THREADS, clean_workspace, exchange_counts
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..pull import pull_tokens
 from ..sm90.load import load_tokens, load_weights
-from ..sm90.maps import NUM_MAPS
-from ..sm90.math import compute_tiles
+from ..sm90.math import compute_tiles, epilogue_of, with_bias
+from ..sm90.memory_plan import NUM_MAPS
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
-from ..tile_scheduler import fill_table
+from ..tile_scheduler import SharedTable, WorkTile, fill_table, publish_tiles, start_walk
 from .config import StageConfig
 from .context import StageContext, stage_context
-from .linear import finish_tile, schedule_tiles
-from .pool_rows import push_results
-from .swiglu import activate_part, activate_scaled, activate_tokens
+from .pool_rows import activate_part, activate_scaled, activate_tokens, push_results
+
+
+@dataclass(frozen=True)
+class LinearOrder(GroupedOrder):
+    """Expert by expert, tiles of one linear as the fused kernel's roles know them."""
+
+    config: cutlass.Constexpr[StageConfig]
+    table: SharedTable
+
+    def block(self, step: Any, local: Any, sizes: Any) -> Any:
+        one = super().block(step, local, sizes)
+        return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
+
+
+@cute.jit
+def schedule_tiles(ctx: StageContext):
+    """Fills the table of experts and hands the cluster's tiles out, in the scheduler warp."""
+    fill_table(ctx)
+    if ctx.cta_rank == 0:
+        publish_tiles(ctx, start_walk(ctx, LinearOrder))
+
+
+@cute.jit
+def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
+    """Sums as BF16 to the stage's results: what the fused kernel does with those of Linear2.  Nobody else reads what is staged."""
+    epilogue_of(ctx).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
+    return stores
+
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)

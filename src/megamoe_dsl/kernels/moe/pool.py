@@ -1,4 +1,4 @@
-"""What CTAs tell one another about the rows of the pool, on both architectures.
+"""The rows of the pool: what CTAs tell one another about them, their top-k weights, and the biases that epilogues add to their sums.
 
 Two waits are for what other CTAs write, and Linear1 signals its part.  In a pool that is a ring dispatch waits until the token block that
 had the rows before has been read (schedule/fused_moe.py): what Linear1 reads of a block it has read when its outputs are there, and Linear2
@@ -17,13 +17,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import fence_async_global, reduce_add_u32, reduce_add_u64, reduce_or_u64
+from ...device.cast import fma
+from ...device.memory import fence_async_global, load_f32, load_f32x2, reduce_add_u32, reduce_add_u64, reduce_or_u64
 from ...device.sync import Equals32, Equals64, spin
 from ...device.warp import ballot
 from ...layouts.arith import select
 from ...schedule.fused_moe import FC1
 from .context import Context
-from .layouts.symmetric import Wait
+from .layouts.smem_plan import TILE_ROWS
+from .layouts.waits import Wait
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
@@ -93,3 +95,30 @@ def wait_rows(ctx: Context, pool_block: Int32):
 def as_signed64(value: int) -> Any:
     """A 64-bit pattern as a traced integer."""
     return Int64(value - (1 << 64) if value >> 63 else value)
+
+
+def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
+    """Address of the bias of a weight row, counted in the order of the weights."""
+    config, args = ctx.config, ctx.args
+    base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
+    return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4
+
+
+def weighs_bias(ctx: Context, phase: int) -> bool:
+    """Whether a token's bias is multiplied with its top-k weight: in Linear2, unless combine applies that."""
+    return phase != FC1 and not ctx.config.problem.weigh_results
+
+
+def weight_of(ctx: Context, row: Any) -> Any:
+    """The top-k weight of a pool row, for what Linear2 reads; 1.0 where combine applies it."""
+    return 1.0 if ctx.config.problem.weigh_results else load_f32(ctx.at("fc1_topk_weights", row))
+
+
+def weights_of_pair(ctx: Context, address: Any) -> tuple[Any, ...]:
+    """The same of two rows, from the address of the first one's."""
+    return (1.0, 1.0) if ctx.config.problem.weigh_results else load_f32x2(address)
+
+
+def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any:
+    """A sum with its row's bias."""
+    return fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias

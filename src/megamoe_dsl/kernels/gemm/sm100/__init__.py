@@ -1,1 +1,0 @@
-"""GEMM kernels of SM100, computed by CTA pairs."""

@@ -1,1 +1,0 @@
-"""The two halves of a layer on SM100: tiles of CTA pairs, and scales that the tensor core applies."""
