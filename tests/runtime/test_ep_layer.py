@@ -81,12 +81,14 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
         assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
     rows, backwards = layer.memory.view("pair_rows")[:3].clone(), scatter_indices(moe, few.topk_idx[0], -torch.arange(3))
     y.fill_(torch.nan)
-    activated: list[int] = []
-    layer.activation = lambda given: activated.append(len(given)) or swiglu(given)
     layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards, out=y)
-    assert activated == [layer.memory.rows_in_use()] and activated[0] < len(layer.rows)
     assert not torch.equal(layer.memory.view("pair_rows")[:3], rows)
     assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+    activated: list[int] = []
+    layer.activation = lambda given: activated.append(len(given)) or swiglu(given)
+    one_expert = torch.full_like(few.topk_idx[0], -1).index_fill_(1, torch.tensor(0), 0)
+    layer(few.x[0], one_expert, few.topk_weights[0], x_sf=few.x_sf[0], out=y)
+    assert activated == [128] and len(layer.rows) > 128  # blocks that are in use, and no others
     launched = len(gpu.launched)
     with pytest.raises(ProblemError, match=r"scatter_indices\[\d, \d\] = \d: must be between 0 and \d: expert \d has so many rows"):
         layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards + 3, out=y)

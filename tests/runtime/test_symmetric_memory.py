@@ -13,16 +13,15 @@ from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 PROBLEM = Problem(256, 128, 4, 2, 2, 8, recipe="fp8xfp8")
 
 
-def test_every_rank_brings_the_same_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(PROBLEM, max_tokens_per_rank=16)
-
-    def gather(problems: list[Problem], problem: Problem, group: object) -> None:
-        problems[:] = [problem, other]
+@pytest.mark.parametrize(("name", "theirs"), [("problem", (replace(PROBLEM, hidden=512), None)), ("pool_rows", (PROBLEM, 256))])
+def test_every_rank_brings_the_same(name: str, theirs: tuple[Problem, int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(given: list[object], own: object, group: object) -> None:
+        given[:] = [own, theirs]
 
     monkeypatch.setattr(symmetric_memory, "require_cuda", lambda device: None)
     monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    with pytest.raises(ProblemError, match=r"must be the same on every rank; rank 1 has Problem\(.*max_tokens_per_rank=16"):
+    with pytest.raises(ProblemError, match=rf"^{name} = .*: must be the same on every rank; rank 1 has (256|Problem.*hidden=512)"):
         SymmetricBuffer.allocate(PROBLEM, group=object())
 
 

@@ -65,7 +65,7 @@ def test_every_stage_is_launched_and_y_has_the_references_bits(
 
 
 def test_another_capacity_has_results_of_its_own() -> None:
-    (first, *_), larger = (stage_configs(choose(replace(PROBLEM, max_tokens_per_rank=most), Target(SM90, 4), most)) for most in (32, 64))
+    (first, *_), larger = (stage_configs(choose(replace(PROBLEM, max_tokens_per_rank=most), Target(SM90, 4), most)) for most in (32, 4096))
     case = random_case(PROBLEM, [TOKENS], 0)
     buffers = RankBuffers(first, case.weights[0])
     kept, grown = (buffers.rebound(one, buffers.sym).results for one in (first, larger[0]))
