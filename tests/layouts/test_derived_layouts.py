@@ -33,7 +33,7 @@ from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_s
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
-from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
+from megamoe_dsl.quant.weights import interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.chunks import to_shared_format
 from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.sim.tensor_unit import fragment
@@ -190,7 +190,7 @@ def test_gate_up_rows(runs):
     layout = gate_up_rows(8 * runs)
     indices = torch.tensor(layout.indices())
     assert torch.equal(interleave_gate_up(rows, dim=0)[indices], rows)
-    assert torch.equal(deinterleave_gate_up(rows, dim=0), rows[indices])
+    assert torch.equal(interleave_gate_up(rows, dim=0, inverse=True), rows[indices])
     assert str(layout) == f"(8,({runs},2)):(1,({16 if runs > 1 else 0},8))" and layout.injective
 
 

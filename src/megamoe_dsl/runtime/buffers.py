@@ -201,8 +201,7 @@ class RankBuffers:
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         if isinstance(weights, ExpertWeights):
-            given = {name: getattr(weights, name) for name in weight_names(config.problem)}
-            weights = own(transform_weights(config.problem, config.arch, **given), weights)
+            weights = own(transform_weights(config.problem, config.arch, weights), weights)
         self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
@@ -255,9 +254,8 @@ class RankBuffers:
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        names = weight_names(self.problem)
-        new = transform_weights(self.problem, self.config.arch, **{name: getattr(weights, name) for name in names})
-        for name in names:
+        new = transform_weights(self.problem, self.config.arch, weights)
+        for name in weight_names(self.problem):
             getattr(self.weights, name).copy_(getattr(new, name))
 
     @property
