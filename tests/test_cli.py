@@ -312,7 +312,8 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
 @pytest.mark.usefixtures("compiled_once")
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
-    monkeypatch.setattr(simulated, "compare", lambda case, y: [wrong])
+    right = replace(wrong, rank=0, unequal=0, violations=0, max_error=0.0, worst=0.0)
+    monkeypatch.setattr(simulated, "compare", lambda case, y: [right, wrong])
     result = runner.invoke(app, SIMULATE)
     assert result.exit_code == 1
     assert "5 mismatches" in result.output
