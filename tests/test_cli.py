@@ -12,6 +12,8 @@ from functools import cache
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cutlass.cute as cute
 import pytest
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.cli import tables
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_changes, print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
@@ -307,6 +310,15 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
     assert result.exit_code == 0, result.output
     assert "PASS: every element is within the error bound" in result.output
     assert "no race found" not in result.output
+
+
+def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "print_reports", lambda *_, **__: None)
+    for findings, right in (([], True), (["a race"], False)):
+        reports: list[Any] = [SimpleNamespace(findings=[]), SimpleNamespace(findings=findings)]
+        console = Console(record=True, width=80)
+        assert tables.conclude(console, True, reports, "all of it", race=True) == right
+        assert ("PASS: all of it; no race found" if right else "FAIL") in console.export_text()
 
 
 @pytest.mark.usefixtures("compiled_once")
