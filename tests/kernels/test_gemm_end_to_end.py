@@ -107,7 +107,7 @@ def test_rows_beyond_a_groups_capacity_are_cut_off() -> None:
 
 def test_ends_before_the_first_row_are_nothing() -> None:
     """A group then begins at row 0, not before it."""
-    run = BY_NAME["packed-weights-first"]
+    run = BY_NAME["packed-split-k"]
     case = run.case(exact=True)
     groups = case.tensors.groups
     assert groups is not None and case.spans[1][0] == 1
