@@ -151,9 +151,8 @@ def test_utccp_lands_rows_where_the_mma_reads_them():
         assert lane + 128 * column == tmem_scales()(row, 0) == row % 32 + 128 * (row // 32)
         assert {tmem_scales()(row, quarter) % 128 // 32 for quarter in range(4)} == {0, 1, 2, 3}
     descriptor = SmemDescriptor(0, 0, 128, 0)
-    assert (operand_bytes(descriptor, 32, 16, 1, False)[:, ::4].reshape(-1) // 4).tolist() == [
-        utccp_source()(i // 4, i % 4) for i in range(128)
-    ]
+    words = operand_bytes(descriptor, 32, 16, 1, False)[:, ::4].reshape(-1) // 4
+    assert words.tolist() == [utccp_source()(i // 4, i % 4) for i in range(128)]
 
 
 def test_scale_bytes_of_an_atom():
