@@ -43,10 +43,9 @@ class Scratch:
             return torch.empty(size, dtype=torch.uint8, device=self._device)
         kept = self._kept.get(stream)
         if kept is None or kept.numel() < size:
-            kept = outside_pools(partial(torch.empty, size, dtype=torch.uint8, device=self._device))
+            kept = self._kept[stream] = outside_pools(partial(torch.empty, size, dtype=torch.uint8, device=self._device))
             if kept.is_cuda:  # a thread of its own allocates for the default stream
                 kept.record_stream(torch.cuda.current_stream(self._device))
-            self._kept[stream] = kept
         return kept
 
 
