@@ -55,7 +55,6 @@ class RankContext:
 
     @property
     def watchdog(self) -> Watchdog:
-        """The watchdog of this launch, for waits on other CTAs and ranks."""
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     def peer(self, rank: Any) -> Any:

@@ -220,5 +220,4 @@ def prefetch_maps(ctx: GemmContext):
 
 
 def rank_in_cluster(config: Any) -> Int32:
-    """This CTA's place among those of its cluster."""
     return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)

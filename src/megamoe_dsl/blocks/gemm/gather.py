@@ -39,7 +39,6 @@ class ScaledStage(Stage):
     word: Int32
 
     def next(self) -> Self:
-        """The stage after it in the ring, of the next K block."""
         following = super().next()
         # A power of two, so that math warps need not compare.
         return replace(following, word=(self.word + 1) & (self.places * self.at_once - 1)) if self.at_once > 1 else following
@@ -51,7 +50,6 @@ class ScaledStage(Stage):
 
     @property
     def scale_step(self) -> int:
-        """Bytes from a row's scale to the next one's."""
         return SCALE_BYTES * self.at_once
 
     @property

@@ -114,7 +114,6 @@ def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
 
 
 def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
-    """A tile's columns of its group's B."""
     return column_tile(ctx, tile, tile.group * ctx.config.problem.k)
 
 

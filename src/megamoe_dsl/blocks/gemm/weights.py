@@ -74,12 +74,10 @@ class TransposedWeights(WholeRows):
     mn_major: ClassVar[tuple[bool, bool]] = (False, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         problem = config.problem
         return {"weights": operand_rows(args.b, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)}
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .load import load_weights, transposed_tile
 
         load_weights(ctx, transposed_tile)
@@ -96,11 +94,9 @@ class SortedColumns(WholeRows):
     mn_major: ClassVar[tuple[bool, bool]] = (True, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         return {"weights": operand_rows(args.b, 2 * config.problem.tile_columns, args.m, K_ROWS)}
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .varlen_k import load_columns
 
         load_columns(ctx)

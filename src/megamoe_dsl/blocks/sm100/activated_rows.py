@@ -35,7 +35,6 @@ class E2m1Outputs:
         return values[0], values[2], values[1], values[3]
 
     def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
-        """All groups of the pass into the tile at `buffer`."""
         first, second = (pack_e2m1(*groups[g], *groups[g + 1]) for g in (0, 2))
         store_shared_v2(packed_store_address(buffer, packed_token(lane), warp), *gather_rows(first, second, lane))
 

@@ -41,7 +41,6 @@ class GroupStage(Stage):
     group: Int32
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.group * self.ring.depth + self.ring.index)
 
 
@@ -78,7 +77,6 @@ class DecodeContext:
     counters: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
-        """The first of a warpgroup's ring."""
         return GroupStage(self.config.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
 
     @property
@@ -102,7 +100,6 @@ class DecodeContext:
         return self.shared(f"{name}_barrier", index)
 
     def counter(self, name: str, *index: Any) -> Any:
-        """Global address of a counter."""
         return self.config.counters.address(self.counters, name, *index)
 
     def counting_in(self, region: Any) -> DecodeContext:

@@ -99,5 +99,4 @@ def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> No
 
 
 def kernel_of(config: DecodeConfig) -> Callable[..., Any]:
-    """The kernel that takes the configuration's tensor maps."""
     return kernel_with_maps(decode_kernel, config.map_names)

@@ -79,7 +79,6 @@ class Context(RankContext):
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
     def map(self, which: Any, phase: Any = 0) -> Any:
-        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
         if isinstance(phase, int):
             return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)

@@ -121,5 +121,4 @@ def weights_of_pair(ctx: Context, address: Any) -> tuple[Any, ...]:
 
 
 def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any:
-    """A sum with its row's bias."""
     return fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias

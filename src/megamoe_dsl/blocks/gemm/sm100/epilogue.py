@@ -160,7 +160,6 @@ class ResultsOfTile:
         return self.ctx.args.d + Int64(self.tile.row + first + own_row) * self.row_bytes
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """Times the factor, if there is one."""
         return with_factor(self.ctx, sums, self.factor)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:

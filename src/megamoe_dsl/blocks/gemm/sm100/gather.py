@@ -44,7 +44,6 @@ class CopiedStage(Stage):
 
     @property
     def copied(self) -> Any:
-        """Shared address of that mbarrier."""
         return self.shared("copied_barrier")
 
     def wait_copied(self) -> None:

@@ -79,7 +79,6 @@ class PoolResults:
         return with_bias(self.ctx, self.ctx.result_phase, sums, self.biases, self.row + first)
 
     def begin(self, first: Any, own_row: Any) -> Any:
-        """Address of what says where they go."""
         return self.ctx.result_place(self.row + first + own_row)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
@@ -191,7 +190,6 @@ def epilogue(ctx: Context, thread: Int32):
 
 @cute.jit
 def finish_tile(ctx: Context, tile: Tile):
-    """A tile of either linear."""
     if tile.block.phase == FC1:
         finish_fc1(ctx, tile)
     else:

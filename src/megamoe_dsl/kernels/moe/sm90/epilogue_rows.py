@@ -97,7 +97,6 @@ class E4m3Pass:
         return [self.codes[h][2 * i + j] for j in range(2) for h in range(2)]
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        """Word q of a chunk has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
         return joined_pairs(chunk)
 
 
