@@ -22,20 +22,15 @@ from ..sm90.decode import decode_tile
 from ..sm90.decoded_share import DecodedRows, DecodedShare
 from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedBlock, PackedShare
+from ..tiles import each_tile
 from . import store
 from .context import GemmContext, GemmTile, next_tile
 
 
-@cute.jit
-def decode_weights(ctx: GemmContext, warp: Int32):
+def decode_weights(ctx: GemmContext, warp: Int32) -> None:
     """One of the four warps."""
-    me = MathThread(Int32(0), warp, cute.arch.lane_idx())
-    table, part = ctx.shared("decoded"), PackedPart(ctx.config.block_n)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        stage = decode_tile(stage, me, table, ctx.k_blocks, part)
-        tile, tiles = next_tile(tiles)
+    me, table, part = MathThread(Int32(0), warp, cute.arch.lane_idx()), ctx.shared("decoded"), PackedPart(ctx.config.block_n)
+    each_tile(ctx, None, ctx.first_stage, lambda ctx, tile, stage: decode_tile(stage, me, table, ctx.k_blocks, part))
 
 
 @cute.jit

@@ -39,7 +39,7 @@ from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
 from ...schedule.tile_sums import LANES
-from ..walk import Walk, advance_to_valid, first_number
+from ..tiles import Walk, advance_to_valid, first_number
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 

@@ -142,9 +142,9 @@ class PackedWeights(WholeRows):
         return {name: operand_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
 
     def load(self, ctx: Any) -> None:
-        from .load import load_packed_weights
+        from .load import load_weights, packed_tile
 
-        load_packed_weights(ctx)
+        load_weights(ctx, packed_tile)
 
     def multiply(self, ctx: Any, warp: Any) -> None:
         from .decoding import multiply_columns

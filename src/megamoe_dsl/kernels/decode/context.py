@@ -9,6 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
+from ...blocks.cta import CtaContext
 from ...device.memory import load_shared_u16
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...layouts.arith import div, select
@@ -66,7 +67,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class DecodeContext:
+class DecodeContext(CtaContext):
     """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's counters."""
 
     config: cutlass.Constexpr[Any]
@@ -90,14 +91,6 @@ class DecodeContext:
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""
         return self.first_tile.alternate(group, GROUPS)
-
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier."""
-        return self.shared(f"{name}_barrier", index)
 
     def counter(self, name: str, *index: Any) -> Any:
         return self.config.counters.address(self.counters, name, *index)

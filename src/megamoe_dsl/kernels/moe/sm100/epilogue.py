@@ -42,11 +42,10 @@ from ....layouts.arith import div
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
 from ..layouts.symmetric import RankBarrier
 from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
-from ..tile_scheduler import WorkTile, next_tile
 from .maps import Sm100Map
 
 

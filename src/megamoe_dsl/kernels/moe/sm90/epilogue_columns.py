@@ -23,10 +23,9 @@ from ....device.memory import fence_async_shared, load_f32, load_f32x2, load_sha
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..layouts.smem_plan import NamedBarrier
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weights_of_pair
-from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 

@@ -40,10 +40,9 @@ from ....device.memory import (
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
-from ..tile_scheduler import WorkTile
 from .math_warps import begin_exchange, sync_math_warps
 from .smem_plan import TILE_ROWS
 

@@ -18,9 +18,9 @@ from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule.fused_moe import FC1, Block
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..pool import part_mark, signal_part
-from ..tile_scheduler import WorkTile, next_tile, schedule_tiles
+from ..tile_scheduler import schedule_tiles
 from .maps import Sm90Map
 from .math_warps import is_half_tile
 
