@@ -93,15 +93,15 @@ def in_a_graph(rows: Rows) -> Rows:
 def layers_of(recipe: str, values: str, sizes: Sequence[int]) -> Iterator[Way]:
     """The fused layer, in launches, graphs and padded batches; the unfused one, and a ring."""
     problem = replace(SHAPE, recipe=recipe)
-    ring, target = replace(problem, pool_rows=RING), grid_target(None)
-    kernels = [one for given in (problem, ring) for one in layer_kernels(given, target, sizes, bf16_inputs=False)]
+    target = grid_target(None)
+    kernels = [one for rows in (None, RING) for one in layer_kernels(problem, target, sizes, bf16_inputs=False, pool_rows=rows)]
     compile_ahead([*kernels, *layer_kernels(problem, target, (MOST, sizes[0]), bf16_inputs=False, fused=False)])
     case, group = case_of(problem, FuzzedCall((MOST,), values=values)).to(DEVICE), f"{recipe} {values}"
     fused = layer_rows(problem, case, sizes)
     yield Way(group, "MegaMoE", fused)
     yield Way(group, "MegaMoE in a CUDA graph", in_a_graph(fused))
     yield Way(group, "MegaMoE, 5 rows of padding", layer_rows(problem, case, sizes, padding=5))
-    yield Way(group, "MegaMoE on a ring", layer_rows(ring, case, sizes))
+    yield Way(group, "MegaMoE on a ring", layer_rows(problem, case, sizes, pool_rows=RING))
     yield Way(group, "MegaMoE(fused=False)", layer_rows(problem, case, (sizes[0],), fused=False))
 
 

@@ -18,7 +18,7 @@ from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.experts import moe
@@ -54,15 +54,18 @@ class LaunchCase:
     fills_gpu: bool = False
 
 
-def layer_problem(recipe: str, ring: bool = False) -> Problem:
-    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
-    return with_pool_rows(problem, 0) if ring else problem
+def layer_problem(recipe: str) -> Problem:
+    return Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
+
+
+def pool_of(recipe: str, ring: bool) -> int | None:
+    return choose_pool_rows(layer_problem(recipe)) if ring else None
 
 
 def fused_calls(recipe: str, ring: bool, store: ArtifactStore) -> list[Call]:
     """`MegaMoE` on one rank: half of the sets quantized, the others BF16, with the kernel of few tokens or of the capacity."""
-    problem = layer_problem(recipe, ring)
-    layer = MegaMoE(problem, random_weights(problem, 0, SEED, "cuda"), store=store, bounds=(FEW,), watchdog_ns=WATCHDOG_NS)
+    problem, options_of = layer_problem(recipe), {"bounds": (FEW,), "watchdog_ns": WATCHDOG_NS, "pool_rows": pool_of(recipe, ring)}
+    layer = MegaMoE(problem, random_weights(problem, 0, SEED, "cuda"), store=store, **options_of)
     found: list[Call] = []
     for index, (tokens, mask, skew) in enumerate(zip(TOKENS, MASKS, SKEWED, strict=True)):
         x, x_sf, idx, weights = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
@@ -156,7 +159,7 @@ def into_a_copy(before: torch.Tensor, call: Callable[..., torch.Tensor]) -> torc
 
 def fused(recipe: str, ring: bool = False) -> LaunchCase:
     def configs(target: Target) -> list[KernelConfig]:
-        return layer_kernels(layer_problem(recipe, ring), target, (FEW,))
+        return layer_kernels(layer_problem(recipe), target, (FEW,), pool_rows=pool_of(recipe, ring))
 
     return LaunchCase(f"fused {recipe}{' ring' * ring}", configs, partial(fused_calls, recipe, ring), fills_gpu=True)
 

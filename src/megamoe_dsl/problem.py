@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
 from .config_error import as_integer
@@ -18,7 +18,6 @@ MAX_INTERMEDIATE = 16384
 CHANNEL_STEP = 32  # of hidden and intermediate: whole UE8M0 scales, and rows of any element that bulk copies can move
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
-POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
@@ -54,8 +53,6 @@ class Problem:
     activation_clamp      c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None: the default
                           clamp of the activation, if it has one
     fast_math             approximate exponential and reciprocal in the activation
-    pool_rows             None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows;
-                          a row is used again after Linear2 of its token (schedule/fused_moe.py)
     combine               element type of the results that go back to the token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
     activation            name of the activation of gate and up (activation.py)
     biases                both linears of every expert have a bias for each row: fc1_bias and fc2_bias of the weights
@@ -73,11 +70,16 @@ class Problem:
     recipe: str = "fp8xfp4"
     activation_clamp: float | None = None
     fast_math: bool = True
-    pool_rows: int | None = None
     combine: str = BF16
     activation: str = SILU
     biases: bool = False
     weigh_results: bool = False
+
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        """Raises `ProblemError` for `pool_rows`, which is no part of what is computed."""
+        if "pool_rows" in fields:
+            raise ProblemError("pool_rows", fields["pool_rows"], "given to MegaMoE(..., pool_rows=N) or choose(..., pool_rows=N)")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -107,10 +109,6 @@ class Problem:
             object.__setattr__(self, "activation_clamp", float(clamp))
         for field in ("fast_math", "biases", "weigh_results"):
             self._require(field, isinstance(getattr(self, field), bool), "True or False")
-        if self.pool_rows is not None:
-            rows = as_integer(self.pool_rows)
-            self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")
-            object.__setattr__(self, "pool_rows", rows)
         self._require("combine", isinstance(self.combine, str) and self.combine in COMBINE, " or ".join(COMBINE))
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:

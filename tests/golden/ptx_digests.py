@@ -240,6 +240,21 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }
 """By name: the golden figures' configurations, and some that have other code."""
+RARELY = {
+    *{figures.path_of(*case).stem for case in figures.CASES if case not in figures.USUAL},
+    "sm_90a-traced-columns", "sm_90a-swigluoai-rows", "sm_90a-biases-columns", "sm_90a-packed-m64", "sm_90a-gemm-two-splits",
+    "sm_90a-gemm-packed-pairs", "sm_90a-gemm-packed-bursts", "sm_90a-gemm-bf16-packed", "sm_90a-gemm-bf16-swapped",
+    "sm_90a-gemm-decoding-split-k", "sm_90a-gemm-decoded-halves", "sm_90a-gemm-decoding-packed", "sm_90a-gather-gemm-gate-first",
+    "sm_90a-gather-gemm-interleaved", "sm_90a-gather-gemm-gate-first-bursts", "sm_90a-gather-gemm-bf16",
+    "sm_90a-gather-gemm-bf16-gate-first", "sm_90a-gemm-bf16-packed-biases", "sm_90a-backward-tokens", "sm_90a-backward-w1",
+    "sm_90a-backward-w2-f32", "sm_90a-route-bf16", "sm_90a-topk-sum-bf16", "sm_100a-gemm-mxfp8", "sm_100a-gemm-bf16-packed",
+    "sm_100a-gather-gemm-w4a4", "sm_100a-gather-gemm-gate-first", "sm_100a-gather-gemm-nvfp4", "sm_100a-gather-gemm-nvfp4-gate-first",
+    "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
+    "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
+    "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
+    "sm_90a-decode-bf16",
+}  # fmt: skip
+"""Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 
 
 def read() -> dict[str, str]:

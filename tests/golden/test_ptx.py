@@ -9,12 +9,15 @@ import pytest
 from unconverged import assert_converged
 
 from megamoe_dsl.artifact.compile import compile_kernel
+from sweep import rarely
 
 WITH_FIGURES = {figures.path_of(*case).stem for case in figures.USUAL}
 """What test_golden.py compiles, with its digests."""
 
 
-@pytest.mark.parametrize("name", [name for name in ptx_digests.CASES if name not in WITH_FIGURES])
+@pytest.mark.parametrize(
+    "name", [rarely(name) if name in ptx_digests.RARELY else name for name in ptx_digests.CASES if name not in WITH_FIGURES]
+)
 def test_instructions_are_those_committed(name: str) -> None:
     artifact = compile_kernel(ptx_digests.CASES[name]())
     ptx_digests.check(name, artifact)
@@ -22,4 +25,4 @@ def test_instructions_are_those_committed(name: str) -> None:
 
 
 def test_every_digest_belongs_to_a_configuration() -> None:
-    assert list(ptx_digests.read()) == list(ptx_digests.CASES)
+    assert list(ptx_digests.read()) == list(ptx_digests.CASES) and ptx_digests.CASES.keys() >= ptx_digests.RARELY

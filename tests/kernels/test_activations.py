@@ -47,7 +47,7 @@ def other_result(case: Case) -> bool:
     return all(not torch.equal(a, b) for a, b in zip(silu, case.reference().y, strict=True))
 
 
-@sample("SM90, tokens as columns-situ", "SM90, tokens as rows-swigluoai", "SM100-swigluoai")
+@sample("SM90, tokens as columns-situ", "SM100-swigluoai")
 @pytest.mark.parametrize("activation", OTHERS)
 @pytest.mark.parametrize(("runs", "recipe", "block_m"), KERNELS, ids=IDS)
 def test_two_ranks(runs: ModuleType, recipe: str, block_m: int, activation: str) -> None:
@@ -79,7 +79,7 @@ def test_unfused(runs: ModuleType, activation: str) -> None:
     prove_equal(runs.config(moe, block_m=32, num_sms=2), [case_of(runs, moe, (12, 5), 2, exact=False)])
 
 
-@pytest.mark.parametrize("field", ["activation", "activation_clamp"])
+@pytest.mark.parametrize("field", ["activation", rarely("activation_clamp")])
 def test_a_kernel_of_another_activation_is_noticed(field: str) -> None:
     """Compiled for SiLU with gpt-oss's clamp, or for its activation with another clamp."""
     moe = sm90_runs.problem(6, num_experts=4, activation="swigluoai")

@@ -21,14 +21,9 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.problem import Problem
-from sweep import sample
+from sweep import rarely, sample
 
 OWN_MASK = re.compile(r"(shfl\.sync\.bfly\.b32 [^;]*, 31, )%r\d+;")
-
-
-def sweep(*values: Any) -> Any:
-    """Values of a case that `python -m pytest -m sweep` runs, where the suite has another of its kind."""
-    return pytest.param(*values, marks=pytest.mark.sweep)
 
 
 def problem(tokens: int = 24, runs: ModuleType = sm90_runs, **changes: Any) -> Problem:
@@ -37,8 +32,8 @@ def problem(tokens: int = 24, runs: ModuleType = sm90_runs, **changes: Any) -> P
 
 
 @sample("128-random")
-@pytest.mark.parametrize("exact", [sweep(True), False], ids=["exact", "random"])
-@pytest.mark.parametrize("block_m", [m if m in (8, 128) else sweep(m) for m in BLOCK_M])
+@pytest.mark.parametrize("exact", [rarely(True), False], ids=["exact", "random"])
+@pytest.mark.parametrize("block_m", [m if m in (8, 128) else rarely(m) for m in BLOCK_M])
 def test_every_tile(block_m: int, exact: bool) -> None:
     """An expert with a full and a partial block, others with a few tokens, masked slots; two blocks of hidden channels per warpgroup."""
     moe = problem(block_m + 5, hidden=512, intermediate=256, num_experts=4)
@@ -60,7 +55,7 @@ def test_edges_of_a_tile(block_m: int, counts: list[int]) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("block_m", [16, sweep(128)])
+@pytest.mark.parametrize("block_m", [16, rarely(128)])
 def test_four_ranks_unequal_and_empty(block_m: int) -> None:
     """Tokens come from four ranks, one of which has none, and change between launches; then all ranks are empty, then all is masked."""
     moe = problem(16, num_ranks=4, num_experts=8, topk=3)
@@ -69,13 +64,13 @@ def test_four_ranks_unequal_and_empty(block_m: int) -> None:
     sm90_runs.prove(kernel, [(5, 0, 9, 2)], mask=1.0)
 
 
-@pytest.mark.parametrize("block_m", [sweep(8), sweep(128)])
+@pytest.mark.parametrize("block_m", [rarely(8), rarely(128)])
 def test_skewed_routing(block_m: int) -> None:
     sm90_runs.prove(sm90_runs.config(problem(40, num_experts=4), block_m=block_m), [(40, 17)], skew=True, exact=False)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("block_m", "cluster"), [(8, 1), sweep(32, 1), sweep(128, 1), sweep(128, 2)])
+@pytest.mark.parametrize(("block_m", "cluster"), [(8, 1), rarely(32, 1), rarely(128, 1), rarely(128, 2)])
 def test_launches_without_a_pause(block_m: int, cluster: int) -> None:
     """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
     counts = [(20, 11), (3, 20), (0, 9)]
@@ -90,7 +85,7 @@ def test_launches_without_a_pause(block_m: int, cluster: int) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("block_m", [m if m == 128 else sweep(m) for m in PACKED_BLOCK_M])
+@pytest.mark.parametrize("block_m", [m if m == 128 else rarely(m) for m in PACKED_BLOCK_M])
 def test_packed_weights(block_m: int) -> None:
     moe = problem(block_m + 3, recipe="fp8xmxfp4", num_experts=4)
     sm90_runs.prove(sm90_runs.config(moe, block_m=block_m, num_sms=2), [(block_m + 3, 9)], exact=False, target_expert=1)
@@ -98,12 +93,12 @@ def test_packed_weights(block_m: int) -> None:
 
 @pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
-    moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
-    sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
+    moe = problem(140, num_ranks=1, num_experts=1, topk=1)
+    sm90_runs.prove(sm90_runs.config(moe, pool_rows=128, block_m=16, num_sms=2), [(140,)], exact=False)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("hidden", "topk"), [(1280, 2), sweep(1792, 6), sweep(512, 32)])
+@pytest.mark.parametrize(("hidden", "topk"), [(1280, 2), rarely(1792, 6), rarely(512, 32)])
 def test_pieces(hidden: int, topk: int) -> None:
     """Pieces of 256 channels; the scales of a row are no whole number of bulk copies."""
     moe = problem(9, num_ranks=1, topk=topk, num_experts=32, hidden=hidden)
@@ -113,7 +108,7 @@ def test_pieces(hidden: int, topk: int) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("block_m", [16, sweep(128)])
+@pytest.mark.parametrize("block_m", [16, rarely(128)])
 def test_stages_give_the_same_bits(block_m: int) -> None:
     """A launch per stage: Linear2 leaves BF16, and what is sent is rounded there from memory, not from sums."""
     moe = problem(20, num_experts=4, hidden=512)
@@ -128,7 +123,7 @@ def test_stages_of_sm100_give_the_same_bits() -> None:
 
 
 @sample("192")
-@pytest.mark.parametrize("tier", [tier if tier.block_m in (16, 192) else sweep(tier) for tier in TIERS], ids=lambda tier: tier.block_m)
+@pytest.mark.parametrize("tier", [tier if tier.block_m in (16, 192) else rarely(tier) for tier in TIERS], ids=lambda tier: tier.block_m)
 def test_every_tier_of_sm100(tier: Any) -> None:
     """Exact data, then random data: two blocks of hidden channels, the last pass of a tile partial."""
     moe = problem(tier.block_m + 3, mega_moe_runs, hidden=512, num_experts=4)
@@ -144,7 +139,7 @@ def test_four_ranks_of_sm100() -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("block_m", [32, sweep(192)])
+@pytest.mark.parametrize("block_m", [32, rarely(192)])
 def test_packed_tokens_of_sm100(block_m: int) -> None:
     moe = problem(block_m + 3, mega_moe_runs, recipe="mxf4xmxf4", num_experts=4)
     mega_moe_runs.prove(mega_moe_runs.config(moe, block_m=block_m, num_sms=2), [(block_m + 3, 9)], target_expert=1)
@@ -169,7 +164,7 @@ def test_a_shuffle_of_the_whole_warp_is_reported(runs: ModuleType) -> None:
     assert sign is not None and sign.startswith("deadlock") and "lanes of member mask 0xffffffff" in sign, sign
 
 
-@pytest.mark.parametrize("block_m", [16, 128], ids=["tokens as columns", "tokens as rows"])
+@pytest.mark.parametrize("block_m", [16, rarely(128)], ids=["tokens as columns", "tokens as rows"])
 def test_a_scale_that_is_not_sent_is_noticed(block_m: int) -> None:
     compiled, case = odd_tile(sm90_runs, block_m)
     faulty, found = re.subn(r"st\.global\.b(8|16) [^;]*;", ";", compiled.ptx)

@@ -21,7 +21,7 @@ from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
 from simulated_experts import simulate_decode, simulate_experts
-from sweep import sample
+from sweep import rarely, sample
 
 FP8, BF16 = "fp8xfp8", "bf16xbf16"
 TARGET = Target.typical("sm_90a", 3)
@@ -86,7 +86,7 @@ def test_weights_of_zero_and_of_masked_slots() -> None:
     assert_exact(call)
 
 
-@pytest.mark.parametrize("fields", [{"activation": "swigluoai"}, {"activation_clamp": 0.5}, {"activation": "situ"}])
+@pytest.mark.parametrize("fields", [rarely({"activation": "swigluoai"}), {"activation_clamp": 0.5}, {"activation": "situ"}])
 def test_activations_are_exact(fields: dict[str, Any]) -> None:
     assert_exact(call_of(ExpertLayer(128, 128, 8, 2, **fields), 3))
 

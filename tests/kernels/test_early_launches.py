@@ -128,7 +128,7 @@ WRONG = {
 }
 
 
-@sample("slots sorted before experts are chosen", "results added up before they are there")
+@sample("results added up before they are there")
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_launch_that_does_not_wait_is_seen(fault: str) -> None:
     which, change = WRONG[fault]

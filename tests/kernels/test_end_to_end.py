@@ -20,7 +20,7 @@ from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely, sample
 
 
-@sample("block_m 16", "block_m 192")
+@sample("block_m 192")
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
 def test_every_tier(tier):
     """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks."""

@@ -76,7 +76,7 @@ def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[st
 @pytest.mark.parametrize(
     "options",
     [
-        {"token_sorting": False},
+        rarely({"token_sorting": False}),
         rarely({"block_wise": False}),
         rarely({"token_saving": False}),
         rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),

@@ -42,7 +42,7 @@ WIDE = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dynam
 PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
 
 
-@sample("gather-gathered-blocked", "gather-bf16-swapped", "gather-scale-by-scale", "gather-swapped-bursts", "gather-one-row")
+@sample("gather-bf16-swapped", "gather-scale-by-scale", "gather-swapped-bursts", "gather-one-row")
 @pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in PLAIN])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
@@ -63,7 +63,7 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
-@sample("gate-first-bursts", "up-first", "stored-interleaved")
+@sample("up-first", "stored-interleaved")
 @pytest.mark.parametrize("name", [*ACTIVATED, *STORED])
 def test_gate_and_up_are_activated_and_quantized(name: str) -> None:
     """And stored, where they are asked for."""

@@ -53,17 +53,11 @@ TWINS = {
 
 @sample(
     "one-row",
-    "rows-64-every-split",
     "rows-128-four-splits",
     "half_tiles",
-    "pairs-rows-192",
-    "split-k-one-warpgroup",
     "deep",
     "swapped-8",
-    "swapped-24",
-    "bursts",
     "accumulate",
-    "contiguous",
     "contiguous-pairs",
     "contiguous-nothing",
     "aligned-swapped",
@@ -73,8 +67,6 @@ TWINS = {
     "fp4-packed",
     "fp4-rows-256",
     "bf16-24",
-    "bf16-pairs",
-    "bf16-packed-weights-first",
 )
 @pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in BY_NAME])
 def test_every_element_is_exact(name: str) -> None:

@@ -51,7 +51,7 @@ SCALED = {
 SUITE = ("W4A8",)
 
 
-@sample("one part of 192, pairs", "BF16, packed halves", "decoding, packed rows")
+@sample("BF16, packed halves", "decoding, packed rows")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_registers_are_enough(name: str) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""

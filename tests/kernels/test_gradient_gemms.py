@@ -61,7 +61,7 @@ VARLEN_K = {
 }
 
 
-@sample("right-f32", "left", "right-192-one-box", "many-groups", "right-pairs", "left-f32-pairs")
+@sample("right-f32", "left", "right-192-one-box", "left-f32-pairs")
 @pytest.mark.parametrize("name", VARLEN_K)
 def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
     """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""
@@ -110,7 +110,7 @@ def test_a_transposed_b(n: int, k: int, block_n: int) -> None:
         assert torch.equal(d, expected)
 
 
-@sample("silu-gate_first-256", "swigluoai-interleaved-256", "silu-up_first-128")
+@sample("swigluoai-interleaved-256", "silu-up_first-128")
 @pytest.mark.parametrize("block_n", [128, 256])
 @pytest.mark.parametrize("order", ["gate_first", "up_first", "interleaved"])
 @pytest.mark.parametrize("activation", ["silu", "swigluoai"])

@@ -27,15 +27,11 @@ from sweep import rarely
 SAMPLE = {
     "fp8xfp4-64-128",
     "mxfp8xmxfp8-64-128",
-    "nvfp4xnvfp4-64-128",
     "masked-few-nvfp4xnvfp4",
-    "mxf4xmxf4-192-256",
     "contiguous-mxf4xmxf4",
     "masked-few-fp8xfp4",
     "accumulate",
     "bf16xbf16-64",
-    "bf16xbf16-192",
-    "packed-few-bf16xbf16",
     "masked-bf16xbf16",
 }
 PADDING = "tcgen05.ld of uninitialized TMEM"  # rows that no MMA covers, which are not stored
@@ -63,7 +59,7 @@ def test_every_element_is_exact(name: str) -> None:
     run_within(run, run.case(exact=True), exact=True, launches=1 if run.config.problem.accumulate else 2)
 
 
-@pytest.mark.parametrize("name", sampled({"masked-few-fp8xfp4", "contiguous-nvfp4xnvfp4", "packed-64-bf16xbf16"}))
+@pytest.mark.parametrize("name", sampled({"contiguous-nvfp4xnvfp4", "packed-64-bf16xbf16"}))
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run = PAIR_RUNS[name]
     run_within(run, run.case(exact=False), exact=False, seed=1)

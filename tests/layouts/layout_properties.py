@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan
+from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import MBarrier, Region
 from megamoe_dsl.problem import Problem
 

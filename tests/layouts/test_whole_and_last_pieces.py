@@ -14,8 +14,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps
-from megamoe_dsl.kernels.moe.sm90.smem_plan import pull_chunk
+from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk, tensor_maps
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
 from megamoe_dsl.quant import inverse_transform_weights, transform_weights, weight_names
 from megamoe_dsl.quant.packed_tiles import tiled_shapes

@@ -30,8 +30,8 @@ CONFIGS = [
     Sm90Config(Problem(7168, 3072, 96, 6, num_ranks=2, recipe="fp8xfp8"), 128, 2, 132, cluster=2),
 ]
 RINGS = [
-    Sm90Config(Problem(512, 384, 7, 2, max_tokens_per_rank=700, recipe="fp8xfp8", pool_rows=128), 8, 4, 5),
-    Sm90Config(Problem(1792, 512, 5, 2, max_tokens_per_rank=4096, recipe="fp8xfp8", pool_rows=1280), 128, 2, 132),
+    Sm90Config(Problem(512, 384, 7, 2, max_tokens_per_rank=700, recipe="fp8xfp8"), 8, 4, 5, pool_rows=128),
+    Sm90Config(Problem(1792, 512, 5, 2, max_tokens_per_rank=4096, recipe="fp8xfp8"), 128, 2, 132, pool_rows=1280),
 ]
 PLANS = [GemmPlan(128, 16, 8, 5), GemmPlan(96, 7, 1, 12), GemmPlan(64, 5, 3, 1)]
 

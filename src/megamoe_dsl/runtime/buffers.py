@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.layouts.symmetric import WAITS, symmetric_buffer
+from ..kernels.moe.layouts.waits import WAITS
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer
@@ -197,7 +197,7 @@ class RankBuffers:
     ) -> None:
         self.config = config
         self.encode = encode
-        self.region = symmetric_buffer(config.problem, config.arch)
+        self.region = config.symmetric
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         if isinstance(weights, ExpertWeights):
@@ -245,9 +245,9 @@ class RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
         capacity is the same, and the record when no other is given."""
         other = copy.copy(self)
-        other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem, config.arch)
+        other.config, other.sym, other.region = config, sym, config.symmetric
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        stale = ("maps", "trace", "argument_names", *(() if config.problem == self.problem and len(self.results) else ("results",)))
+        stale = ("maps", "trace", "argument_names", *(() if other.region == self.region and len(self.results) else ("results",)))
         for name in stale:
             other.__dict__.pop(name, None)
         return other

@@ -132,7 +132,7 @@ class Cta:
         self.barriers: dict[int, BarrierState] = {}
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
-        self.exit_checks: list[Callable[[], None]] = []
+        self.exit_checks: dict[str, Callable[[Cta], None]] = {}
         self.warps: list[Warp] = []
 
     def barrier(self, number: int) -> BarrierState:

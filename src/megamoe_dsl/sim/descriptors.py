@@ -90,13 +90,6 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
     return Swizzle(span)(descriptor.start + linear)
 
 
-@lru_cache(maxsize=64)
-def copy_bytes(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> IndexArray:
-    """Offsets of the source of a ``tcgen05.cp``, shaped (rows, row_bytes): groups of 8 rows SBO apart, rows one span apart. Without a
-    swizzle a row is 16 bytes and further 16-byte chunks of it lie LBO apart."""
-    return operand_bytes(descriptor, rows, row_bytes, 1, False)
-
-
 K_BYTES = 32
 """Bytes of K per instruction, the same for every kind."""
 LONG_K_BYTES = 48

@@ -183,11 +183,15 @@ class Race:
             self._against_strong("weak write vs unordered atomic", shadow, index, True, rows, records, actor)
         shadow.write[index] = records
 
-    def _check(self, kind: str, shadow: Shadow, index: Any, last: Any, rows: Rows, level: int, records: Any, actor: Accessor) -> None:
-        """A finding if the accessor does not know of some of the accesses `last`."""
+    def _check(self, kind: str, shadow: Shadow, index: Any, last: Any, rows: Rows, level: int, records: Any, actor: Accessor) -> bool:
+        """Whether the accessor does not know of some of the accesses `last`, which is a finding."""
         bad = unordered(last, rows[level])
-        if bad is not None and (bad := self._unknown(last, bad, rows, level, records, actor)) is not None:
-            self._report(kind, shadow, index, last, bad, records, actor)
+        if bad is None or (bad := self._unknown(last, bad, rows, level, records, actor)) is None:
+            return False
+        at = int(np.argmax(bad))
+        location = index.start + at if isinstance(index, slice) else int(index[at])
+        self._report_records(kind, shadow, location, int(last[at]), records if isinstance(records, int) else int(records[at]), actor)
+        return True
 
     def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         last = shadow.read[index]
@@ -200,16 +204,10 @@ class Race:
 
     def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
-        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
-        bad = unordered(last, rows[HAPPENED])
-        if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
-            self._report(race, shadow, index, last, bad, records, actor)
-        elif isinstance(actor, Actor) and actor.asynchronous and shadow.space:
-            bad = unordered(last, rows[shadow.space])
-            if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
-                bad = self._unknown(last, bad, rows, shadow.space, records, actor)
-                if bad is not None:
-                    self._report(proxy, shadow, index, last, bad, records, actor)
+        last = shadow.write[index]
+        raced = self._check(race, shadow, index, last, rows, HAPPENED, records, actor)
+        if not raced and isinstance(actor, Actor) and actor.asynchronous and shadow.space:
+            self._check(proxy, shadow, index, np.where(last & ASYNC_BIT, 0, last), rows, shadow.space, records, actor)
 
     def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None, lane: int | None = None) -> None:
         """An atomic, relaxed, acquire, release or volatile access: races only with weak ones. `writes` says which weak accesses it can
@@ -312,12 +310,6 @@ class Race:
         return f"flag {allocation.name}", f"flag {allocation}+{offset}"
 
     # ---- findings
-
-    def _report(self, kind: str, shadow: Shadow, index: Any, last: Any, bad: Any, records: Any, actor: Accessor) -> None:
-        at = int(np.argmax(bad))
-        location = index.start + at if isinstance(index, slice) else int(index[at])
-        second = records if isinstance(records, int) else int(records[at])
-        self._report_records(kind, shadow, location, int(last[at]), second, actor)
 
     def _report_records(self, kind: str, shadow: Shadow, location: int, first: int, second: int, actor: Accessor) -> None:
         agent, _, line, _ = unpack(first)

@@ -174,8 +174,8 @@ class World(RunState):
                 self.ending.append(grid)
             self.progress += 1
             for cta in cluster.ctas:
-                for check in cta.exit_checks:
-                    check()
+                for check in cta.exit_checks.values():
+                    check(cta)
         if not self._posted:
             for grid in self.ending:
                 grid.settled = True

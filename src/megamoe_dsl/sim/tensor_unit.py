@@ -161,7 +161,7 @@ class TensorUnit:
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
             self._told: PipeIssue | None = None  # the last operation that has begun
-        cta.exit_checks.append(self._exit_check)
+        cta.exit_checks["tensor memory"] = self._exit_check
 
     def work(self, action: Action, origin: Origin) -> None:
         """Put an operation on tensor memory into the pipe."""
@@ -198,15 +198,15 @@ class TensorUnit:
         clock.join(self.tensor_clock)
         return clock
 
-    def _exit_check(self) -> None:
+    def _exit_check(self, cta: Cta) -> None:
         if self.memory.allocated:
             held = ", ".join(f"{count} columns at {first}" for first, count in self.memory.allocated.items())
-            raise SimError(f"{self.cta} exited without tcgen05.dealloc of {held}")
-        for warp in self.cta.warps:
+            raise SimError(f"{cta} exited without tcgen05.dealloc of {held}")
+        for warp in cta.warps:
             thread = warp.state.get("tensor thread")
             if thread is not None and (thread.loads or thread.stores):
                 text = f"{warp}: exit without tcgen05.wait for {len(thread.loads)} loads, {len(thread.stores)} stores"
-                self.cta.world.warnings[text] += 1
+                cta.world.warnings[text] += 1
 
 
 class TensorThread:

@@ -22,7 +22,7 @@ from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Action, Origin, RunState
 from .memory import B128, Bytes
-from .ops.mbarrier import Mbarrier, finish_async_store
+from .ops.mbarrier import Mbarrier
 from .race import Race
 
 
@@ -102,9 +102,8 @@ def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     groups = w.state.get((kind, lane))
     if groups is None:
         groups = w.state[(kind, lane)] = AsyncGroups()
-        if kind == "bulk" and not w.cta.state.setdefault("bulk exit check", False):
-            w.cta.state["bulk exit check"] = True
-            w.cta.exit_checks.append(lambda: _exit_check(w.cta))
+        if kind == "bulk":
+            w.cta.exit_checks["bulk groups"] = _exit_check
     return groups  # type: ignore[no-any-return]
 
 
@@ -187,10 +186,6 @@ def _advanced(race: Race, clock: Clock, agent: int, count: int) -> Clock:
     out.fit(race.width)
     out.set(agent, count)
     return out
-
-
-def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
-    finish_async_store(barrier, size, actor.clock if actor else None)
 
 
 def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:

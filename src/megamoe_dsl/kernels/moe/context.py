@@ -21,7 +21,7 @@ from ...layouts.records import Activity, Role
 from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2, mma_tokens
 from .layouts.smem_plan import CombineRow
-from .layouts.symmetric import Wait, symmetric_buffer
+from .layouts.waits import Wait
 from .results import Bf16Results, E4m3Results
 
 
@@ -77,7 +77,7 @@ class Context(RankContext, TileContext):
 
     @property
     def region(self) -> Region:  # type: ignore[override]
-        return symmetric_buffer(self.config.problem, self.config.arch)
+        return self.config.symmetric  # type: ignore[no-any-return]
 
     @property
     def results(self) -> Bf16Results | E4m3Results:

@@ -42,7 +42,7 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from ...layouts.records import Activity, Role
 from .context import Context
 from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
-from .layouts.symmetric import ONE_REPORT, RankBarrier
+from .layouts.waits import ONE_REPORT, RankBarrier
 from .pull import pull_tokens
 from .tile_scheduler import SharedTable
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any, cast
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -23,10 +23,9 @@ from ...device.sync import Equals32, Equals64, spin
 from ...device.warp import ballot
 from ...layouts.arith import select
 from ...schedule.fused_moe import FC1
-from .arguments import LayerBiasArguments
 from .context import Context
 from .layouts.smem_plan import TILE_ROWS
-from .layouts.symmetric import Wait
+from .layouts.waits import Wait
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
@@ -102,7 +101,7 @@ def as_signed64(value: int) -> Any:
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
     """Address of the bias of a weight row, counted in the order of the weights."""
-    config, args = ctx.config, cast(LayerBiasArguments, ctx.args)
+    config, args = ctx.config, ctx.args
     base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
     return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4
 

@@ -37,7 +37,7 @@ from ...layouts.arith import ceil_div, div
 from ...schedule.fused_moe import Block, FusedMoeOrder, FusedMoePlan, RingOrder, RingPlan
 from ...schedule.scheduler import Order
 from .context import Context
-from .layouts.symmetric import Wait
+from .layouts.waits import Wait
 
 
 @dataclass(frozen=True)

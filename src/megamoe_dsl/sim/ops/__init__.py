@@ -35,7 +35,7 @@ def converged(handler: Handler) -> Handler:
     """The handler of an instruction that all lanes of the warp execute together: it waits for those that have not come."""
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        return handler(w, mask) if w.converged(mask) else w.block("convergence")
+        return handler(w, mask) if w.converged(mask) else w.block("convergence of its warp")
 
     return run
 

@@ -19,7 +19,7 @@ from ..memory import SMEM_RESERVED, Allocation, Bytes
 from ..operands import DTYPES, UNSIGNED
 from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .access import origin, shared_target
-from .mbarrier import Mbarrier, finish_async_store, mbarrier_at
+from .mbarrier import Mbarrier, mbarrier_at
 
 
 def _aligned(**values: int) -> None:
@@ -81,7 +81,7 @@ def _load(issue: tma.Issue, start: int, fetch: tuple[Cta, int] | None, target: C
         else:
             values = tma.read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
         tma.write_shared_chunks(target, _chunks(offset, count), values, actor)
-    tma.finish_load(barrier, count, actor)
+    barrier.finish(count, actor)
 
 
 def _build_store(ins: PtxInstruction, b: Binder, reduction: tma.Reduction | None) -> Straight:
@@ -272,7 +272,7 @@ def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[tma.AsyncCopy]) -> Non
             if clock is not None and copy.clock is not None:
                 clock.join(copy.clock)
         if clock is not None:
-            barrier.release(clock, w.cta, 0)
+            barrier.point.release(clock, w.cta, 0)
         barrier.arrive(1)
 
     w.world.post(arrive, origin(w))
@@ -308,7 +308,7 @@ def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mba
         if actor and w.world.race:
             w.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
         cta.shared.write(offset, values)
-        finish_async_store(barrier, len(values), actor.clock if actor else None)
+        barrier.finish(len(values), actor)
 
     w.world.post(store, origin(w))
 

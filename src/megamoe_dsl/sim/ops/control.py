@@ -18,8 +18,24 @@ from ..chunks import CHUNK, Chunks
 from ..cta import EXIT
 from ..memory import B128
 from ..sync import SCOPES, BarrierState
-from ..tma_engine import Issue, finish_load, write_shared_chunks
-from . import YIELD, Binder, Cta, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
+from ..tma_engine import Issue, write_shared_chunks
+from . import (
+    YIELD,
+    Binder,
+    Cta,
+    Inline,
+    Mask,
+    Outcome,
+    PtxInstruction,
+    SimError,
+    Straight,
+    Warp,
+    converged,
+    each_lane,
+    plain,
+    register,
+    vector,
+)
 from .access import line_of, origin, scope, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
@@ -118,8 +134,6 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
     pc_key = ins.line
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        if aligned and not w.converged(mask):
-            return w.block("convergence of its warp at an aligned barrier")
         first = w.first(mask)
         n = int(number(w)[first])
         if n > 15:
@@ -154,7 +168,7 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
             write(w, np.full(32, result, np.uint32 if reduction == "popc" else np.bool_), mask)
         return None
 
-    return run
+    return converged(run) if aligned else run
 
 
 def _collect(bar: BarrierState, reduction: str | None, flags: Any) -> None:
@@ -172,8 +186,6 @@ def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
     releases, aligned = "relaxed" not in ins.parts, "aligned" in ins.parts
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        if aligned and not w.converged(mask):
-            return w.block("convergence of its warp at an aligned barrier")
         cluster, whole = w.cta.cluster, w.converged(mask)
         here = ~w.exited if whole else mask
         arrived = w.state.setdefault("cluster generation", np.full(32, NOT_ARRIVED))
@@ -188,7 +200,7 @@ def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
         w.world.progress += 1
         return None
 
-    return run
+    return converged(run) if aligned else run
 
 
 @register("barrier.cluster.wait")
@@ -197,8 +209,6 @@ def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
     aligned = "aligned" in ins.parts
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        if aligned and not w.converged(mask):
-            return w.block("convergence of its warp at an aligned barrier")
         cluster, here = w.cta.cluster, ~w.exited if w.converged(mask) else mask
         generations = w.state.get("cluster generation")
         if generations is None or (generations[here] == NOT_ARRIVED).any():
@@ -211,7 +221,7 @@ def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
             w.order.learn(cluster.done)
         return None
 
-    return run
+    return converged(run) if aligned else run
 
 
 @register("fence.acq_rel", "fence.sc", "fence.acquire", "fence.release", "membar")
@@ -286,7 +296,7 @@ def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offs
         for target, barrier in answers:
             actor = issue.load_actor(barrier)
             write_shared_chunks(target, Chunks(np.array([offset])), words.view(np.uint8), actor)
-            finish_load(barrier, CHUNK, actor)
+            barrier.finish(CHUNK, actor)
 
     return run
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..access_record import mask_of
-from ..clock import Clock
+from ..clock import Actor
 from ..lanes import uniform
 from ..memory import SMEM_RESERVED
 from ..sync import SCOPES, SyncPoint
@@ -26,7 +26,7 @@ class Mbarrier:
     count, pending  arrivals expected per phase, and still missing in this one
     transactions    bytes expected minus bytes that arrived
     phase           number of completed phases
-    point, done     what arrivals of the current phase, and of completed phases, released (race detector)
+    point, done     what arrivals of the current phase, and of completed phases, tell whoever observes its end (race detector)
     checked         warps and lanes whose access was checked against the initialization
     """
 
@@ -54,27 +54,26 @@ class Mbarrier:
         """Arrivals of threads or engines, after raising the transaction count by `expected_bytes`."""
         if count > self.pending:
             raise SimError(f"{self!r}: {count} arrivals but {self.pending} of {self.count} are pending: more arrivals than expected")
-        self._add_transactions(expected_bytes)
+        self.expect(expected_bytes)
         self.pending -= count
         self._check()
 
-    def expect(self, count: int) -> None:
-        self._add_transactions(count)
-
     def complete(self, count: int) -> None:
         """`complete_tx`: `count` bytes have arrived."""
-        self._add_transactions(-count)
+        self.expect(-count)
         self._check()
 
-    def release(self, clock: Clock, place: Cta, scope: int) -> None:
-        """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
-        self.point.release(clock, place, scope)
+    def finish(self, count: int, actor: Actor | None) -> None:
+        """A `complete_tx` that follows an asynchronous copy: release at cluster scope in the CTA of the barrier."""
+        if actor is not None:
+            self.point.release(actor.clock, self.cta, SCOPES["cluster"])
+        self.complete(count)
 
     def left_over(self) -> str | None:
         """Text for a barrier that is in the middle of a phase, else None."""
         return f"{self!r} left mid-phase at exit ({self})" if self.pending != self.count or self.transactions else None
 
-    def _add_transactions(self, count: int) -> None:
+    def expect(self, count: int) -> None:
         self.transactions += count
         if abs(self.transactions) > MAX_COUNT:
             raise SimError(f"{self!r}: transaction count {self.transactions} is out of range (at most {MAX_COUNT})")
@@ -106,7 +105,7 @@ def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, 
     """Publish what arriving lanes have done; a relaxed arrive publishes what an earlier fence covers."""
     barrier.point.publish(warp.order, warp.cta, scope, lanes, relaxed)
     for clock in warp.order.light_fences(lanes) if relaxed else ():
-        barrier.release(clock, warp.cta, scope)
+        barrier.point.release(clock, warp.cta, scope)
 
 
 def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
@@ -119,13 +118,6 @@ def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, 
     missed = barrier.done.acquire(warp.order, warp.cta, scope, lanes)
     if missed is not None:
         race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, warp)
-
-
-def finish_async_store(barrier: Mbarrier, size: int, clock: Clock | None) -> None:
-    """A `complete_tx` that follows an asynchronous store: release at cluster scope in the CTA of the barrier."""
-    if clock is not None:
-        barrier.release(clock, barrier.cta, SCOPES["cluster"])
-    barrier.complete(size)
 
 
 _SUSPEND_SWEEPS = 16
@@ -159,9 +151,7 @@ def build_init(ins: PtxInstruction, b: Binder) -> Straight:
         if w.world.race:
             w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
         cta.shared.write(offset, np.zeros(BYTES, np.uint8))
-        if not cta.state.setdefault("mbarrier exit check", False):
-            cta.state["mbarrier exit check"] = True
-            cta.exit_checks.append(lambda: _exit_check(cta))
+        cta.exit_checks["mbarriers"] = _exit_check
         cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
         w.world.progress += 1
 

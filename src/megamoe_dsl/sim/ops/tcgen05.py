@@ -160,7 +160,7 @@ def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
             clock = unit.committed(issue)
             for barrier in barriers:
                 if clock is not None:
-                    barrier.release(clock, barrier.cta, SCOPES["cluster"])
+                    barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
                 barrier.arrive(1)
 
         unit.pipe.push(commit, origin(w))

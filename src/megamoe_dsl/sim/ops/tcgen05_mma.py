@@ -13,7 +13,7 @@ import numpy as np
 from .. import umma
 from ..chunks import CHUNK, Chunks, IndexArray
 from ..clock import Actor
-from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, copy_bytes, operand_bytes
+from ..descriptors import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..memory import Bytes
 from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
@@ -101,11 +101,6 @@ def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, 
     of_a = operand_chunks(a, rows, k_bytes, umma.element_bytes(fields.a_format), fields.a_mn_major)[0]
     of_b = operand_chunks(b, columns, k_bytes, umma.element_bytes(fields.b_format), fields.b_mn_major)[0]
     return Chunks(np.concatenate([of_a.starts, of_b.starts]))
-
-
-@lru_cache(maxsize=4096)
-def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunks:
-    return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
 def fetch_operand(
@@ -228,7 +223,8 @@ _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2
 
 @register("tcgen05.cp")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
+    """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor.  In shared memory groups
+    of 8 rows lie SBO apart, rows one span apart; without a swizzle a row is 16 bytes, and further 16-byte chunks of it lie LBO apart."""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
     multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
@@ -245,7 +241,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
         unit.work(lambda: copy(ctas, target, descriptor, unit.begin(issue)), origin(w))
 
     def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
-        chunks = _copy_chunks(descriptor, rows, row_bytes)
+        chunks = operand_chunks(descriptor, rows, row_bytes, 1, False)[0]
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             values = values.reshape(rows, row_bytes)

@@ -101,7 +101,7 @@ def load_box(issue: tma.Issue, tensor_map: TensorMap, place: Coordinates, cta: C
                 piece[box.row_index, box.first : box.last] = tma.read_global_rows(cta, box.global_rows, actor)
     chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
     tma.write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
-    tma.finish_load(barrier, len(boxes) * tensor_map.transaction_bytes, actor)
+    barrier.finish(len(boxes) * tensor_map.transaction_bytes, actor)
 
 
 @register("cp.async.bulk.tensor")

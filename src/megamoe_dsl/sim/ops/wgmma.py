@@ -77,7 +77,7 @@ class Warpgroup:
         self.agent = cta.world.race.agent(f"{self.name} wgmma", cta) if cta.world.race else -1
         self._known: list[Clock] = []  # what the warps knew when they issued the last operation, and with what that did
         self._acting: list[Clock] = []
-        cta.exit_checks.append(self._exit_check)
+        cta.exit_checks[self.name] = self._exit_check
 
     def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
         """A warp issues its operation of that number; the last of the four sends it off."""
@@ -110,7 +110,7 @@ class Warpgroup:
         if self.cta.world.race:
             warp.order.know(self.agent, operation.number)
 
-    def _exit_check(self) -> None:
+    def _exit_check(self, cta: Cta) -> None:
         for operation in self.operations.values():
             raise SimError(f"{self.name}: wgmma.mma_async at PTX line {operation.line} issued by {len(operation.parts)} of {WARPS} warps")
 

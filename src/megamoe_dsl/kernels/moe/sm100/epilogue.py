@@ -44,9 +44,9 @@ from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:

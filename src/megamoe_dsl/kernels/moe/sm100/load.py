@@ -25,7 +25,7 @@ from ....schedule.fused_moe import FC1
 from ..context import Context, WorkTile
 from ..layouts.smem_plan import TILE_ROWS
 from ..pool import wait_operands
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 def load_tokens(ctx: Context) -> None:

@@ -27,7 +27,7 @@ from ..context import Context, WorkTile
 from ..layouts.smem_plan import NamedBarrier
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weights_of_pair
 from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
+from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128

@@ -44,7 +44,7 @@ from ..context import Context, WorkTile
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import TILE_ROWS
+from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
 """Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""

@@ -31,8 +31,8 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..context import Context, WorkTile, next_tile
 from ..pool import wait_operands
-from .maps import Sm90Map
 from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
 def load_tokens(ctx: Context) -> None:

@@ -34,7 +34,7 @@ from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from . import epilogue_columns, epilogue_rows
 from .epilogue_columns import columns_with_bias
 from .epilogue_rows import rows_with_bias

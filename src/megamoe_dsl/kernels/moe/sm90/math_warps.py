@@ -7,7 +7,7 @@ from typing import Any
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.smem_plan import NamedBarrier
-from .smem_plan import MATH_WARPGROUPS
+from .memory_plan import MATH_WARPGROUPS
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
 

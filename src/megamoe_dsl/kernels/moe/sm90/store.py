@@ -21,8 +21,8 @@ from ....schedule.fused_moe import FC1, Block
 from ..context import Context, WorkTile, next_tile
 from ..pool import part_mark, signal_part
 from ..tile_scheduler import schedule_tiles
-from .maps import Sm90Map
 from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
 @cute.jit

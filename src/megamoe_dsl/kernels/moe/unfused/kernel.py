@@ -46,11 +46,11 @@ from ..combine import combine_tokens
 from ..context import WorkTile
 from ..dispatch import THREADS, clean_workspace, exchange_counts
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..pull import pull_tokens
 from ..sm90.load import load_tokens, load_weights
-from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles, epilogue_of, with_bias
+from ..sm90.memory_plan import NUM_MAPS
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..tile_scheduler import SharedTable, fill_table, publish_tiles, start_walk
