@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .ptx import emit
 
-
-def acquire_tensor_map(tensor_map: Any) -> None:
-    """Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
-    emit("fence.proxy.tensormap::generic.acquire.sys [{}], 128;", tensor_map)
-
-
-def prefetch_tensor_map(tensor_map: Any) -> None:
-    """Into the descriptor cache, before a tensor map's first use."""
-    emit("prefetch.tensormap [{}];", tensor_map)
-
-
-def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
-    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    emit(
-        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
-        *(destination, tensor_map, x, y, barrier),
-    )
+acquire_tensor_map = partial(emit, "fence.proxy.tensormap::generic.acquire.sys [{}], 128;")
+"""Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
+prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
+"""Into the descriptor cache, before a tensor map's first use."""
+load_tile = partial(
+    emit,
+    "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{3}, {4}}}], [{2}];",
+)
+"""(destination, tensor_map, barrier, x, y): 2-D box into this CTA's SMEM; its bytes count on `barrier`, which may be the pair's even CTA's."""
 
 
 def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any]) -> None:
@@ -55,12 +48,10 @@ def load_tile_of_pairs(destination: Any, tensor_map: Any, barrier: Any, x: Any, 
     )
 
 
-def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
-    """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
-    emit(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
-        *(destination, tensor_map, x, y, barrier),
-    )
+load_tile_cta = partial(
+    emit, "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{3}, {4}}}], [{2}];"
+)
+"""The same, counted on this CTA's own barrier (SM90 has no CTA pairs)."""
 
 
 def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
@@ -72,14 +63,10 @@ def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any,
     )
 
 
-def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
-    """2-D box from SMEM, in the issuing thread's bulk group."""
-    emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
-
-
-def add_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
-    """Adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
-    emit("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
+store_tile = partial(emit, "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{0}, {{{2}, {3}}}], [{1}];")
+"""(tensor_map, source, x, y): 2-D box from SMEM, in the issuing thread's bulk group."""
+add_tile = partial(emit, "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{0}, {{{2}, {3}}}], [{1}];")
+"""(tensor_map, source, x, y): adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
 
 
 def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> None:
@@ -108,37 +95,16 @@ def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequenc
     )
 
 
-def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
-    """1-D copy, 16-byte aligned, from any mapped global address."""
-    emit(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
-        *(destination, source, num_bytes, barrier),
-    )
-
-
-def store_bytes(destination: Any, source: Any, num_bytes: int) -> None:
-    """1-D copy from SMEM, 16-byte aligned, in the issuing thread's bulk group."""
-    emit("cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};", destination, source, num_bytes)
-
-
-def copy_to_cta(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
-    """1-D copy, 16-byte aligned, from this CTA's SMEM into that of a CTA of the cluster; the bytes count on `barrier`, of the same CTA."""
-    emit(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
-        *(destination, source, num_bytes, barrier),
-    )
-
-
-def commit_group() -> None:
-    """This thread's stores so far are one group, for `wait_group`."""
-    emit("cp.async.bulk.commit_group;")
-
-
-def wait_group(pending: int) -> None:
-    """Until at most `pending` groups of this thread are incomplete: their writes are visible to it."""
-    emit(f"cp.async.bulk.wait_group {pending};")
-
-
-def wait_group_read(pending: int) -> None:
-    """Until at most `pending` groups of this thread still read their SMEM."""
-    emit(f"cp.async.bulk.wait_group.read {pending};")
+load_bytes = partial(emit, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];")
+"""(destination, source, num_bytes, barrier): 1-D copy, 16-byte aligned, from any mapped global address."""
+store_bytes = partial(emit, "cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};")
+"""(destination, source, num_bytes): 1-D copy from SMEM, 16-byte aligned, in the issuing thread's bulk group."""
+copy_to_cta = partial(emit, "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];")
+"""(destination, source, num_bytes, barrier): 1-D copy, 16-byte aligned, from this CTA's SMEM into that of a CTA of the cluster; the bytes
+count on `barrier`, of the same CTA."""
+commit_group = partial(emit, "cp.async.bulk.commit_group;")
+"""This thread's stores so far are one group, for `wait_group`."""
+wait_group = partial(emit, "cp.async.bulk.wait_group {};")
+"""Until at most so many groups of this thread are incomplete: the others' writes are visible to it."""
+wait_group_read = partial(emit, "cp.async.bulk.wait_group.read {};")
+"""Until at most so many groups of this thread still read their SMEM."""

@@ -147,9 +147,9 @@ class PackedWeights(WholeRows):
         load_weights(ctx, packed_tile)
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import multiply_columns
+        from .decoding import compute_columns, multiply
 
-        multiply_columns(ctx, warp)
+        multiply(ctx, warp, compute_columns)
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ class DecodedWeights(PackedWeights):
         )
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import multiply_rows
+        from .decoding import compute_rows, multiply
 
-        multiply_rows(ctx, warp)
+        multiply(ctx, warp, compute_rows)
 
     def decode(self, ctx: Any, warp: Any) -> None:
         from .decoding import decode_weights
