@@ -12,6 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ..device.memory import load_shared_u32
 from ..device.ring import TileQueue
 from ..layouts.arith import div
 from ..layouts.records import Activity, Role
@@ -43,6 +44,19 @@ def next_block(walk: Walk) -> Walk:
 def first_number(sm: Int32, config: Any) -> Int32:
     """Number of the first block that a cluster, whose first CTA is this one, takes before it fetches any."""
     return sm if config.blocks_per_fetch == config.cluster else div(sm, config.cluster) * config.blocks_per_fetch
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """In SMEM: (tokens, first pool block) of each local expert, or (rows, first row) of each group, then an entry without any."""
+
+    address: Int32
+
+    def tokens(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8)
+
+    def first_block(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8 + 4)
 
 
 class TileContext(CtaContext):

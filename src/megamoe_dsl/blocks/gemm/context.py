@@ -187,7 +187,7 @@ class GemmContext(TileContext):
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
+        return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     def next_tile(self, queue: TileQueue) -> tuple[GemmTile, TileQueue]:
         tile, following = next_tile(queue)

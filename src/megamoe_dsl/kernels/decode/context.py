@@ -86,7 +86,7 @@ class DecodeContext(CtaContext):
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.region, self.smem, WORK_TILES)
+        return TileQueue.first(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""

@@ -111,7 +111,7 @@ class Context(RankContext, TileContext):
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
+        return TileQueue.first(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
     def next_tile(self, queue: TileQueue) -> tuple[WorkTile, TileQueue]:
         tile, following = next_tile(queue)
@@ -132,6 +132,10 @@ class Context(RankContext, TileContext):
 
     def stamp(self, activity: Activity, tile: Any) -> None:
         stamp(self, activity, detail_of(tile))
+
+    def is_half(self, tile: Any) -> Any:
+        """On SM90, whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""
+        return True if self.config.swap_ab else tile.valid_m <= self.config.part_tokens
 
     def k_blocks_of(self, tile: Any) -> Int32:
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))

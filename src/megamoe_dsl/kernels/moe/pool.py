@@ -62,7 +62,7 @@ def wait_operands(ctx: Context, tile: Any):
         else:
             parts = ctx.config.fc2_parts
             finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
-            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished))
+            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished), "gpu")
             spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
         # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
         # replaces a fence in every writer.

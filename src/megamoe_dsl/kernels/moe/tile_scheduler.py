@@ -27,9 +27,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...blocks.tiles import Walk, advance_to_valid, first_number
+from ...blocks.tiles import SharedTable, Walk, advance_to_valid, first_number
 from ...device.mbarrier import arrive, wait
-from ...device.memory import load_shared_u32, load_u64, store_shared_v2
+from ...device.memory import load_u64, store_shared_v2
 from ...device.ring import Ring, TileQueue, fetch_numbers, publish
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import inclusive_sum, shuffle, sync_warp
@@ -38,19 +38,6 @@ from ...schedule.fused_moe import Block, FusedMoeOrder, FusedMoePlan, RingOrder,
 from ...schedule.scheduler import Order
 from .context import Context
 from .layouts.waits import Wait
-
-
-@dataclass(frozen=True)
-class SharedTable:
-    """An expert table in SMEM: (tokens, first pool block) per local expert, then an entry with no tokens."""
-
-    address: Int32
-
-    def tokens(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8)
-
-    def first_block(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8 + 4)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
-from .math_warps import begin_exchange, sync_math_warps
+from .epilogue_columns import begin_exchange, sync_math_warps
 from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]

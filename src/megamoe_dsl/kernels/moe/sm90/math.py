@@ -36,9 +36,8 @@ from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import NamedBarrier
 from ..layouts.waits import RankBarrier
 from . import epilogue_columns, epilogue_rows
-from .epilogue_columns import columns_with_bias
+from .epilogue_columns import MATH_THREADS, columns_with_bias
 from .epilogue_rows import rows_with_bias
-from .math_warps import MATH_THREADS, is_half_tile
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
@@ -78,7 +77,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
     stores = Ring.start(1)
     while tile.valid():
         if cutlass.const_expr(config.decoded):
-            if is_half_tile(ctx, tile):
+            if ctx.is_half(tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
                 share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
@@ -88,7 +87,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
         elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
         else:
-            if is_half_tile(ctx, tile):
+            if ctx.is_half(tile):
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
             else:
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
