@@ -16,7 +16,7 @@ load_tile = partial(
     emit,
     "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{3}, {4}}}], [{2}];",
 )
-"""(destination, tensor_map, barrier, x, y): 2-D box into this CTA's SMEM; `barrier`, which counts its bytes, may be the pair's even CTA's."""
+"""(destination, tensor_map, barrier, x, y): 2-D box into this CTA's SMEM; `barrier`, which counts the bytes, may be the even CTA's."""
 
 
 def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any]) -> None:
