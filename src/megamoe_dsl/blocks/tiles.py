@@ -122,5 +122,5 @@ def load_tokens(ctx: TileContext, stage: Any, load: Work, waits: Callable[[Any, 
 
 
 def load_weights(ctx: TileContext, stage: Any, load: Work) -> None:
-    """The weight loader's."""
+    """The weight loader's role; weights are there before the launch."""
     each_tile(ctx, Role.WEIGHT_LOADER, stage, partial(load_tile, load=load))
