@@ -63,10 +63,14 @@ def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any,
     )
 
 
-store_tile = partial(emit, "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{0}, {{{2}, {3}}}], [{1}];")
-"""(tensor_map, source, x, y): 2-D box from SMEM, in the issuing thread's bulk group."""
-add_tile = partial(emit, "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{0}, {{{2}, {3}}}], [{1}];")
-"""(tensor_map, source, x, y): adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
+def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
+    """2-D box from SMEM, in the issuing thread's bulk group."""
+    emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
+
+
+def add_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
+    """Adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
+    emit("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
 
 
 def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> None:

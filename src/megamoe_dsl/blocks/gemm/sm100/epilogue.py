@@ -296,19 +296,11 @@ def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row:
 
 
 @cute.jit
-def finish_tile(
-    ctx: GemmContext,
-    tile: GemmTile,
-    column: Int32,
-    group: Int32,
-    warp: Int32,
-    lane: Int32,
-    finish_part: cutlass.Constexpr[Callable[..., Any]],
-):
+def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32, finish: Callable[..., Any]):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
     config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
     n_block = tile.n_block * config.cluster + ctx.cta_rank
     if cutlass.const_expr(config.consumers > 1):
         n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
     shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
-    finish_part(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
+    finish(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
