@@ -37,7 +37,6 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
-from ...sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ...sm100.epilogue_tile import (
     FC1_CHANNELS,
     HALF_BYTES,
@@ -49,7 +48,7 @@ from ...sm100.epilogue_tile import (
     read_row,
     write_address,
 )
-from ...sm100.results import ROWS_PER_STEP, ResultPart, stage_pass, store_results
+from ...sm100.results import OUTPUTS, ROWS_PER_STEP, ResultPart, activate_group, joint_exponents, share_maxima, stage_pass, store_results
 from ..arguments import FactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile, next_tile
 from ..problem import INTERLEAVED

@@ -8,7 +8,7 @@ signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, f
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 
 Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4); which channels a thread has,
-how two warps find a scale and how outputs are rounded is a block (blocks/sm100/activated_rows.py).  Linear2: rows of results straight into
+how two warps find a scale and how outputs are rounded is a block (blocks/sm100/results.py).  Linear2: rows of results straight into
 the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a thread has two, and
 four weight rows: 8 k + lane / 4 of its warp's 32.
 """
@@ -24,9 +24,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ....blocks.sm100.epilogue_tile import fc1_scale
-from ....blocks.sm100.results import ResultPart, store_results
+from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_group, joint_exponents, share_maxima, store_results
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
