@@ -12,11 +12,14 @@ acquire_tensor_map = partial(emit, "fence.proxy.tensormap::generic.acquire.sys [
 """Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
 prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
 """Into the descriptor cache, before a tensor map's first use."""
-load_tile = partial(
-    emit,
-    "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{3}, {4}}}], [{2}];",
-)
-"""(destination, tensor_map, barrier, x, y): 2-D box into this CTA's SMEM; `barrier`, which counts the bytes, may be the even CTA's."""
+
+
+def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
+    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's."""
+    emit(
+        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
+        *(destination, tensor_map, x, y, barrier),
+    )
 
 
 def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any]) -> None:
@@ -48,10 +51,12 @@ def load_tile_of_pairs(destination: Any, tensor_map: Any, barrier: Any, x: Any, 
     )
 
 
-load_tile_cta = partial(
-    emit, "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{3}, {4}}}], [{2}];"
-)
-"""The same, counted on this CTA's own barrier (SM90 has no CTA pairs)."""
+def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
+    """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
+    emit(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
+        *(destination, tensor_map, x, y, barrier),
+    )
 
 
 def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
