@@ -61,9 +61,8 @@ store_u16 = partial(emit, "st.global.b16 [{}], {};")
 store_u32 = partial(emit, "st.global.b32 [{}], {};")
 store_u64 = partial(emit, "st.global.b64 [{}], {};")
 store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
-
-
 store_f32 = partial(emit, "st.global.f32 [{}], {};")
+store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
 
 def store_v4(address: Any, values: tuple[Any, ...]) -> None:
