@@ -21,7 +21,7 @@ LAST = -1
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """64 rows of the weights of an expert by its rows of block `block` (slots.py), of which there are `count`; n_block is -1 past the last
+    """64 rows of the weights of an expert by its rows of block `block` (kernel.py), of which there are `count`; n_block is -1 past the last
     tile."""
 
     phase: Int32
