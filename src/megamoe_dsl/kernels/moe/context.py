@@ -11,12 +11,12 @@ from cutlass import Int32, Int64
 from ...blocks.rank_barrier import RankContext
 from ...device.memory import load_u64
 from ...device.ring import Stage, TileQueue
-from ...device.warp import ClusterPlace
+from ...device.warp import ClusterPlace, named_barrier
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2
-from .layouts.smem_plan import CombineRow
+from .layouts.smem_plan import CombineRow, NamedBarrier
 from .layouts.waits import Wait
 from .results import Bf16Results, E4m3Results
 
@@ -62,6 +62,10 @@ class Context(RankContext):
     def result_rows(self, place: Any, steps: range) -> list[Any]:
         """Where those so many rows after the first go."""
         return [load_u64(place + step * 8) for step in steps]
+
+    def sync_epilogue(self) -> None:
+        """All threads of the warps that finish tiles."""
+        named_barrier(NamedBarrier.EPILOGUE_ALL, 32 * self.config.epilogue_warps)
 
     @property
     def place(self) -> ClusterPlace:

@@ -44,7 +44,6 @@ from ..context import Context
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from ..tile_scheduler import WorkTile
-from .math_warps import begin_exchange, sync_math_warps
 from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
@@ -155,11 +154,12 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
 def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks, by way of SMEM: a warp of the other warpgroup, with the same tokens, has those of the other chunk."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
-    begin_exchange()
+    # All math warps have read the maxima of the tile before (epilogue_columns.py).
+    ctx.sync_epilogue()
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
             store_shared_f32(mine + 32 * h, peaks[h])
-    sync_math_warps()
+    ctx.sync_epilogue()
     return [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]
 
 

@@ -30,7 +30,6 @@ from ....schedule.fused_moe import FC1
 from ..context import Context
 from ..pool import wait_operands
 from ..tile_scheduler import WorkTile, next_tile
-from .math_warps import is_half_tile
 from .memory_plan import Sm90Map
 
 
@@ -54,7 +53,7 @@ def load_tokens(ctx: Context):
 def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens with their scales, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
-    half = is_half_tile(ctx, tile)
+    half = ctx.config.is_half(tile)
     maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)

@@ -39,7 +39,6 @@ from ..tile_scheduler import WorkTile, next_tile
 from . import epilogue_columns, epilogue_rows
 from .epilogue_columns import columns_with_bias
 from .epilogue_rows import rows_with_bias
-from .math_warps import MATH_THREADS, is_half_tile
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
@@ -60,7 +59,7 @@ def math(ctx: Context, warp: Int32):
     # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.  That the tiles are done
     # does not say so: in a cluster they may come from the scheduler warp of the other CTA.
     wait(ctx.barrier("counts"), Int32(0))
-    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
+    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * ctx.config.epilogue_warps, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
@@ -79,7 +78,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
     stores = Ring.start(1)
     while tile.valid():
         if cutlass.const_expr(config.decoded):
-            if is_half_tile(ctx, tile):
+            if ctx.config.is_half(tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
                 share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
@@ -89,7 +88,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
         elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
         else:
-            if is_half_tile(ctx, tile):
+            if ctx.config.is_half(tile):
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
             else:
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
