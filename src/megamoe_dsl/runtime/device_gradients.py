@@ -14,7 +14,7 @@ from ..json_file import cache_folder
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS, TokensConfig
 from ..kernels.expert_routing.family import RouteKernel, SumKernel
-from ..kernels.expert_routing.problem import RoutingProblem
+from ..kernels.expert_routing.problem import RoutingProblem, SumProblem
 from ..quant import no_scales
 from ..reference.router import RouterMetadata
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
@@ -87,7 +87,7 @@ def token_gradients(rows: torch.Tensor, routing: RouterMetadata, w1: torch.Tenso
     given = {"rows": products, "positions": routing.positions, "weights": ones, "y": dx}
     with LAUNCHES:
         _launch(
-            _sum_kernel(RoutingProblem(hidden, experts, topk, RECIPE), rows.device),
+            _sum_kernel(SumProblem(hidden, topk), rows.device),
             {**{name: tensor.data_ptr() for name, tensor in given.items()}, "num_tokens": tokens},
         )
     return dx
@@ -121,7 +121,7 @@ def _route_kernel(problem: RoutingProblem, device: torch.device, indices: str) -
 
 
 @lru_cache
-def _sum_kernel(problem: RoutingProblem, device: torch.device) -> CudaKernel:
+def _sum_kernel(problem: SumProblem, device: torch.device) -> CudaKernel:
     return _loaded(SumKernel().choose(problem, gpu_target(device), 1))
 
 

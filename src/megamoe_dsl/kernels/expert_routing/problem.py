@@ -52,6 +52,25 @@ class RoutingProblem(TokensProblem):
 
 
 @dataclass(frozen=True)
+class SumProblem(TokensProblem):
+    """Which rows are added to a token's.  Raises `ProblemError`.
+
+    hidden   channels of a row: a multiple of 32
+    topk     rows of a token, at most 32
+    weights  type of the top-k weights that rows are multiplied with: f32 or bf16
+    """
+
+    hidden: int
+    topk: int
+    weights: str = F32
+
+    def __post_init__(self) -> None:
+        self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
+        self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require_one_of(LOGITS, "weights")
+
+
+@dataclass(frozen=True)
 class TopExpertsProblem(TokensProblem):
     """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`.
 
