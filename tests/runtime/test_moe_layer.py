@@ -12,7 +12,8 @@ import torch
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.runtime import moe_layer
-from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer, ranks_of_a_domain
+from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
+from megamoe_dsl.runtime.nodes import ranks_of_a_domain
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.tuned import LaunchEntry, tuned_table
 
