@@ -191,6 +191,17 @@ def test_training_fp8_experts_falls_back() -> None:
     experts = fp8_experts()[0]
     assert "gradients are asked for" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16, requires_grad=True))
     assert not adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16))
+    assert "torch.float16, not torch.bfloat16" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.float16))
+    experts.activation_scheme = "static"
+    assert adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16)) == "its scales are of (128, 128), static"
+
+
+def test_training_a_clamped_activation_falls_back() -> None:
+    experts, x = tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts, torch.zeros(1, 128).bfloat16().requires_grad_()
+    setattr(experts, adapter.KNOWN, ("silu", 7.0))
+    assert adapter.common_refusal(experts, x, "bf16xbf16") == "gradients are asked for, which its clamped activation has not"
+    with torch.no_grad():
+        assert not adapter.common_refusal(experts, x, "bf16xbf16")
 
 
 def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:

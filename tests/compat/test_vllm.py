@@ -189,6 +189,24 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKern
         yield gpu
 
 
+def test_the_bound_of_a_call_is_of_all_ranks_and_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, called = torch.nn.Module(), SimpleNamespace(bound=None)
+
+    class Layer:
+        problem = PROBLEM
+
+        def __call__(self, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, *, num_tokens_bound: int) -> torch.Tensor:
+            called.bound = num_tokens_bound
+            return x
+
+    monkeypatch.setitem(LAYERS, layer, Layer())
+    x, idx, weights = random_routing(PROBLEM, 3)
+    for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
+        monkeypatch.setattr(vllm_layer, "num_tokens_bound", lambda rows, most=most: most)
+        method: Any = SimpleNamespace()
+        assert ExpertsMethod.apply(method, layer, x, weights, idx) is x and called.bound == bound
+
+
 @pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)
 def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedKernel], capfd: pytest.CaptureFixture[str]) -> None:
     """Warm-up, graphs, padding, a weight update, an idle step; then a move of experts."""

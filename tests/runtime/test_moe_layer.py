@@ -72,7 +72,7 @@ def test_a_router_chooses() -> None:
         ({}, SM90, 0, "moe"),
         (DEEPSEEK_V3, SM90, 97, "mega_moe"),
         (DEEPSEEK_V3, SM90, 300, "moe"),
-        (DEEPSEEK_V3, SM90, 180, "mega_moe"),  # 64 is nearer than 512, by their ratios
+        (DEEPSEEK_V3, SM90, 200, "moe"),  # 512 is nearer than 64, by their ratios
         (DEEPSEEK_V3, SM90, 4000, "moe"),
         ({"hidden": 4096}, SM90, 97, "moe"),
         ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
@@ -81,6 +81,7 @@ def test_a_router_chooses() -> None:
         ({"num_ranks": 8}, SM90, 97, "mega_moe"),
         ({"recipe": "fp8xfp4"}, SM100, 97, "mega_moe"),
         ({"recipe": "bf16xbf16"}, SM100, 97, "moe"),
+        ({"recipe": "bf16xbf16", "biases": True}, SM100, 97, "ep_moe"),  # moe has biases on Hopper alone
     ],
 )
 def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:
