@@ -37,9 +37,9 @@ SM100_ROLES = (
     Mutant(
         "the MMA warp waits for the accumulator's other phase",
         "wrong phase",
-        "issue_mma",
-        'wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
-        'wait(ctx.barrier("acc_empty", acc.index), acc.phase); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
+        "multiply_tile",
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)',
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase)',
         archs=ON_SM100,
     ),
     Mutant(
@@ -210,8 +210,8 @@ SM90_ROLES = (
         "maxima of a half tile are read before the other warpgroup wrote them",
         "missing order",
         "peaks_of_row",
-        "ctx.sync_epilogue()\nreturn [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]",
-        "return [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]",
+        "sync_math_warps()",
+        "",
         archs=ON_SM90,
     ),
     Mutant(

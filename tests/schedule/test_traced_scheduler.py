@@ -75,7 +75,7 @@ def traced():
     import cutlass.cute as cute
     from cutlass import Int32
 
-    from megamoe_dsl.blocks.walk import Walk, advance_to_valid, next_block
+    from megamoe_dsl.blocks.tiles import Walk, advance_to_valid, next_block
 
     @dataclass(frozen=True)
     class MemoryTable:

@@ -7,7 +7,7 @@ block number within that step.  To move on, one adds to the block number.  If it
 blocks exists.
 
 A scheduler is frozen and its state are plain integers.  Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`,
-`invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/walk.py).
+`invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/tiles.py).
 
 In a band of rows blocks are ordered so that those that run at the same time share rows and columns in the L2 cache.
 """

@@ -37,7 +37,7 @@ class GemmProblem(CheckedProblem):
                 dense       one B
                 contiguous  rows sorted by group, each group padded to blocks of 128 rows; `groups` has the group of each block
                 packed      rows sorted by group without padding; `groups` has the end of each group's rows
-                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90 only
+                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout)
                 masked      every group has room for the same number of rows; `groups` has the number of valid ones
     num_groups  number of matrices B; 1 for a dense problem
     output      type of D: bf16 or f32

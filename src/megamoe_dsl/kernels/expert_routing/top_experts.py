@@ -153,7 +153,6 @@ def place_of(config: Any, args: Any, token: Any, expert: Any) -> Int32:
 
 
 def highest_logit(there: Any, logit: Any) -> Float32:
-    """The highest logit among the lanes that have a slot."""
     return score_of_word(warp_max_u32(cutlass.select_(there, word_of(logit), Uint32(NONE))))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ....arch import SM90, Arch
 from ....config_error import require, require_integers
@@ -117,10 +117,6 @@ class Sm90Config(MegaMoeConfig):
     def part_tokens(self) -> int:
         """Tokens of a part of the tile.  As the wgmma's rows each warpgroup can have a part of them; as its columns they are one part."""
         return self.block_m if self.swap_ab else self.block_m // MATH_WARPGROUPS
-
-    def is_half(self, tile: Any) -> Any:
-        """Whether all of a tile's tokens are in its first half: then both warpgroups multiply that half."""
-        return True if self.swap_ab else tile.valid_m <= self.part_tokens
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         return self.first_row(pool_block) + row_in_block

@@ -23,16 +23,30 @@ from ....device.memory import fence_async_shared, load_f32, load_f32x2, load_sha
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..layouts.smem_plan import NamedBarrier
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weights_of_pair
-from ..tile_scheduler import WorkTile
 from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128
 ROWS_PER_STEP = 8  # tokens that the four warps of a group write at a time, two per warp
 HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
+MATH_THREADS = 128 * MATH_WARPGROUPS
+
+
+def sync_math_warps() -> None:
+    """All threads of both warpgroups."""
+    named_barrier(NamedBarrier.EPILOGUE_ALL, MATH_THREADS)
+
+
+def begin_exchange() -> None:
+    """Before the math warps write the maxima of a tile: all of them have read those of the tile before.
+
+    The wait for store_empty has ordered that already, but by way of single lanes of the store warp, which compute-sanitizer does not
+    follow.  This barrier says it again for the tool.  It costs no time: another barrier, after the maxima are written, follows at once.
+    """
+    sync_math_warps()
 
 
 @cute.jit
@@ -49,13 +63,11 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
         outputs.append(values)
         peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
     warp = me.group * 4 + me.warp
-    # All math warps have read the maxima of the tile before.  The wait for store_empty has ordered that already, but by way of single lanes
-    # of the store warp, which compute-sanitizer does not follow; another barrier follows at once, so that this one costs no time.
-    ctx.sync_epilogue()
+    begin_exchange()
     if me.lane < 4:
         for g in cutlass.range_constexpr(groups):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
-    ctx.sync_epilogue()
+    sync_math_warps()
     scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
     words = []
     for g in cutlass.range_constexpr(groups):

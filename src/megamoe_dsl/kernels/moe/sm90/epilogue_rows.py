@@ -40,10 +40,10 @@ from ....device.memory import (
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
-from ..tile_scheduler import WorkTile
+from .epilogue_columns import begin_exchange, sync_math_warps
 from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
@@ -96,7 +96,6 @@ class E4m3Pass:
         return [self.codes[h][2 * i + j] for j in range(2) for h in range(2)]
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        """Word q of a chunk has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
         return joined_pairs(chunk)
 
 
@@ -154,12 +153,11 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
 def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks, by way of SMEM: a warp of the other warpgroup, with the same tokens, has those of the other chunk."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
-    # All math warps have read the maxima of the tile before (epilogue_columns.py).
-    ctx.sync_epilogue()
+    begin_exchange()
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
             store_shared_f32(mine + 32 * h, peaks[h])
-    ctx.sync_epilogue()
+    sync_math_warps()
     return [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]
 
 
