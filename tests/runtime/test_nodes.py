@@ -17,7 +17,7 @@ from forked import forked_process
 from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, moe, random_weights
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
-from megamoe_dsl.runtime import moe_layer
+from megamoe_dsl.runtime import moe_layer, nodes
 from megamoe_dsl.runtime.nodes import DomainLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
 
@@ -345,6 +345,38 @@ def test_chunks_leave_sms_to_the_network(
     for refused in ({"reserved_sms": 0}, {"launch": "ep_moe"}):
         with pytest.raises(ProblemError, match="chunks = 2: must be 1 on nodes of several GPUs, unless MegaMoE"):
             moe_layer.node_layer(problem, None, None, cuda, 2, 2, None, **{**others, **refused, **({"reserved_sms": 0} if sms else {})})
+
+
+def test_a_lost_rank_ends_kernels_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the layer's groups are aborted, at once: NCCL's kernels would wait for ever."""
+    done: list[str] = []
+
+    class Group:
+        """A process group, and its NCCL backend."""
+
+        group_name = "all"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self._group_start, self._group_end = (lambda: done.append("start")), (lambda: done.append("end"))
+
+        def _get_backend(self, device: torch.device) -> Group:
+            return self
+
+        def abort(self) -> None:
+            done.append(self.name)
+
+    stand_ins = {"is_nccl": lambda _: True, "silent_ranks": lambda *_: [3], "timeout_of": lambda *_: timedelta(seconds=1)}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(nodes, name, stand_in)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: None)
+    rails = Rails(Group("all"), 0, 0, 2, 2, Group("rail"), Group("within"), torch.device("cpu"))
+    with (
+        pytest.raises(WatchdogError, match=r"rank 0, rows: not done in 1 s; rank 3 did not report a wait within 6 s"),
+        rails.naming_lost_ranks("rows"),
+    ):
+        raise RuntimeError("not done in 1 s\nmore")
+    assert done == ["start", "all", "rail", "within", "end"]
 
 
 def test_rows_as_bytes_come_back() -> None:
