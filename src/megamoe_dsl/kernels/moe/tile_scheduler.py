@@ -34,7 +34,7 @@ from ...device.ring import Ring, TileQueue, fetch_numbers, publish
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import inclusive_sum, shuffle, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule.fused_moe import Block, FusedMoeOrder, FusedMoePlan, RingOrder, RingPlan
+from ...schedule.fused_moe import Block, FusedMoeOrder, RingOrder
 from ...schedule.scheduler import Order
 from .context import Context
 from .layouts.waits import Wait
@@ -44,7 +44,7 @@ from .layouts.waits import Wait
 class TracedOrder(FusedMoeOrder):
     """The order in a kernel: the DSL is told which fields are compile-time."""
 
-    config: cutlass.Constexpr[FusedMoePlan]
+    config: cutlass.Constexpr[Any]
     table: SharedTable
 
 
@@ -52,7 +52,7 @@ class TracedOrder(FusedMoeOrder):
 class TracedRingOrder(RingOrder):
     """The same on a ring."""
 
-    config: cutlass.Constexpr[RingPlan]
+    config: cutlass.Constexpr[Any]
     table: SharedTable
 
 
