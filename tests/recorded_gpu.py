@@ -219,10 +219,12 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             "get_device_capability": lambda *_: find_arch(arch).capabilities[0],
             "is_current_stream_capturing": lambda: gpu.capture is not None,
         },
+        torch.Tensor: {"record_stream": lambda *_: None},
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
         ArtifactStore: {"get": get},
         expert_plan.Scratch: {"of": shown},
         tile_counters.DecodeMemory: {"of": shown_results},
+        **{module: {"outside_pools": lambda make: make()} for module in (tile_counters, expert_plan)},  # a thread has no stand-in
         GemmKernel: {"choose": lambda family, *given, **fields: _chosen(type(family), *given, tuple(fields.items()))},
     }
     with pytest.MonkeyPatch.context() as patch, gpu.mode:

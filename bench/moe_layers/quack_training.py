@@ -76,7 +76,7 @@ class QuackStep(torch.autograd.Function):
         gemms("down", PLAIN, h, w2.mT, rows, cu_seqlens_m=starts)
         ctx.gemms = gemms
         ctx.save_for_backward(x, w1, w2, weights, z, starts, sources, positions)
-        return sum_rows(rows, positions, weights, len(w1))
+        return sum_rows(rows, positions, weights)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -91,5 +91,5 @@ class QuackStep(torch.autograd.Function):
         gemms("dw1", PLAIN, x.T, dz, dw1.mT, cu_seqlens_k=starts, A_idx=sources)
         rows = torch.empty(len(sources), x.shape[1], dtype=x.dtype, device=x.device)
         gemms("dx", PLAIN, dz, w1, rows, cu_seqlens_m=starts)
-        dx = sum_rows(rows, positions, torch.ones_like(weights), len(w1))
+        dx = sum_rows(rows, positions, torch.ones_like(weights))
         return None, dx, dw1, dw2, None, dots[places].view(weights.shape)

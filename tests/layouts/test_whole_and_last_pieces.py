@@ -96,7 +96,7 @@ def test_weights_there_and_back(recipe, biases) -> None:
     problem = Problem(320, 192, 2, 1, recipe=recipe, biases=biases)
     given = random_weights(problem, 0, 0)
     names = weight_names(problem)
-    there = transform_weights(problem, SM90, **{name: getattr(given, name) for name in names})
+    there = transform_weights(problem, SM90, given)
     back = inverse_transform_weights(problem, SM90, there)
     for name in names:
         if recipe == "fp8xfp8" or not name.endswith("_sf"):  # blocks of zeros may have another scale

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.runtime import expert_gradients
 from megamoe_dsl.runtime.cpu_experts import gate_then_up
-from megamoe_dsl.runtime.top_experts import top_experts
+from megamoe_dsl.runtime.top_experts import router_logits_of, top_experts
 
 NAMES = ("x", "w1", "w2", "topk_weights")
 
@@ -175,6 +175,21 @@ def test_a_router_has_gradients() -> None:
     (weights * torch.tensor([3.0, 1.0])).sum().backward()
     assert hashed.grad is not None and hashed.grad.isfinite().all()
     assert [bool(row.any()) for row in hashed.grad] == [True, False, False, True, False, False, False]
+
+
+class OnGpu(torch.Tensor):
+    """A CPU tensor that says it is on a GPU."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("trained", ["", "x", "router"])
+def test_a_router_that_is_trained_is_followed_on_a_gpu_too(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product that autograd does not follow is for tensors that ask for nothing."""
+    x, router = (torch.randn(4, 64).bfloat16().as_subclass(OnGpu).requires_grad_(trained == name) for name in ("x", "router"))
+    multiplied: list[torch.Tensor] = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype: multiplied.append(a) or a.float() @ b.float())
+    assert router_logits_of(x, router).requires_grad == bool(trained) and bool(multiplied) == (not trained)
 
 
 def test_no_token_has_gradients_of_zero() -> None:

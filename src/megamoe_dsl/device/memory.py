@@ -65,13 +65,7 @@ store_u16 = partial(emit, "st.global.b16 [{}], {};")
 store_u32 = partial(emit, "st.global.b32 [{}], {};")
 store_u64 = partial(emit, "st.global.b64 [{}], {};")
 store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
-
-
-def store_f32(address: Any, value: Any) -> None:
-    """A float into global memory."""
-    emit("st.global.f32 [{}], {};", address, value)
-
-
+store_f32 = partial(emit, "st.global.f32 [{}], {};")
 store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
 

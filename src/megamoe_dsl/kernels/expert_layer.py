@@ -43,7 +43,7 @@ from .decode.family import DecodeKernel
 from .decode.problem import DecodeProblem
 from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
-from .expert_routing.problem import RoutingProblem
+from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
 
@@ -185,5 +185,5 @@ class ExpertLayer:
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
             choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            SumKernel().choose(self.routing, target, tokens, weights=self.weights),
+            SumKernel().choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
         )

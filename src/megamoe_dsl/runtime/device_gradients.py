@@ -14,8 +14,8 @@ from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, GemmProblem
 from ..json_file import cache_folder
 from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
-from ..kernels.expert_routing.family import RouteKernel, SumKernel
-from ..kernels.expert_routing.problem import RoutingProblem
+from ..kernels.expert_routing.problem import RoutingProblem, SumProblem
+from ..kernels.registry import choose
 from ..quant import no_scales
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
@@ -37,7 +37,8 @@ def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tens
     tokens, topk = topk_idx.shape
     shapes = {"ends": (experts,), "sources": (tokens * topk,), "positions": (tokens, topk), "table": (MOST_SORTERS, experts)}
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
-    kernel = _loaded(RouteKernel, (hidden, experts, topk), topk_idx.device, indices=I32 if topk_idx.dtype == torch.int32 else I64)
+    problem, indices = RoutingProblem(hidden, experts, topk, RECIPE), I32 if topk_idx.dtype == torch.int32 else I64
+    kernel = _loaded(problem, topk_idx.device, indices=indices)
     counter = tile_counters(topk_idx.device).address()
     _launch(kernel, {**made, "topk_idx": topk_idx}, {"x": 0, "x_q": 0, "x_sf": 0, "counter": counter, "num_tokens": tokens})
     return made["ends"], made["sources"], made["positions"]
@@ -82,15 +83,15 @@ def token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, po
     experts, k, hidden = w1.shape
     products = rows.new_empty(len(rows), hidden)
     _run(_problems(hidden, k // 2, experts).tokens, GemmTensors(rows, no_scales(rows), w1, no_scales(w1.mT), products, ends))
-    return sum_rows(products, positions, torch.ones_like(positions, dtype=torch.float32), experts)
+    return sum_rows(products, positions, torch.ones_like(positions, dtype=torch.float32))
 
 
-def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor, experts: int) -> torch.Tensor:
+def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The weighted sum of each token's rows in the order of its slots, bfloat16 [tokens, H]."""
     (tokens, topk), hidden = positions.shape, rows.shape[1]
     found = rows.new_empty(tokens, hidden)
     given = {"rows": rows, "positions": positions, "weights": weights, "y": found}
-    _launch(_loaded(SumKernel, (hidden, experts, topk), rows.device), given, {"num_tokens": tokens})
+    _launch(_loaded(SumProblem(hidden, topk), rows.device), given, {"num_tokens": tokens})
     return found
 
 
@@ -125,7 +126,6 @@ def _launch(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers: dict[
 
 
 @lru_cache
-def _loaded(family: type[RouteKernel | SumKernel], problem: tuple[int, int, int], device: torch.device, **options: str) -> CudaKernel:
-    """Of hidden, experts and top-k."""
-    config = family().choose(RoutingProblem(*problem, RECIPE), gpu_target(device), 1, **options)
+def _loaded(problem: RoutingProblem | SumProblem, device: torch.device, **options: str) -> CudaKernel:
+    config = choose(problem, gpu_target(device), 1, **options)
     return CudaKernel(ArtifactStore(cache_folder()).get(config))

@@ -40,7 +40,7 @@ class Selection:
         if num_tokens_bound is None:
             return self.problem.max_tokens_per_rank
         self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
-        return self.bounds[bisect_left(self.bounds, max(1, num_tokens_bound))]
+        return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
 
     def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
         """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity; `counted` says what was counted."""

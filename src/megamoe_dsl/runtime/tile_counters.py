@@ -3,7 +3,9 @@ run time, and the results between the linears of a few tokens."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 
 import torch
 from cuda.bindings import driver
@@ -22,11 +24,18 @@ def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
     return stream, int(driver.cuStreamGetCaptureInfo(stream)[2]) if capturing else 0
 
 
+def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """A tensor that is kept.  A thread of its own makes it: what this thread allocates may be memory of a tree of CUDA graphs, all of which
+    torch takes back."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
+
+
 class TileCounters:
     """Of one device, for up to `most` streams: a stream's words, which are zero, and every launch leaves them so."""
 
     def __init__(self, device: torch.device, most: int = COUNTERS) -> None:
-        self.memory = torch.zeros(most, EACH, dtype=torch.int32, device=device)
+        self.memory = outside_pools(partial(torch.zeros, most, EACH, dtype=torch.int32, device=device))
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         self._turns: dict[int, int] = {}
@@ -60,16 +69,30 @@ def tile_counters(device: torch.device) -> TileCounters:
 
 
 class DecodeMemory:
-    """Of one kernel of a few tokens on a device: a stream's `memory` (kernels/decode/config.py), made for its first launch."""
+    """Of one kernel of a few tokens on a device: a stream's `memory` (kernels/decode/config.py), made for its first launch.  A call outside
+    of captures leaves one to spare for the next capture; a further capture makes its own in the graph."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._words, self._device = size // BYTES, device
         self.kept: dict[tuple[int, int], torch.Tensor] = {}
+        self._spare: list[torch.Tensor] = []
 
     def of(self, stream: int, capturing: bool) -> int:
         """Address of that of torch's current stream."""
         key = captured_stream(stream, capturing)
+        if not capturing:
+            while len(self._spare) < 1 + (key not in self.kept):
+                self._spare.append(outside_pools(self._ready))
         if key not in self.kept:
-            self.kept[key] = torch.full((self._words,), ABSENT, dtype=torch.int32, device=self._device)
-            self.kept[key][: LINE // BYTES] = 0
+            self.kept[key] = self._spare.pop() if self._spare else self._make()
         return int(self.kept[key].data_ptr())
+
+    def _make(self) -> torch.Tensor:
+        memory = torch.full((self._words,), ABSENT, dtype=torch.int32, device=self._device)
+        memory[: LINE // BYTES] = 0
+        return memory
+
+    def _ready(self) -> torch.Tensor:
+        memory = self._make()
+        torch.cuda.synchronize(self._device)
+        return memory

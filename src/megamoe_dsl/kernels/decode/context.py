@@ -11,6 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
+from ...blocks.cta import CtaContext
 from ...device.memory import load_shared_u16
 from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
@@ -24,7 +25,7 @@ LAST = -1
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """64 rows of the weights of an expert by its rows of block `block` (slots.py), of which there are `count`; n_block is -1 past the last
+    """64 rows of the weights of an expert by its rows of block `block` (kernel.py), of which there are `count`; n_block is -1 past the last
     tile.  `part` is 0 of a whole tile, 1 or 2 of half of one."""
 
     phase: Int32
@@ -46,7 +47,6 @@ class GroupStage(Stage):
     group: Int32
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.group * self.ring.depth + self.ring.index)
 
 
@@ -72,7 +72,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class DecodeContext:
+class DecodeContext(CtaContext):
     """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's results."""
 
     config: cutlass.Constexpr[Any]
@@ -83,7 +83,6 @@ class DecodeContext:
     results: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
-        """The first of a warpgroup's ring."""
         return GroupStage(self.config.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
 
     @property
@@ -92,19 +91,11 @@ class DecodeContext:
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.region, self.smem, WORK_TILES)
+        return TileQueue.first(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""
         return self.first_tile.alternate(group, GROUPS)
-
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier."""
-        return self.shared(f"{name}_barrier", index)
 
     def result(self, name: str, *index: Any) -> Any:
         """Global address of an element of the results."""

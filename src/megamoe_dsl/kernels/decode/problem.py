@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from ...activation import ACTIVATIONS, SILU, GatedProduct
+from ...activation import SILU
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, INTERLEAVED, MOST_GROUPS, SCALE_BLOCK, UP_FIRST
 from ...hardware.packed_tile import TILE_ROWS
-from ...problem import CHANNEL_STEP, MAX_TOPK, Problem, ProblemError, integer_between
-from ...recipe import BF16, E2M1, RECIPES, Recipe
+from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
+from ...recipe import BF16, E2M1
 
 FC1, FC2 = range(2)
 """The linears."""
 
 
 @dataclass(frozen=True)
-class DecodeProblem:
+class DecodeProblem(ActivatingProblem):
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
 
     hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32; in fp8xmxfp4 hidden of 256
@@ -41,16 +41,14 @@ class DecodeProblem:
     weigh_results: bool = True
 
     def __post_init__(self) -> None:
-        limits = {"hidden": 1 << 20, "intermediate": 1 << 20, "num_experts": MOST_GROUPS, "topk": MAX_TOPK}
-        for field, most in limits.items():
-            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, most, f"between 1 and {most}"))
-        self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
+        self.require_up_to(hidden=1 << 20, intermediate=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
+        self.require_one_of(GEMM_RECIPES, "recipe")
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         for field in ("hidden", "intermediate"):
             own = TILE_ROWS if self.packed and field == "hidden" else step
-            self._require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
-        self._require("gate_up", self.gate_up in GATE_UP[1:], "one of " + ", ".join(GATE_UP[1:]))
-        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+            self.require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
+        self.require_one_of(GATE_UP[1:], "gate_up")
+        self.check_activation()
 
     @classmethod
     def of(cls, problem: Problem) -> Self | None:
@@ -62,14 +60,6 @@ class DecodeProblem:
         except ProblemError:
             return None
         return found if found is not None and found.packed else None
-
-    def _require(self, field: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ProblemError(field, getattr(self, field), allowed)
-
-    @property
-    def formats(self) -> Recipe:
-        return RECIPES[self.recipe]
 
     @property
     def packed(self) -> bool:
@@ -83,13 +73,6 @@ class DecodeProblem:
     @property
     def up_first(self) -> bool:
         return self.gate_up == UP_FIRST
-
-    @property
-    def product(self) -> GatedProduct:
-        """What becomes of gate and up."""
-        activation = ACTIVATIONS[self.activation]
-        clamp = activation.clamp if self.activation_clamp is None else self.activation_clamp
-        return GatedProduct(activation, clamp, self.fast_math, weighed=not self.weigh_results)
 
     def n(self, phase: int) -> int:
         """Rows of an expert's weights of a linear."""

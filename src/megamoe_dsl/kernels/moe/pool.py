@@ -54,17 +54,19 @@ def wait_tokens(ctx: Context, tile: Any):
 
 @cute.jit
 def wait_operands(ctx: Context, tile: Any):
-    """Until the tile's tokens, or for Linear2 the Linear1 outputs of its block, are in the pool, visible to TMA."""
-    if tile.phase == FC1:
-        wait_tokens(ctx, tile)
-    else:
-        parts = ctx.config.fc2_parts
-        finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
-        arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished))
-        spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
-    # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
-    # replaces a fence in every writer.
-    fence_async_global()
+    """Until the tile's tokens, or for Linear2 the Linear1 outputs of its block, are in the pool, visible to TMA, where they arrive in the
+    same launch."""
+    if cutlass.const_expr(ctx.operands_arrive):
+        if tile.phase == FC1:
+            wait_tokens(ctx, tile)
+        else:
+            parts = ctx.config.fc2_parts
+            finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
+            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished), "gpu")
+            spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
+        # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
+        # replaces a fence in every writer.
+        fence_async_global()
 
 
 @cute.jit
@@ -120,5 +122,4 @@ def weights_of_pair(ctx: Context, address: Any) -> tuple[Any, ...]:
 
 
 def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any:
-    """A sum with its row's bias."""
     return fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias

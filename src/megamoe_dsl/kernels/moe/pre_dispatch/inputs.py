@@ -69,7 +69,6 @@ class Chunk:
 
     @property
     def there(self) -> Any:
-        """Whether the lane has channels."""
         return self.has(self.lane * PER_LANE, CHUNK, self.config.problem.hidden)
 
     @property

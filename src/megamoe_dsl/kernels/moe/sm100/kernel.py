@@ -26,9 +26,8 @@ from ..dispatch import dispatch
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS
 from ..tile_scheduler import schedule_tiles
 from .epilogue import epilogue
-from .load import load_tokens, load_weights
+from .load import issue_mma, load_tokens, load_weights
 from .memory_plan import NUM_MAPS
-from .mma import issue_mma
 
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 

@@ -59,7 +59,6 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
-        """amax: one word per warp and token of a pass."""
         return Field("amax", (self.config.epilogue_warpgroups, WARPS_PER_GROUP, self.config.store_block_m), U32, 16)
 
     @property

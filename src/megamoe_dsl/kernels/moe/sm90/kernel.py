@@ -59,7 +59,6 @@ class SetUpWarps:
 
 
 def set_up_warps(config: Any) -> SetUpWarps:
-    """Which warps prepare the CTA."""
     return SetUpWarps(maps=2, barriers=3, table=0) if config.decoded else SetUpWarps(maps=4, barriers=5, table=6)
 
 
