@@ -79,7 +79,7 @@ def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, to
     x_q, x_sf = quantize_e4m3_f32(x.float())
     case = replace(hopper_case(problem, (tokens,), 1, mask=0.2, exact=False), x=[x_q], x_sf=[x_sf])
     (weights,), (idx,), (topk_weights,) = case.weights, case.topk_idx, case.topk_weights
-    packed, y = transform_weights(problem, TARGET.arch, **vars(weights)), torch.empty_like(x)
+    packed, y = transform_weights(problem, TARGET.arch, weights), torch.empty_like(x)
     config = DecodeConfig.choose(
         DecodeProblem(512, 256, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), Target.typical("sm_90a", 5), tokens
     )
