@@ -25,7 +25,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.cases import Case
-from megamoe_dsl.fuzz.trial import CANCELLING, FuzzedCall, case_of, repeated
+from megamoe_dsl.fuzz.trial import CANCELLING, EXACT, FuzzedCall, case_of, repeated
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -93,15 +93,15 @@ def in_a_graph(rows: Rows) -> Rows:
 def layers_of(recipe: str, values: str, sizes: Sequence[int]) -> Iterator[Way]:
     """The fused layer, in launches, graphs and padded batches; the unfused one, and a ring."""
     problem = replace(SHAPE, recipe=recipe)
-    ring, target = replace(problem, pool_rows=RING), grid_target(None)
-    kernels = [one for given in (problem, ring) for one in layer_kernels(given, target, sizes, bf16_inputs=False)]
+    target = grid_target(None)
+    kernels = [one for rows in (None, RING) for one in layer_kernels(problem, target, sizes, bf16_inputs=False, pool_rows=rows)]
     compile_ahead([*kernels, *layer_kernels(problem, target, (MOST, sizes[0]), bf16_inputs=False, fused=False)])
     case, group = case_of(problem, FuzzedCall((MOST,), values=values)).to(DEVICE), f"{recipe} {values}"
     fused = layer_rows(problem, case, sizes)
     yield Way(group, "MegaMoE", fused)
     yield Way(group, "MegaMoE in a CUDA graph", in_a_graph(fused))
     yield Way(group, "MegaMoE, 5 rows of padding", layer_rows(problem, case, sizes, padding=5))
-    yield Way(group, "MegaMoE on a ring", layer_rows(ring, case, sizes))
+    yield Way(group, "MegaMoE on a ring", layer_rows(problem, case, sizes, pool_rows=RING))
     yield Way(group, "MegaMoE(fused=False)", layer_rows(problem, case, (sizes[0],), fused=False))
 
 
@@ -132,11 +132,11 @@ def experts_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
         yield Way(f"moe {recipe}", "MegaMoE(weigh_results=True)", layer_rows(problem, own, sizes))
 
 
-def halves_of(recipe: str) -> Iterator[Way]:
-    """`EpMoE` with an activation in torch that takes each row alone."""
+def halves_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
+    """`EpMoE` with an activation in torch that takes each row alone; its kernels are the same for all `sizes`."""
     problem = replace(SHAPE, recipe=recipe)
     compile_ahead(halves_kernels(problem, grid_target(None)))
-    case = case_of(problem, FuzzedCall((MOST,), values=CANCELLING)).to(DEVICE)
+    case = case_of(problem, FuzzedCall((MOST,), values=CANCELLING if problem.formats.scaled else EXACT)).to(DEVICE)
     x = repeated(torch.randn(MOST, SHAPE.hidden, generator=torch.Generator(DEVICE).manual_seed(0), device=DEVICE).bfloat16(), 1)
     half = problem.intermediate
 
@@ -203,15 +203,21 @@ def records_of(ways: Iterator[Way], sizes: Sequence[int]) -> Iterator[dict[str, 
         yield compare(way, wanted[way.group], sizes)
 
 
+WAYS: dict[str, Callable[[Sequence[int]], Iterator[Way]]] = {
+    **{
+        f"layers {recipe} {values}": partial(layers_of, recipe, values)
+        for recipe in ("fp8xfp8", "fp8xmxfp4")
+        for values in (CANCELLING, "normal")
+    },
+    **{f"experts {recipe}": partial(experts_of, recipe) for recipe in ("fp8xfp8", "bf16xbf16")},
+    **{f"halves {recipe}": partial(halves_of, recipe) for recipe in ("fp8xfp8", "bf16xbf16")},
+    **{f"gemms {recipe}": partial(gemms_of, recipe) for recipe in GemmConfig.recipes},
+}
+"""What makes the ways of one or two groups, for batches of these sizes."""
+
+
 def all_ways(sizes: Sequence[int]) -> Iterator[Way]:
-    for recipe in ("fp8xfp8", "fp8xmxfp4"):
-        for values in (CANCELLING, "normal"):
-            yield from layers_of(recipe, values, sizes)
-    for recipe in ("fp8xfp8", "bf16xbf16"):
-        yield from experts_of(recipe, sizes)
-    yield from halves_of("fp8xfp8")
-    for recipe in GemmConfig.recipes:
-        yield from gemms_of(recipe, sizes)
+    return (way for make in WAYS.values() for way in make(sizes))
 
 
 def prices() -> Iterator[str]:

@@ -50,22 +50,28 @@ class BufferOptions(RunOptions):
 def kernels_of(point: Point, store: ArtifactStore) -> list[Sm90Config]:
     """Untraced kernels for a point: first those whose results travel as BF16, and of each format those with the most pool rows."""
     found = [c for c in store.configs(Sm90Config) if type(c) is Sm90Config and usual(c.problem) == usual(point.problem) and not c.trace]
-    return sorted(found, key=lambda config: (config.problem.combine != BF16, -pool_tokens(config.problem)))
+    return sorted(found, key=lambda config: (config.problem.combine != BF16, -pool_of(config)))
+
+
+def pool_of(config: Sm90Config) -> int:
+    """Rows of its token pool."""
+    return pool_tokens(config.problem, config.pool_rows)
 
 
 def usual(problem: Problem) -> Problem:
-    """The same layer on the usual buffer."""
-    return replace(problem, pool_rows=None, combine=BF16)
+    """The same layer with the usual results."""
+    return replace(problem, combine=BF16)
 
 
 def compare(point: Point, layer: Layer, options: BufferOptions) -> dict[str, Any]:
     """Checks and times all kernels for a point; all ranks together.  The record is complete on rank 0."""
     store, inputs = ArtifactStore(options.artifacts), point.draw(SEED)
     configs = kernels_of(point, store)
-    buffers = {problem: SymmetricBuffer.allocate(problem, SM90) for problem in dict.fromkeys(config.problem for config in configs)}
-    names = {f"{config.problem.combine} rows={pool_tokens(config.problem)} {variant_name(config)}": config for config in configs}
+    kinds = dict.fromkeys((config.problem, config.pool_rows) for config in configs)
+    buffers = {(problem, rows): SymmetricBuffer.allocate(problem, SM90, pool_rows=rows) for problem, rows in kinds}
+    names = {f"{config.problem.combine} rows={pool_of(config)} {variant_name(config)}": config for config in configs}
     limit = options.watchdog_ms * 1_000_000
-    kernels = {name: layer.bind(store, config, buffers[config.problem], limit) for name, config in names.items()}
+    kernels = {name: layer.bind(store, config, buffers[config.problem, config.pool_rows], limit) for name, config in names.items()}
     outputs = {name: torch.empty(point.tokens, point.problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     runs: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
 
@@ -82,8 +88,8 @@ def compare(point: Point, layer: Layer, options: BufferOptions) -> dict[str, Any
     for name, kernel in kernels.items():
         problem = names[name].problem
         check = check_launch(kernel, outputs[name], expectations[problem.combine])
-        entry = {"check": check, "combine": problem.combine, "pool_rows": pool_tokens(problem)}
-        entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[problem].num_bytes}
+        entry = {"check": check, "combine": problem.combine, "pool_rows": pool_of(names[name])}
+        entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[problem, names[name].pool_rows].num_bytes}
         firsts.setdefault(problem.combine, outputs[name].clone())
     usual_y = next(iter(firsts.values()))
     synchronize()

@@ -64,7 +64,7 @@ def variants(point: Point, settings: dict[str, list[int]], sms: int | None = Non
         target = replace(target, num_sms=sms, gpu=None)
 
     def choose(**given: Any) -> MegaMoeConfig:
-        config: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, target, point.tokens, **given)
+        config: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, target, point.tokens, **point.pool, **given)
         return config
 
     chosen = choose()

@@ -49,7 +49,7 @@ def energy_point(
     """All ranks together; the record is complete on rank 0.  The first kernel is `OURS`, others have the names of their variants; with
     `linears` the record has those of the first one's tile alone."""
     problem, inputs = point.problem, point.draw(SEED)
-    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernels = {name: layer.bind(store, config, symmetric, watchdog_ns) for name, config in named(configs).items()}
     buffers = kernels[OURS].buffers
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")

@@ -32,7 +32,7 @@ def fusion_point(
     """Compares `launches` launches, then times; all ranks together.  The record is complete on rank 0; with `far` it has the layer in torch
     alone too."""
     problem, tokens = point.problem, point.tokens
-    symmetric = SymmetricBuffer.allocate(problem, config.arch)
+    symmetric = SymmetricBuffer.allocate(problem, config.arch, pool_rows=config.pool_rows)
     fused = layer.bind(store, config, symmetric, watchdog_ns)
     unfused = bind_stages(layer, store, config, symmetric, watchdog_ns)
     agreement = compare_kernels(fused, unfused, mixed_batches(problem, tokens, point.remote), launches)

@@ -37,7 +37,7 @@ WATCHDOG_MS = 5000
 
 def config_of(point: Point, host: Host) -> Sm90Config:
     """The fused kernel of a point."""
-    return choose(point.problem, Target(SM90, host.num_sms, host.gpu), point.tokens)
+    return choose(point.problem, Target(SM90, host.num_sms, host.gpu), point.tokens, **point.pool)
 
 
 def work(

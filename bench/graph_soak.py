@@ -10,7 +10,7 @@ back, so that a launch may begin before the one before it has ended, and one by 
 all run at once, a stream each.  Of the cases whose CTAs fill the GPU and wait for one another, one at a time runs beside the others.  The
 record has the launches of every kernel.  A step that does not end within a minute ends the run, which then has failed.
 
-Under compute-sanitizer, with --seconds 0: every set once without a graph, and every graph once.
+Under compute-sanitizer, with --seconds 0: every set once without a graph, and every graph once, each case alone.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def soak(cases: Sequence[LaunchCase], store: ArtifactStore, seconds: float, grap
                 runners.append(Runner.of(case, store, counter, graphs, calls))
             except (RuntimeError, ValueError) as error:  # the others run all the same
                 yield {**NOTHING, "cases": [case.name], "failure": f"{type(error).__name__}: {error}", "passed": False}
-        groups = groups_of(runners)
+        groups = groups_of(runners) if seconds else []
         plan = [([one], ALONE * seconds / len(runners)) for one in runners]
         plan += [(group, (1 - ALONE) * seconds / len(groups)) for group in groups]
         for group, share in plan:

@@ -18,7 +18,7 @@ from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.experts import moe
@@ -54,23 +54,29 @@ class LaunchCase:
     fills_gpu: bool = False
 
 
-def layer_problem(recipe: str, ring: bool = False) -> Problem:
-    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
-    return with_pool_rows(problem, 0) if ring else problem
+def layer_problem(recipe: str) -> Problem:
+    return Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, MOST, recipe=recipe)
 
 
-def fused_calls(recipe: str, ring: bool, store: ArtifactStore) -> list[Call]:
-    """`MegaMoE` on one rank: half of the sets quantized, the others BF16, with the kernel of few tokens or of the capacity."""
-    problem = layer_problem(recipe, ring)
-    layer = MegaMoE(problem, random_weights(problem, 0, SEED, "cuda"), store=store, bounds=(FEW,), watchdog_ns=WATCHDOG_NS)
+def pool_of(recipe: str, ring: bool) -> int | None:
+    return choose_pool_rows(layer_problem(recipe)) if ring else None
+
+
+def fused_calls(recipe: str, ring: bool, launches: bool, store: ArtifactStore) -> list[Call]:
+    """`MegaMoE` on one rank, fused or in a launch per stage: half of the sets quantized, the others BF16, with the kernel of few tokens or
+    of the capacity."""
+    problem, weights = layer_problem(recipe), random_weights(layer_problem(recipe), 0, SEED, "cuda")
+    options_of: dict[str, Any] = {"bounds": (FEW,), "watchdog_ns": WATCHDOG_NS, "pool_rows": pool_of(recipe, ring), "fused": not launches}
+    layer = MegaMoE(problem, weights, store=store, **options_of)
     found: list[Call] = []
     for index, (tokens, mask, skew) in enumerate(zip(TOKENS, MASKS, SKEWED, strict=True)):
-        x, x_sf, idx, weights = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
-        options: dict[str, Any] = {"num_tokens_bound": FEW if tokens <= FEW else None}
+        x, x_sf, idx, factors = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
+        bound = FEW if tokens <= FEW else None
         if index % 2:
-            found.append(partial(layer, torch.randn(tokens, HIDDEN, device="cuda").bfloat16(), idx, weights, **options))
+            x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+            found.append(partial(layer, x, idx, factors, num_tokens_bound=bound))
         else:
-            found.append(partial(layer, x, idx, weights, x_sf=x_sf, **options))
+            found.append(partial(layer, x, idx, factors, x_sf=x_sf, num_tokens_bound=bound))
     return found
 
 
@@ -83,6 +89,30 @@ def halves_calls(recipe: str, store: ArtifactStore) -> list[Call]:
         _, _, idx, weights = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
         found.append(partial(layer, torch.randn(tokens, HIDDEN, device="cuda").bfloat16(), idx, weights))
     return found
+
+
+TRAINED = ExpertLayer(512, 256, 4, TOPK, recipe="bf16xbf16", preactivations=True)
+
+
+def training_calls(store: ArtifactStore) -> list[Call]:
+    """Gradients of `moe` by all that has one, in a row; the store is its cache."""
+    w = draw_weights(TRAINED)
+    problem = Problem(TRAINED.hidden, TRAINED.intermediate, TRAINED.num_experts, TOPK, 1, MOST, recipe=TRAINED.recipe)
+    found: list[Call] = []
+    for index, (tokens, mask, skew) in enumerate(zip(TOKENS, MASKS, SKEWED, strict=True)):
+        _, _, idx, factors = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
+        x, dy = (torch.randn(tokens, TRAINED.hidden, device="cuda").bfloat16() for _ in range(2))
+        given = [one.clone().requires_grad_() for one in (x, w.w1, w.w2, factors)]
+        found.append(partial(gradients, given, idx, dy))
+    return found
+
+
+def gradients(given: list[torch.Tensor], idx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """16-bit words of y and of the gradients of x, w1, w2 and top-k weights."""
+    x, w1, w2, factors = given
+    y = moe(x, w1, None, w2, None, idx, factors)
+    found = (y.detach(), *torch.autograd.grad(y, given, dy))
+    return torch.cat([one.view(torch.int16).flatten() for one in found])
 
 
 def expert_layer(recipe: str) -> ExpertLayer:
@@ -154,11 +184,12 @@ def into_a_copy(before: torch.Tensor, call: Callable[..., torch.Tensor]) -> torc
     return call(out=before.clone())
 
 
-def fused(recipe: str, ring: bool = False) -> LaunchCase:
+def fused(recipe: str, ring: bool = False, launches: bool = False) -> LaunchCase:
     def configs(target: Target) -> list[KernelConfig]:
-        return layer_kernels(layer_problem(recipe, ring), target, (FEW,))
+        return layer_kernels(layer_problem(recipe), target, (FEW,), pool_rows=pool_of(recipe, ring), fused=not launches)
 
-    return LaunchCase(f"fused {recipe}{' ring' * ring}", configs, partial(fused_calls, recipe, ring), fills_gpu=True)
+    name = f"{'unfused' if launches else 'fused'} {recipe}{' ring' * ring}"
+    return LaunchCase(name, configs, partial(fused_calls, recipe, ring, launches), fills_gpu=True)
 
 
 def halves(recipe: str) -> LaunchCase:
@@ -172,6 +203,15 @@ def experts(recipe: str) -> LaunchCase:
     return LaunchCase(f"moe {recipe}", configs, partial(expert_calls, recipe))
 
 
+def training() -> LaunchCase:
+    def configs(target: Target) -> list[KernelConfig]:
+        forward = [one for tokens in TOKENS for one in TRAINED.configs(target, tokens)]
+        backward = [choose(one, target, tokens * TOPK) for tokens in TOKENS for one in TRAINED.backward()]
+        return list(dict.fromkeys([*forward, *backward]))
+
+    return LaunchCase(f"training {TRAINED.recipe}", configs, training_calls)
+
+
 def gemms(kind: str, recipe: str) -> LaunchCase:
     family = "decoding" if gemm_problem(kind, recipe).decodes else "gemm"
     return LaunchCase(f"{family} {kind} {recipe}", partial(gemm_configs, kind, recipe), partial(gemm_calls, kind, recipe))
@@ -181,9 +221,11 @@ FP8, BF16, PACKED_WEIGHTS = "fp8xfp8", "bf16xbf16", "fp8xmxfp4"
 CASES = (
     experts(FP8),
     experts(BF16),
+    training(),
     fused(FP8),
     fused(PACKED_WEIGHTS),
     fused(PACKED_WEIGHTS, ring=True),
+    fused(FP8, launches=True),
     halves(FP8),
     halves(BF16),
     *(gemms(kind, recipe) for kind, recipe in ((DENSE, FP8), (PACKED, FP8), (MASKED, BF16), (CONTIGUOUS, FP8), (DENSE, PACKED_WEIGHTS))),

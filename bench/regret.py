@@ -70,7 +70,7 @@ def regrets(found: Results) -> Iterator[Regret]:
         if "variants" not in record or not record["point"]["tokens"]:
             continue
         point = Point(**record["point"])
-        chosen = choose(point.problem, Target(kind_of(point.recipe).arch, 132), point.tokens)
+        chosen = choose(point.problem, Target(kind_of(point.recipe).arch, 132), point.tokens, **point.pool)
         timed = dict(right_variants(record, chosen))
         if chosen in timed and len(timed) > 1:
             best = min(timed, key=lambda config: median(timed[config]))

@@ -55,7 +55,9 @@ def record_launch(arch: Arch) -> dict[str, Any]:
     for buffers, inputs in zip(moe.ranks, zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True), strict=True):
         buffers.store(Inputs(*inputs))
     outputs = [torch.zeros(tokens, problem.hidden, dtype=torch.bfloat16) for tokens in TOKENS]
-    return recording(artifact.ptx, SEED, moe.visible(outputs), [moe.launch(r, TOKENS[r], y) for r, y in enumerate(outputs)])
+    return recording(
+        artifact.ptx, SEED, moe.visible(outputs), [one for r, y in enumerate(outputs) for one in moe.launches(r, TOKENS[r], y)]
+    )
 
 
 def recording(ptx: str, seed: int, memory: Any, launches: Sequence[Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def soak_point(
     """`launches` launches in a random order of sets and kernels; with `unfused` the right y of each set is the unfused layer's, every
     element.  All ranks together; the record is complete on rank 0."""
     problem, rank = point.problem, dist.get_rank()
-    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernels = [layer.bind(store, config, symmetric, session.watchdog_ns) for config in configs]
     buffers = kernels[0].buffers
     stages = bind_stages(layer, store, configs[0], symmetric, session.watchdog_ns) if unfused else None

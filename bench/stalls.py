@@ -130,7 +130,7 @@ def report_of(text: str) -> tuple[Point, Path]:
 
 def judge(point: Point, report: Path) -> dict[str, Any]:
     """A record: metrics, and samples by function and reason."""
-    listing = compile_kernel(choose(point.problem, Target.typical("sm_90a"), point.tokens), line_info=True).listing
+    listing = compile_kernel(choose(point.problem, Target.typical("sm_90a"), point.tokens, **point.pool), line_info=True).listing
     source, raw = (report.with_name(f"{report.name}.{page}.csv") for page in ("source", "raw"))
     found = lay_over(read_source_page(source), [one.opcode for one in listing.instructions], functions(listing))
     metrics = read_raw_page(raw)

@@ -1,11 +1,13 @@
 """Times a MoE layer with its gradients on one GPU, in BF16, beside transformers' `grouped_mm`: forward pass, and forward and backward pass.
 
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...]      where the DSL is: compiles the kernels of the points
-    python bench/training.py run FOLDER [--points ...] [--turns N] [--out FOLDER]      where a GPU and transformers are
+    python bench/training.py run FOLDER [--points ...] [--turns N] [--quack SITE] [--out FOLDER]      where a GPU and transformers are
     python bench/training.py table FILE      anywhere: the table of docs/lab/training.md
 
-A record has microseconds of each candidate in turns, microseconds of our stages, bytes kept between the passes and at most allocated beyond
-weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
+SITE has unpacked wheels of quack-kernels and einops, with CuTe DSL under a `site-packages`: sonic-moe's step by quack's GEMMs.
+
+A record has microseconds of each candidate in turns, and of a dense product of torch, microseconds of our stages, bytes kept between the
+passes and at most allocated beyond weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
 """
 
 from __future__ import annotations
@@ -32,15 +34,21 @@ from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.target import Target
+from moe_layers.quack_gemms import interleaved
+from moe_layers.quack_training import QuackGemms, QuackStep
 from records import save_each
 
 TARGET = Target.typical("sm_90a")
-SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "deepseek-v3-64": (7168, 2048, 64, 8)}
+SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
+SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 """Hidden, intermediate, experts and top-k; of DeepSeek-V3 a quarter of the experts."""
-TOKENS = (4096, 16384)
+TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
-LAUNCHES = 3
-OURS, THEIRS = "moe", "grouped_mm"
+LAUNCHES = 2
+OURS, RECOMPUTED, THEIRS, QUACK = "moe", "moe-recompute", "grouped_mm", "quack"
+DENSE, DENSE_SIZE = "dense", 8192
+PASSES = {"forward": 1, "backward": 2, "both": 3}
+"""Times the FLOP of a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +78,15 @@ class TrainingPoint:
 
     @property
     def flop(self) -> float:
-        """Of the forward pass; the backward pass has twice as many."""
+        """Of the forward pass."""
         layer = self.layer
         return 6.0 * self.tokens * layer.topk * layer.hidden * layer.intermediate
 
 
 class Layer:
-    """Tensors of a point on the GPU, and both ways to compute it."""
+    """Tensors of a point on the GPU, and the ways to compute it."""
 
-    def __init__(self, point: TrainingPoint) -> None:
+    def __init__(self, point: TrainingPoint, quack: QuackGemms | None) -> None:
         shape, generator = point.layer, torch.Generator("cuda").manual_seed(point.tokens)
         draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
         experts, hidden, own = shape.num_experts, shape.hidden, shape.intermediate
@@ -92,10 +100,16 @@ class Layer:
         )
         self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
         self.dy = torch.randn(point.tokens, hidden, **draw)
+        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), THEIRS: self.theirs}
+        self.leaves = {name: list(made) for name in self.forwards}
+        if quack is not None:
+            in_turn = interleaved(made[1].detach()).requires_grad_()
+            self.leaves[QUACK] = [made[0], in_turn, *made[2:]]
+            self.forwards[QUACK] = lambda: QuackStep.apply(quack, made[0], in_turn, made[2], self.idx, made[3])
 
-    def ours(self) -> torch.Tensor:
+    def ours(self, **more: bool) -> torch.Tensor:
         x, w1, w2, weights = self.tensors.values()
-        return moe(x, w1, None, w2, None, self.idx, weights)
+        return moe(x, w1, None, w2, None, self.idx, weights, **more)
 
     def theirs(self) -> torch.Tensor:
         from transformers.integrations.moe import grouped_mm_experts_forward
@@ -107,8 +121,23 @@ class Layer:
         result: torch.Tensor = grouped_mm_experts_forward(layer, x, self.idx, weights)
         return result
 
-    def gradients(self, forward: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(forward(), list(self.tensors.values()), self.dy)
+    def gradients(self, name: str) -> tuple[torch.Tensor, ...]:
+        """Of x, w1, w2 and top-k weights by forward and backward pass."""
+        return torch.autograd.grad(self.forwards[name](), self.leaves[name], self.dy)
+
+    def first_gradients(self, name: str) -> list[torch.Tensor]:
+        """The same, those of weights of the first expert alone, gate before up."""
+        dx, dw1, dw2, dweights = self.gradients(name)
+        first = dw1[0].unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1) if name == QUACK else dw1[0]
+        return [dx, first.clone(), dw2[0].clone(), dweights]
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        """Each way's forward pass, backward pass, and both."""
+        found: dict[str, Callable[[], Any]] = {}
+        for name, forward in self.forwards.items():
+            backward = partial(torch.autograd.grad, forward(), self.leaves[name], self.dy, retain_graph=True)
+            found |= {f"{name} forward": forward, f"{name} backward": backward, f"{name} both": partial(self.gradients, name)}
+        return found | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
 
     def in_float64(self) -> list[torch.Tensor]:
         """Gradients of x, w1, w2 and top-k weights, expert by expert; those of weights of the first expert alone."""
@@ -138,51 +167,53 @@ class Layer:
             "route": lambda: stages.route(self.idx, len(w1), w1.shape[2]),
             "rows": lambda: stages.row_gradients(*given),
             "tokens": lambda: stages.token_gradients(rows, w1, ends, positions),
-            "w1": lambda: stages.weight_gradients(rows, x, ends, sources, False),
-            "w2": lambda: stages.weight_gradients(weighted, self.dy, ends, sources, True),
+            "w1": lambda: stages.weight_gradients(torch.empty_like(w1), rows, x, ends, sources, False),
+            "w2": lambda: stages.weight_gradients(torch.empty_like(w2), weighted, self.dy, ends, sources, True),
         }
 
 
-def distances(found: tuple[torch.Tensor, ...], expected: list[torch.Tensor]) -> dict[str, float]:
+def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
     """Relative, of each gradient."""
-    same = (one[0] if name in ("w1", "w2") else one for name, one in zip(NAMES, found, strict=True))
-    pairs = zip(NAMES, same, expected, strict=True)
+    pairs = zip(NAMES, found, expected, strict=True)
     return {name: ((one.double() - other).norm() / other.norm()).item() for name, one, other in pairs}
 
 
-def memory(layer: Layer, forward: Callable[[], torch.Tensor]) -> dict[str, int]:
+def memory(layer: Layer, name: str) -> dict[str, int]:
     """Bytes kept between the passes, y left out, and at most allocated, results left out."""
     gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    y = forward()
+    y = layer.forwards[name]()
     kept = torch.cuda.memory_allocated() - before - y.nbytes
-    results = torch.autograd.grad(y, list(layer.tensors.values()), layer.dy)
+    results = torch.autograd.grad(y, layer.leaves[name], layer.dy)
     return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
 
 
-def run_point(point: TrainingPoint, turns: int) -> dict[str, Any]:
-    layer = Layer(point)
-    forwards = {OURS: layer.ours, THEIRS: layer.theirs}
-    found = {name: layer.gradients(one) for name, one in forwards.items()}
-    again, expected = layer.gradients(layer.ours), layer.in_float64()
-    errors = {name: distances(one, expected) for name, one in found.items()}
-    same = all(torch.equal(one, other) for one, other in zip(found[OURS], again, strict=True))
-    del found, again, expected
-    used = {name: memory(layer, one) for name, one in forwards.items()}
-    calls: dict[str, Callable[[], Any]] = {}
-    for name, one in forwards.items():
-        calls |= {f"{name} forward": one, f"{name} both": partial(layer.gradients, one)}
-    us = time_back_to_back(calls, LAUNCHES, turns) | time_back_to_back(layer.stages(), LAUNCHES, turns)
+def flop_of(name: str, point: TrainingPoint) -> float:
+    """Of a candidate's call."""
+    return 2.0 * DENSE_SIZE**3 if name == DENSE else PASSES[name.split()[1]] * point.flop
+
+
+def run_point(point: TrainingPoint, turns: int, site: Path | None) -> dict[str, Any]:
+    quack = None if site is None else QuackGemms.of(site)
+    layer = Layer(point, quack)
+    expected, first = layer.in_float64(), layer.gradients(OURS)
+    same = all(torch.equal(one, other) for way in (OURS, RECOMPUTED) for one, other in zip(first, layer.gradients(way), strict=True))
+    del first
+    errors = {name: distances(layer.first_gradients(name), expected) for name in layer.forwards}
+    del expected
+    used = {name: memory(layer, name) for name in layer.forwards}
+    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | time_back_to_back(calls := layer.calls(), LAUNCHES, turns)
     return {
         "point": f"{point.name}:{point.tokens}",
         "shape": SHAPES[point.name],
         "gpu": torch.cuda.get_device_name(),
         "us": {name: asdict(one) for name, one in us.items()},
-        "tflops": {name: (3 if "both" in name else 1) * point.flop / us[name].median / 1e6 for name in calls},
+        "tflops": {name: flop_of(name, point) / us[name].median / 1e6 for name in calls},
         "bytes": used,
         "errors": errors,
+        "tiles": {} if quack is None else quack.chosen,
         "same_bits": same,
         "passed": same and all(errors[OURS][name] <= 1.5 * errors[THEIRS][name] + 1e-4 for name in NAMES),
     }
@@ -197,12 +228,22 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def table(records: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| Shape | Tokens | Forward, TFLOPS | `grouped_mm` | Both | `grouped_mm` | MiB kept | `grouped_mm` |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for one in records:
-        name, tokens = one["point"].split(":")
-        rates = [f"{one['tflops'][f'{who} {what}']:.0f}" for what in ("forward", "both") for who in (OURS, THEIRS)]
-        yield "| " + " | ".join([name, tokens, *rates, *(f"{one['bytes'][who]['kept'] / 2**20:.0f}" for who in (OURS, THEIRS))]) + " |"
+    """TFLOPS of forward pass, backward pass and both, then MiB kept and at most allocated."""
+    ways = list(records[0]["bytes"])
+    for title, cells in (("TFLOPS", rates), ("MiB", mib)):
+        yield f"| Shape | Tokens | {' | '.join(f'{title}, `{who}`' for who in ways)} | `{DENSE}` |"
+        yield "|---" * (3 + len(ways)) + "|"
+        for one in records:
+            yield "| " + " | ".join([*one["point"].split(":"), *(cells(one, who) for who in ways), f"{one['tflops'][DENSE]:.0f}"]) + " |"
+        yield ""
+
+
+def rates(record: dict[str, Any], who: str) -> str:
+    return " / ".join(f"{record['tflops'][f'{who} {what}']:.0f}" for what in PASSES)
+
+
+def mib(record: dict[str, Any], who: str) -> str:
+    return " / ".join(f"{record['bytes'][who][what] / 2**20:.0f}" for what in ("kept", "peak"))
 
 
 def main() -> None:
@@ -212,6 +253,7 @@ def main() -> None:
     every = [TrainingPoint(name, tokens) for name in SHAPES for tokens in TOKENS]
     parser.add_argument("--points", nargs="*", type=TrainingPoint.parse, default=every)
     parser.add_argument("--turns", type=at_least(1), default=REPEATS)
+    parser.add_argument("--quack", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what == "table":
@@ -222,7 +264,7 @@ def main() -> None:
         compile_all(given.folder, list(configs), os.cpu_count() or 1)
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
-    records = save_each(given.out, "training", (run_point(point, given.turns) for point in given.points), summary)
+    records = save_each(given.out, "training", (run_point(point, given.turns, given.quack) for point in given.points), summary)
     raise SystemExit(not all(record["passed"] for record in records))
 
 

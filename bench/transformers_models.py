@@ -1,12 +1,14 @@
 """Times models of transformers, with random weights, by what computes their experts: this project, or transformers itself.
 
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
-    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--others ...] [--deep-gemm SITE] [--sonic SITE]
-        [--out FOLDER]      where a GPU and transformers are
-    python bench/transformers_models.py table FILE      anywhere: the tables of docs/howto/transformers.md
+    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--sizes ...] [--others ...] [--deep-gemm SITE]
+        [--sonic SITE] [--out FOLDER]      where a GPU and transformers are
+    python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
-a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order.
+a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order; one of
+them, "nothing", returns its input: what it takes is the time of all else.  With the time in which a GPU reads the weights of the experts,
+or multiplies by them, it is the least that a model can take.
 SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
@@ -30,15 +32,17 @@ from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.json_file import FOLDER_VARIABLE
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
+from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import CACHED, MODELS, Model
 
-OURS, EAGER = "megamoe", "eager"
+OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
-TURNS, STEPS = 5, 16
+TURNS, STEPS = 5, 8
 GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
@@ -49,7 +53,7 @@ def compile_models(models: list[Model], folder: Path, target: Target) -> int:
     """Compiles what the folder lacks; how many kernels."""
     layers = [replace(model.layer, weights=weights) for model in models for weights in (F32, BF16)]  # routers give either
     counts = [sorted(model.token_counts) for model in models for _ in (F32, BF16)]
-    every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.configs(target, tokens)]
+    every = [config for layer, some in zip(layers, counts, strict=True) for tokens in some for config in layer.kernels(target, tokens)]
     return compile_ahead(every, ArtifactStore(folder))
 
 
@@ -62,6 +66,8 @@ class Timed:
     refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
         self.module = self.model.make()
         self.names = [OURS]
         for name in self.others:
@@ -72,6 +78,8 @@ class Timed:
                 self.refused[name] = f"{type(error).__name__}: {error}"[:200]
             else:
                 self.names.append(name)
+        ALL_EXPERTS_FUNCTIONS.register(NOTHING, lambda experts, hidden_states, *_: hidden_states)
+        self.names.append(NOTHING)
 
     def use(self, name: str) -> None:
         self.module.set_experts_implementation(name)
@@ -112,11 +120,8 @@ class Timed:
         self.use(implementation)
         return found
 
-    def graph(self, batch: int) -> Callable[[], None]:
-        """A decoding step as a CUDA graph, behind as long a cache."""
-        from transformers import StaticCache
-
-        cache = self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+    def graph(self, batch: int, cache: Any) -> Callable[[], None]:
+        """A decoding step behind a static cache, as a CUDA graph."""
         step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
         mask = self.mask(batch)
 
@@ -138,6 +143,12 @@ class Timed:
 
         return replay
 
+    def static_cache(self, batch: int) -> Any:
+        """Room for twice `CACHED` tokens, half of it filled."""
+        from transformers import StaticCache
+
+        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+
     def mask(self, batch: int) -> torch.Tensor | dict[str, torch.Tensor]:
         """All of a static cache, for each kind of attention that the model has: a sliding one keeps a window."""
         config = self.module.config
@@ -146,8 +157,10 @@ class Timed:
         masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, 2 * CACHED), dtype=torch.bool, device=self.model.device) for kind in kinds}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def replaying(self, replay: Callable[[], None]) -> float:
-        """Milliseconds of a replay."""
+    def replaying(self, replay: Callable[[], None], cache: Any) -> float:
+        """Milliseconds of a replay, each of which fills a place of the cache."""
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(CACHED)
         replay()
         self.wait()
         begun = time.perf_counter()
@@ -171,28 +184,28 @@ class Timed:
                     found.setdefault(name, []).append(took)
         return {name: {"median": statistics.median(one), "low": min(one), "high": max(one)} for name, one in found.items()}
 
-    def records(self, label: str) -> Iterator[dict[str, Any]]:
-        """One of each prompt and batch, and one of numbers that are not times."""
+    def records(self, label: str, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+        """One of each prompt and batch, or of those among `sizes`, and one of numbers that are not times."""
         head = {"model": label, "layers": self.model.config["num_hidden_layers"]}
         yield {**head, "what": "agreement", "refused": self.refused, **self.agreement()}
-        for length in self.model.prompts:
+        for length in (one for one in self.model.prompts if one in (sizes or self.model.prompts)):
             ms = self.in_turns(lambda name, length=length: self.first_token(length), length)
             yield {**head, "what": "first token", "tokens": length, "ms": ms, "peak_gib": self.peaks(length)}
-        for batch in self.model.batches:
+        for batch in (one for one in self.model.batches if one in (sizes or self.model.batches)):
             yield {**head, "what": "decoding", "batch": batch, "ms": self.in_turns(lambda name, batch=batch: self.decoding(batch), batch)}
             if self.model.device == "cuda":
                 yield {**head, "what": "decoding, CUDA graph", "batch": batch, **self.graphs(batch)}
 
     def graphs(self, batch: int) -> dict[str, Any]:
-        replays, refused = dict[str, Callable[[], None]](), {}
+        replays, refused, cache = dict[str, Callable[[], None]](), {}, self.static_cache(batch)
         for name in self.names:
             self.use(name)
             try:
                 if self.fits(name, batch):
-                    replays[name] = self.graph(batch)
+                    replays[name] = self.graph(batch, cache)
             except Exception as error:
                 refused[name] = f"{type(error).__name__}: {error}"[:200]
-        return {"ms": self.in_turns(lambda name: self.replaying(replays[name]), batch, replays), "refused": refused}
+        return {"ms": self.in_turns(lambda name: self.replaying(replays[name], cache), batch, replays), "refused": refused}
 
     def peaks(self, length: int) -> dict[str, float]:
         """GiB allocated at most while a prompt is read, weights included."""
@@ -213,7 +226,7 @@ class Timed:
         self.use(EAGER)
         expected = self.module(prompt, use_cache=False).logits[0].float()
         greedy = self.greedy()
-        for name in self.names:
+        for name in self.names[:-1]:
             if self.fits(name, prompt.shape[1]):
                 self.use(name)
                 logits = self.module(prompt, use_cache=False).logits[0].float()
@@ -256,50 +269,71 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['model']} {record['what']} {record.get('tokens', record.get('batch'))}: {ms} {record.get('refused') or ''}"
 
 
-def tables(records: list[dict[str, Any]]) -> str:
-    """Markdown, a table for each model and kind of record."""
+def tables(*runs: dict[str, Any]) -> str:
+    """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
     lines: list[str] = []
-    kinds = dict.fromkeys((one["model"], one["what"]) for one in records if "ms" in one)
-    for model, what in kinds:
-        rows = [one for one in records if (one["model"], one["what"]) == (model, what)]
-        names = list(dict.fromkeys(name for one in rows for name in one["ms"]))
-        size = "tokens" if "tokens" in rows[0] else "batch"
-        lines += ["", f"{model}, {what}, ms:", "", f"| {size} | " + " | ".join([*names, "best other / ours"]) + " |"]
-        lines.append("| --- " * (len(names) + 2) + "|")
-        for one in rows:
-            medians = {name: one["ms"][name]["median"] for name in names if name in one["ms"]}
-            best = min(value for name, value in medians.items() if name != OURS)
-            cells = [f"{medians[name]:.2f}" if name in medians else "" for name in names]
-            lines.append(f"| {one[size]} | " + " | ".join([*cells, f"**{best / medians[OURS]:.2f}**"]) + " |")
+    every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
+    timed = [one for one in every if "ms" in one]
+    for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
+        of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
+        rows = {one.get("tokens", one.get("batch")): {name: each["median"] for name, each in one["ms"].items()} for one in of}
+        bound = LEAST if what.endswith("graph") else NOTHING  # elsewhere the host may hold a GPU up, which then reads weights meanwhile
+        for size, row in rows.items() if bound == LEAST else ():
+            row[LEAST] = row[NOTHING] + of[0]["layers"] * least_ms(MODELS[model].layer, gpu, size)
+        title, size = f"{model}, {what}", "tokens" if what == "first token" else "batch"
+        lines += table(f"{title}, ms on one {gpu}", size, rows, {"best other / ours": OURS, f"best other / {bound}": bound})
+        if peaks := {one["tokens"]: one["peak_gib"] for one in of if one.get("peak_gib")}:
+            lines += table(f"{title}, peak memory in GiB", size, peaks, {})
     return "\n".join(lines[1:])
+
+
+def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
+    """Milliseconds in which a GPU reads the BF16 weights of the experts that so many tokens choose, in the mean of even draws, or
+    multiplies by them, as fast as it has been measured to."""
+    limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
+    experts = layer.num_experts * (1 - (1 - layer.topk / layer.num_experts) ** tokens)
+    return 1e3 * max(2 * weights * experts / limits["hbm_bytes"], 2 * weights * tokens * layer.topk / (limits["fp8_flops"] / 2))
+
+
+def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
+    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by another column."""
+    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST) if any(name in row for row in rows.values())]
+    lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
+    for place, row in rows.items():
+        best = min(value for name, value in row.items() if name in OTHERS)
+        cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
+        cells += [f"**{best / row[name]:.2f}**" for name in ratios.values()]
+        lines.append(f"| {place} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run", "table"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=["qwen3-30b-a3b"])
     parser.add_argument("--layers", type=at_least(1), help="of each model, of which it has more")
+    parser.add_argument("--sizes", type=int, nargs="*", default=(), help="prompts and batches to time, of those of a model")
     parser.add_argument("--others", nargs="*", choices=OTHERS, default=OTHERS)
     parser.add_argument("--deep-gemm", type=Path)
     parser.add_argument("--sonic", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what == "table":
-        print(tables(json.loads(given.folder.read_text())["records"]))
+        print(tables(*(json.loads(one.read_text()) for one in given.folder)))
         return
     if given.what == "prepare":
         models, target = [MODELS[name] for name in given.models], local_target() or Target.typical("sm_90a")
-        print(f"{compile_models(models, given.folder, target)} kernels")
+        print(f"{compile_models(models, given.folder[0], target)} kernels")
         return
-    os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    os.environ[FOLDER_VARIABLE] = str(given.folder[0])  # where `moe` finds its kernels
     import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 
     use_kernels(deep_gemm=given.deep_gemm, sonicmoe=given.sonic)
     fewer = {} if given.layers is None else {"num_hidden_layers": given.layers}
     models = {name: replace(MODELS[name], config={**MODELS[name].config, **fewer}) for name in given.models}
     with torch.no_grad():
-        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name))
+        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name, given.sizes))
         save_each(given.out, "transformers", every, line_of)
 
 

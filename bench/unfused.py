@@ -108,7 +108,7 @@ def compare_point(
     session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: Sequence[MegaMoeConfig]
 ) -> dict[str, Agreement]:
     """Of every kernel with the stages that compute what it does, by the names of `measure_point`; all ranks together."""
-    symmetric, found = SymmetricBuffer.allocate(point.problem, configs[0].arch), {}
+    symmetric, found = SymmetricBuffer.allocate(point.problem, configs[0].arch, **point.pool), {}
     for config in configs:
         kernel = layer.bind(store, config, symmetric, session.watchdog_ns)
         stages = bind_stages(layer, store, config, symmetric, session.watchdog_ns)

@@ -18,7 +18,7 @@ for place in region:
     print(f"  {place.field.name:8} [{place.offset:5}, {place.end:5})  {place.field.dtype.name} {place.field.shape}  live: {live}")
 
 # Two fields may share bytes only when they are never live together.
-assert not region["tiles"].coexists(region["sums"]) and region["counts"].coexists(region["sums"])
+assert region["tiles"].offset == region["sums"].offset and region["tiles"].lifetimes != region["sums"].lifetimes
 
 # The same declaration gives offsets (of traced integers too, inside a kernel) and host views.
 buffer = torch.zeros(region.size, dtype=torch.uint8)

@@ -56,7 +56,7 @@ from megamoe_dsl.hardware import BLOCK_K, DESCRIPTOR_BYTES, TensorMap, TensorMap
 from megamoe_dsl.inspect import disassemble
 from megamoe_dsl.layouts import F32, U8, U64, Field, Region, select
 from megamoe_dsl.quant import tile_sm90
-from megamoe_dsl.schedule import DenseBlock, DenseOrder
+from megamoe_dsl.schedule import DenseOrder, GemmBlock
 
 TILE_ROWS = 256
 MATH_WARPS, FIRST_MATH_WARP = 8, 4
@@ -172,7 +172,7 @@ class Gemm:
     def map(self, which: int) -> Any:
         return self.args.maps + which * DESCRIPTOR_BYTES
 
-    def is_half(self, block: DenseBlock) -> Any:
+    def is_half(self, block: GemmBlock) -> Any:
         return False if self.config.swap_ab else block.valid_m <= 64
 
 
@@ -183,12 +183,12 @@ class Gemm:
 class Store:
     """Stores a thread's sums, a tuple for each part of its share, as they are; `tests/toy/add_and_clamp.py` is another epilogue."""
 
-    def finish(self, gemm: Gemm, block: DenseBlock, me: Share, sums: Any) -> None:
+    def finish(self, gemm: Gemm, block: GemmBlock, me: Share, sums: Any) -> None:
         store_tile(gemm, block, me, sums)
 
 
 @cute.jit
-def store_tile(gemm: Gemm, block: DenseBlock, me: Share, sums: Any):
+def store_tile(gemm: Gemm, block: GemmBlock, me: Share, sums: Any):
     """Stores a thread's values of a tile; rows past A's last are left out."""
     config = gemm.config
     for part in cutlass.range_constexpr(len(sums)):
@@ -265,7 +265,7 @@ def run_math(gemm: Gemm, warp: Int32):
 
 
 @cute.jit
-def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
+def compute(gemm: Gemm, block: GemmBlock, me: Share, stage: Stage):
     """The main loop and the epilogue of a tile. Returns the stage after the tile's last."""
     config = gemm.config
     matrix = ScaleMatrix(gemm.args.sfb, Int32(config.k_blocks), config.k_blocks)

@@ -1,7 +1,7 @@
-"""The layer over several nodes, a process for each GPU; on a machine without GPUs over gloo, on two nodes that are made up.
+"""The layer over several nodes, a process for each GPU; on a machine without GPUs over gloo.  Two nodes are made up on a single host.
 
-torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 examples/11_nodes.py     on nodes N = 0, 1
-torchrun --nproc-per-node 4 examples/11_nodes.py                                                                   without GPUs
+torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 examples/11_nodes.py     on hosts N = 0, 1
+torchrun --nproc-per-node 4 examples/11_nodes.py                                                                   one host
 """
 
 import os
@@ -24,8 +24,8 @@ dist.init_process_group("nccl" if gpus else "gloo")
 hidden, intermediate, tokens = (2048, 1024, 500) if gpus else (256, 128, 5)
 problem = Problem(hidden, intermediate, num_experts=16 * ranks, topk=4, num_ranks=ranks, max_tokens_per_rank=512, recipe="fp8xfp8")
 weights = random_weights(problem, rank, seed=0, device="cuda" if gpus else "cpu")  # of this rank's 16 experts
-# Ranks of a host are taken for a domain; a domain of ranks that share one is `domain`.
-layer = MoE(problem, weights, domain=None if gpus else ranks // 2, chunks=2, reserved_sms=16)
+# By default ranks of a host are a node; here torchrun's hosts may be parts of one.
+layer = MoE(problem, weights, domain=min(int(os.environ["LOCAL_WORLD_SIZE"]), ranks // 2))
 
 x = torch.randn(tokens + rank, hidden, device=weights.fc1.device).bfloat16()
 topk_weights, topk_idx = torch.rand(len(x), problem.num_experts, device=x.device).softmax(dim=1).topk(problem.topk)

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "blocks",
         "json_file",
         "kernels",
+        "predict",
         "quant",
         "reference",
         "sim",

@@ -99,7 +99,7 @@ def test_on_sm100_the_baseline_has_the_weights_of_the_layer(site: Path) -> None:
     inputs, weights = random_inputs(moe, 0, TOKENS, 1), random_weights(moe, 0, 1)
     layer = load_baseline(site, moe, weights)
     assert isinstance(layer, DeepGemmSm100)
-    kernel_order = transform_weights(moe, SM100, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+    kernel_order = transform_weights(moe, SM100, weights)
     (fc1, fc1_sf), (fc2, fc2_sf) = layer.weights
     assert torch.equal(fc1.view(torch.uint8), kernel_order.fc1) and torch.equal(fc2.view(torch.uint8), kernel_order.fc2)
     for mine, theirs in ((fc1_sf, kernel_order.fc1_sf), (fc2_sf, kernel_order.fc2_sf)):

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cutlass.cute as cute
 import pytest
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.cli import tables
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_changes, print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
@@ -151,12 +154,15 @@ def test_a_full_disk_names_the_file_and_leaves_none_cut(tmp_path: Path, monkeypa
 def test_a_file_is_replaced_as_a_whole_and_a_device_is_written(tmp_path: Path) -> None:
     target, link = tmp_path / "here.svg", tmp_path / "link.svg"
     target.write_text("before")
+    target.chmod(0o640)
     link.symlink_to(target)
-    for path in (link, Path("/dev/null")):
+    new = tmp_path / "new.svg"
+    for path in (link, new, Path("/dev/null")):
         assert runner.invoke(app, ["layout", "swizzle", "--svg", str(path)]).exit_code == 0
     assert link.is_symlink() and target.read_text().startswith("<?xml")
+    assert [one.stat().st_mode & 0o777 for one in (target, new)] == [0o640, 0o644]
     assert Path("/dev/null").is_char_device()
-    assert sorted(tmp_path.iterdir()) == [target, link]
+    assert sorted(tmp_path.iterdir()) == [target, link, new]
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -306,10 +312,20 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
     assert "no race found" not in result.output
 
 
+def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "print_reports", lambda *_, **__: None)
+    for findings, right in (([], True), (["a race"], False)):
+        reports: list[Any] = [SimpleNamespace(findings=[]), SimpleNamespace(findings=findings)]
+        console = Console(record=True, width=80)
+        assert tables.conclude(console, True, reports, "all of it", race=True) == right
+        assert ("PASS: all of it; no race found" if right else "FAIL") in console.export_text()
+
+
 @pytest.mark.usefixtures("compiled_once")
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
-    monkeypatch.setattr(simulated, "compare", lambda case, y: [wrong])
+    right = replace(wrong, rank=0, unequal=0, violations=0, max_error=0.0, worst=0.0)
+    monkeypatch.setattr(simulated, "compare", lambda case, y: [right, wrong])
     result = runner.invoke(app, SIMULATE)
     assert result.exit_code == 1
     assert "5 mismatches" in result.output

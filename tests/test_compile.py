@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from megamoe_dsl import Sm100Config, Target, choose
 from megamoe_dsl.arch import SM90, SM100, arch_of_capability
-from megamoe_dsl.artifact.artifact import Artifact, read_code
-from megamoe_dsl.artifact.compile import compile, compile_kernel
+from megamoe_dsl.artifact.artifact import Artifact, CompileError, read_code
+from megamoe_dsl.artifact.compile import compile, compile_kernel, require_whole
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 from sweep import sample
@@ -57,3 +59,15 @@ def test_a_kernels_name_can_carry_any_clamp(clamp):
 def test_bad_requests_name_the_field(arch, field):
     with pytest.raises((ProblemError, ConfigError), match=field):
         compile(Problem(512, 256, 8, 2, 2, 16), arch)
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where files are whole, but nothing more can be written; an empty file beside room is another error."""
+    free = SimpleNamespace(free=0)
+    monkeypatch.setattr("megamoe_dsl.artifact.compile.shutil.disk_usage", lambda place: free)
+    with pytest.raises(CompileError, match="the disk is full, TMPDIR must have 16 MiB"):
+        require_whole(str(tmp_path), "ptx", b"cubin")
+    free.free = 1 << 40
+    require_whole(str(tmp_path), "ptx", b"cubin")
+    with pytest.raises(CompileError, match=rf"could not write PTX and cubin into {tmp_path}$"):
+        require_whole(str(tmp_path), "ptx", b"")

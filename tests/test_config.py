@@ -11,7 +11,7 @@ from pytest import approx
 from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, pool_capacity, symmetric_buffer
+from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, symmetric_buffer, whole_pool
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_lookahead, choose_tier
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, choose_registers
@@ -119,13 +119,13 @@ def test_lead_feeds_the_grid(problem, tier, clusters, data):
 # --- pool (article 3.2.1.2)
 def test_pool_of_the_worked_example():
     """8 ranks * 256 tokens * 8 copies + 32 experts * 191, rounded up to 384."""
-    capacity = pool_capacity(num_ranks=8, max_tokens_per_rank=256, topk=8, experts_per_rank=32)
+    capacity = whole_pool(Problem(256, 128, 256, 8, 8, 256))
     assert capacity == -(-(16384 + 6112) // 384) * 384 == 22656
     assert all(capacity % m == 0 for m in CANDIDATE_BLOCK_M)
 
 
 def test_pool_counts_local_experts_when_topk_exceeds_them():
-    assert pool_capacity(num_ranks=2, max_tokens_per_rank=3, topk=8, experts_per_rank=4) == 3 * 384  # 24 + 764
+    assert whole_pool(Problem(256, 128, 8, 8, 2, 3)) == 3 * 384  # 24 + 764
 
 
 # --- stages (article 3.2.1.4)

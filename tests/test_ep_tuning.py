@@ -20,9 +20,8 @@ from megamoe_dsl.bench.tuning import enter_ep_run as entered
 from megamoe_dsl.bench.tuning import ep_entry as entry_of
 from megamoe_dsl.bench.tuning import read_ep_run as read_run
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.kernels.moe.halves import choose as chooses
-from megamoe_dsl.kernels.moe.halves.choose import choose
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves import family
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_table
@@ -74,7 +73,7 @@ def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of this point alone."""
     table = Table(DEFAULT_GPU, (entry_of(record(), "none"),), EpEntry)
-    monkeypatch.setattr(chooses, "tuned_table", lambda gpu, kind: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
+    monkeypatch.setattr(family, "tuned_table", lambda gpu, kind: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
     yield
 
 
@@ -82,21 +81,23 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_measured_fields_are_chosen_near_their_point() -> None:
     problem = without_clamp(POINT.problem)
     target, other = Target(SM90, 132, DEFAULT_GPU), Target(SM90, 132)
-    dispatch, combine = (choose(kind, problem, target, 64) for kind in (DispatchGemmConfig, GemmCombineConfig))
+    first = find_kernel("dispatch_grouped_gemm")
+    dispatch, combine = (kernel.choose(problem, target, 64) for kernel in (first, find_kernel("grouped_gemm_combine")))
     assert not dispatch.block_wise and dispatch.cluster == 2 and combine.cluster == 1
-    assert choose(DispatchGemmConfig, problem, target, 64, block_wise=True).block_wise
-    assert choose(DispatchGemmConfig, problem, target, 16).block_wise and choose(DispatchGemmConfig, problem, other, 64).block_wise
+    assert first.choose(problem, target, 64, block_wise=True).block_wise
+    assert first.choose(problem, target, 16).block_wise and first.choose(problem, other, 64).block_wise
 
 
-@pytest.mark.parametrize("kind", [DispatchGemmConfig, GemmCombineConfig])
-def test_the_tables_entries_are_configurations(kind: type[DispatchGemmConfig] | type[GemmCombineConfig]) -> None:
+@pytest.mark.parametrize("kernel", family.EP_KERNELS, ids=lambda one: one.name)
+def test_the_tables_entries_are_configurations(kernel: family.EpKernel) -> None:
     """What was measured is chosen at its own point."""
     entries = tuned_table(DEFAULT_GPU, EpEntry).entries
     assert entries
     for one in entries:
         experts = 2 * one.experts_per_rank
         moe = Problem(one.hidden, one.intermediate, experts, one.topk, 2, one.tokens, recipe=one.recipe)
-        config, fields = choose(kind, moe, Target(SM90, 132, DEFAULT_GPU), one.tokens), getattr(one, kind.half)
+        config = kernel.choose(moe, Target(SM90, 132, DEFAULT_GPU), one.tokens)
+        fields = getattr(one, config.half)
         assert {name: getattr(config, name) for name in fields} == dict(fields)
 
 

@@ -100,7 +100,7 @@ def test_cases_begin_early_and_read_in_bursts() -> None:
     gemms = [one for one in experts if isinstance(one, GemmConfig)]
     assert any(one.burst > 1 and not one.prefetch_weights for one in gemms) and any(isinstance(one, DecodeConfig) for one in experts)
     assert any(one.burst > 1 and one.prefetch_weights for one in gemms)
-    assert {name.split()[0] for name in found} == {"moe", "fused", "halves", "gemm", "decoding"}
+    assert {name.split()[0] for name in found} == {"moe", "training", "fused", "unfused", "halves", "gemm", "decoding"}
     assert {config.problem.recipe for configs in found.values() for config in configs if hasattr(config.problem, "recipe")} == {
         "fp8xfp8",
         "bf16xbf16",

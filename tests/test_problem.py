@@ -155,7 +155,7 @@ def test_worst_routing_sends_everything_to_one_rank():
 def test_import_is_light():
     code = (
         "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule\n"
-        "import megamoe_dsl.kernels.moe.layouts.symmetric, megamoe_dsl.kernels.moe.sm100.smem_plan\n"
+        "import megamoe_dsl.kernels.moe.layouts.symmetric, megamoe_dsl.kernels.moe.sm100.memory_plan\n"
         "assert megamoe_dsl.Problem and megamoe_dsl.Sm100Config and 'TIERS' in dir(megamoe_dsl)\n"
         "assert not {'torch', 'cutlass', 'numpy'} & set(sys.modules), set(sys.modules)"
     )

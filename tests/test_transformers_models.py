@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 import transformers_models
-from transformers_models import OURS, Timed, tables
+from transformers_models import NOTHING, OURS, Timed, tables
 from transformers_shapes import TINY, TINY_GPT_OSS
 
 
@@ -28,18 +27,23 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
         ("decoding", None, 1),
         ("decoding", None, 2),
     ]
-    assert all({OURS, "grouped_mm"} <= set(one["ms"]) for one in timed)
-    record = {**timed[0], "ms": {OURS: {"median": 2.0}, "grouped_mm": {"median": 5.0}, "batched_mm": {"median": 6.0}}}
-    assert tables([record]).splitlines()[-1] == "| 3 | 2.00 | 5.00 | 6.00 | **2.50** |"
+    assert all({OURS, "grouped_mm", NOTHING} <= set(one["ms"]) for one in timed)
+    medians = {OURS: 2.0, "grouped_mm": 5.0, "batched_mm": 6.0, NOTHING: 1.0}
+    record = {**timed[0], "ms": {name: {"median": one} for name, one in medians.items()}, "peak_gib": medians}
+    lines = tables({"gpu": "NVIDIA H200", "records": [record]}).splitlines()
+    assert "| 3 | 2.00 | 5.00 | 6.00 | 1.00 | **2.50** | **5.00** |" in lines and lines[-1] == "| 3 | 2.00 | 5.00 | 6.00 | 1.00 |"
+    step = {"model": "qwen3-30b-a3b", "layers": 48, "what": "decoding, CUDA graph", "batch": 1, "ms": record["ms"]}
+    lines = tables({"gpu": "NVIDIA H200", "records": [step]}).splitlines()
+    read_ms = 48 * 8 * 3 * 2048 * 768 * 2 / 4.35e12 * 1e3
+    assert lines[-1] == f"| 1 | 2.00 | 5.00 | 6.00 | 1.00 | {1 + read_ms:.2f} | **2.50** | **{5 / (1 + read_ms):.2f}** |"
 
 
 def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
     """As a CUDA graph records it."""
     timed = Timed(TINY_GPT_OSS)
     timed.use(OURS)
-    cache = transformers.StaticCache(config=timed.module.config, max_cache_len=2 * transformers_models.CACHED)
     with torch.no_grad():
-        cache = timed.filled(2, cache)
+        cache = timed.static_cache(2)
         place = torch.full((2, 1), transformers_models.CACHED)
         found = timed.module(timed.tokens(2, 1), past_key_values=cache, position_ids=place, attention_mask=timed.mask(2), use_cache=True)
     assert found.logits.shape == (2, 1, 64) and found.logits.isfinite().all()
@@ -49,5 +53,5 @@ def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
 def test_the_page_has_the_tables_of_its_record() -> None:
     root = Path(__file__).parents[1]
     page = (root / "docs" / "howto" / "transformers.md").read_text()
-    record = next(iter((root / "bench" / "results").glob("transformers-*.json")))
-    assert record.stem in page and tables(json.loads(record.read_text())["records"]) in page
+    files = sorted((root / "bench" / "results").glob("transformers-*.json"))
+    assert all(one.stem in page for one in files) and tables(*(json.loads(one.read_text()) for one in files)) in page

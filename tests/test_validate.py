@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,13 +123,13 @@ def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
                 sessions.setdefault(step.name, []).extend(session.points)
     assert {one.ranks for one in sessions["packed"]} == {gpus}
     assert {(one.recipe, one.pool_rows) for name in ("packed", "packed_soak") for one in sessions[name]} == {("fp8xmxfp4", 0)}
-    most = [one.problem for one in sessions["packed"] if one.tokens == 8192]
-    assert all(chosen(problem).ring_blocks for problem in most) and len(most) == 2
+    most = [one for one in sessions["packed"] if one.tokens == 8192]
+    assert all(chosen(one.problem, **one.pool).ring_blocks for one in most) and len(most) == 2
     assert {one.recipe for one in sessions["unfused"]} == {"fp8xfp8", "fp8xmxfp4"}
 
 
-def chosen(problem: Problem) -> Sm90Config:
-    return choose(problem, Target.typical("sm_90a"), problem.max_tokens_per_rank)
+def chosen(problem: Problem, **fields: Any) -> Sm90Config:
+    return choose(problem, Target.typical("sm_90a"), problem.max_tokens_per_rank, **fields)
 
 
 @pytest.mark.parametrize("preset", validate.MEASURED)

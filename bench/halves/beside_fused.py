@@ -24,7 +24,7 @@ from unfused import bind_stages
 
 def fused_config(point: Point, host: Host) -> Sm90Config:
     """Without a clamp, as the activation between the halves."""
-    return choose(without_clamp(point.problem), Target(SM90, host.num_sms, host.gpu), point.tokens)
+    return choose(without_clamp(point.problem), Target(SM90, host.num_sms, host.gpu), point.tokens, **point.pool)
 
 
 def point_beside_fused(run: EpRun, point: Point, layer: Layer, store: ArtifactStore, host: Host) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def point_beside_fused(run: EpRun, point: Point, layer: Layer, store: ArtifactSt
     beside: dict[str, Any] = {}
 
     def others(inputs: Inputs, y: torch.Tensor) -> dict[str, Callable[[], None]]:
-        symmetric = SymmetricBuffer.allocate(config.problem, config.arch)
+        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, pool_rows=config.pool_rows)
         fused, stages = layer.bind(store, config, symmetric, watchdog_ns), bind_stages(layer, store, config, symmetric, watchdog_ns)
         fused.buffers.load(inputs)
         synchronize()

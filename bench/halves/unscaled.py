@@ -28,8 +28,8 @@ from megamoe_dsl.bench.ep import (
 )
 from megamoe_dsl.bench.point import FP8, SEED, Layer, Point
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
-from megamoe_dsl.kernels.moe.halves.choose import tuned_fields
 from megamoe_dsl.kernels.moe.halves.config import HALVES, EpConfig
+from megamoe_dsl.kernels.moe.halves.family import tuned_fields
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.quant import ExpertWeights, quantize_weight_e4m3
 from megamoe_dsl.runtime.buffers import Inputs

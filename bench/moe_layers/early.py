@@ -15,7 +15,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import graph_of, time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.kernels.expert_layer import LayerConfigs
-from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
+from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -59,7 +59,7 @@ class Routed:
         return call.y.clone()
 
 
-def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TopExpertsConfig, LayerConfigs]]:
+def configs_of(point: ExpertPoint, target: Target) -> dict[str, tuple[TokensConfig, LayerConfigs]]:
     """By what begins early."""
     chooses = choose(TopExpertsProblem(point.layer.num_experts, point.layer.topk), target, 0)
     configs = point.layer.configs(target, point.tokens)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
 from .config_error import as_integer
@@ -18,7 +18,6 @@ MAX_INTERMEDIATE = 16384
 CHANNEL_STEP = 32  # of hidden and intermediate: whole UE8M0 scales, and rows of any element that bulk copies can move
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
-POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
@@ -40,8 +39,74 @@ def integer_between(field: str, value: object, low: int, high: int, allowed: str
     return number
 
 
+class CheckedProblem:
+    """What problems have in common: a frozen dataclass whose fields are checked when it is made, of number formats by name."""
+
+    recipe: str
+
+    def require(self, field: str, holds: bool, allowed: str) -> None:
+        """Raises `ProblemError` that names field, value and what is allowed, unless `holds`."""
+        if not holds:
+            raise ProblemError(field, getattr(self, field), allowed)
+
+    def require_one_of(self, allowed: Sequence[str], *fields: str) -> None:
+        """The same for fields that are one of these texts."""
+        for field in fields:
+            value = getattr(self, field)
+            self.require(field, isinstance(value, str) and value in allowed, "one of " + ", ".join(filter(None, allowed)))
+
+    def require_positive(self, *fields: str) -> None:
+        """The same for positive integers, which become ints: whatever they were given as, equal ones are one problem."""
+        for field in fields:
+            value = as_integer(getattr(self, field))
+            self.require(field, value is not None and value > 0, "a positive integer")
+            object.__setattr__(self, field, value)
+
+    def require_up_to(self, **most: int) -> None:
+        """The same for integers from 1 to the given numbers."""
+        for field, one in most.items():
+            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, one, f"between 1 and {one}"))
+
+    def require_flags(self, *fields: str) -> None:
+        """The same for True and False."""
+        for field in fields:
+            self.require(field, isinstance(getattr(self, field), bool), "True or False")
+
+    @property
+    def formats(self) -> Recipe:
+        return RECIPES[self.recipe]
+
+
+class ActivatingProblem(CheckedProblem):
+    """What problems with an activation of gate and up have in common; top-k weights are applied where a token's results are summed."""
+
+    activation: str
+    activation_clamp: float | None
+    fast_math: bool
+    weigh_results: bool = True
+
+    def check_activation(self) -> None:
+        """Raises `ProblemError` for an unknown activation, and for a clamp that is none or not its."""
+        self.require_one_of(tuple(ACTIVATIONS), "activation")
+        self.require_flags("fast_math")
+        clamp = self.activation_clamp
+        good = clamp is None or (isinstance(clamp, Real) and not isinstance(clamp, bool) and MIN_CLAMP <= clamp <= MAX_CLAMP)
+        self.require("activation_clamp", good, f"None or a number between 2^-126 and {MAX_CLAMP:g}")
+        self.require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
+
+    @property
+    def activates(self) -> Activation:
+        return ACTIVATIONS[self.activation]
+
+    @property
+    def product(self) -> GatedProduct:
+        """What becomes of gate and up."""
+        clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
+        return GatedProduct(self.activates, clamp, self.fast_math, not self.weigh_results)
+
+
 @dataclass(frozen=True)
-class Problem:
+class Problem(ActivatingProblem):
     """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ activation(W1[e] @ x).
 
     hidden                channels of x and y (multiple of 32, at most 2^18)
@@ -54,8 +119,6 @@ class Problem:
     activation_clamp      c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None: the default
                           clamp of the activation, if it has one
     fast_math             approximate exponential and reciprocal in the activation
-    pool_rows             None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows;
-                          a row is used again after Linear2 of its token (schedule/fused_moe.py)
     combine               element type of the results that go back to the token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
     activation            name of the activation of gate and up (activation.py)
     biases                both linears of every expert have a bias for each row: fc1_bias and fc2_bias of the weights
@@ -73,61 +136,40 @@ class Problem:
     recipe: str = "fp8xfp4"
     activation_clamp: float | None = None
     fast_math: bool = True
-    pool_rows: int | None = None
     combine: str = BF16
     activation: str = SILU
     biases: bool = False
     weigh_results: bool = False
 
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        """Raises `ProblemError` for `pool_rows`, which is no part of what is computed."""
+        if "pool_rows" in fields:
+            raise ProblemError("pool_rows", fields["pool_rows"], "given to MegaMoE(..., pool_rows=N) or choose(..., pool_rows=N)")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
-            value = as_integer(getattr(self, field))
-            if value is None or value < 1:
-                raise ProblemError(field, getattr(self, field), "a positive integer")
-            object.__setattr__(self, field, value)
+        self.require_positive("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank")
         for field in ("hidden", "intermediate"):
-            self._require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
-        self._require("hidden", self.hidden <= MAX_HIDDEN, f"at most {MAX_HIDDEN}")
-        self._require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
-        self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
-        self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
-        self._require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
-        self._require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
+            self.require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require("hidden", self.hidden <= MAX_HIDDEN, f"at most {MAX_HIDDEN}")
+        self.require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
+        self.require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
+        self.require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
+        self.require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
+        self.require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
-        self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
-        self._require("recipe", isinstance(self.recipe, str) and self.recipe in LAYER_RECIPES, "one of " + ", ".join(LAYER_RECIPES))
-        self._require("activation", isinstance(self.activation, str) and self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
-        clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
-        is_number = isinstance(clamp, Real) and not isinstance(clamp, bool)
-        clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)
-        self._require("activation_clamp", clamp_ok, f"None or a number between 2^-126 and {MAX_CLAMP:g}")
-        self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
-        if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
-            object.__setattr__(self, "activation_clamp", float(clamp))
-        for field in ("fast_math", "biases", "weigh_results"):
-            self._require(field, isinstance(getattr(self, field), bool), "True or False")
-        if self.pool_rows is not None:
-            rows = as_integer(self.pool_rows)
-            self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")
-            object.__setattr__(self, "pool_rows", rows)
-        self._require("combine", isinstance(self.combine, str) and self.combine in COMBINE, " or ".join(COMBINE))
-
-    def _require(self, field: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ProblemError(field, getattr(self, field), allowed)
+        self.require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
+        self.require_one_of(LAYER_RECIPES, "recipe")
+        self.check_activation()
+        if self.product.clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
+            object.__setattr__(self, "activation_clamp", float(self.product.clamp))
+        self.require_flags("biases", "weigh_results")
+        self.require("combine", isinstance(self.combine, str) and self.combine in COMBINE, " or ".join(COMBINE))
 
     @property
     def formats(self) -> Recipe:
-        return replace(RECIPES[self.recipe], combine=COMBINE[self.combine])
-
-    @property
-    def activates(self) -> Activation:
-        return ACTIVATIONS[self.activation]
-
-    @property
-    def product(self) -> GatedProduct:
-        return GatedProduct(self.activates, self.activation_clamp, self.fast_math, not self.weigh_results)
+        return replace(super().formats, combine=COMBINE[self.combine])
 
     @property
     def label(self) -> str:

@@ -80,6 +80,15 @@ def test_convert_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list(folder.glob(".*"))
 
 
+def test_biases_are_left_out_on_purpose(tmp_path: Path) -> None:
+    bias = f"model.layers.{LAYER}.mlp.experts.gate_up_proj_bias"
+    source = write(tmp_path / "source", {**gpt_oss(random_weights(WHOLE, 0, 1)), bias: torch.zeros(4, 256)})
+    asked = ["weights", "convert", str(source), str(tmp_path / "converted"), "--recipe", "fp8xfp4"]
+    refused = runner.invoke(app, asked)
+    assert refused.exit_code == 2 and "leave it out with ignore_biases (--ignore-biases)" in refused.output
+    assert runner.invoke(app, [*asked, "--ignore-biases"]).exit_code == 0
+
+
 def test_layers_of_a_range() -> None:
     assert parse_layers("3-5,8,0,9-9") == [3, 4, 5, 8, 0, 9]
 

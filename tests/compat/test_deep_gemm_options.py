@@ -218,13 +218,19 @@ def weights_sm100(mma_type: str) -> tuple[Weights, Weights]:
 FACTORS = torch.ones(4, 2)
 
 
+@pytest.mark.parametrize("name", ["bf16_mega_moe", "get_block_m_for_mega_moe", "nvfp4_mega_moe", "transform_scales_for_mega_moe"])
+def test_functions_of_the_wheel_that_do_nothing_here(name: str) -> None:
+    with pytest.raises(ProblemError, match=f"function = '{name}': must be .*: (no|shared)"):
+        getattr(deep_gemm, name)(1, 2, mma_type="nvfp4xnvfp4")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"shared_l1_weights": (FACTORS, FACTORS)}, "shared_l1_weights = 'given': must be None: shared experts"),
         ({"shared_l2_weights": (FACTORS, FACTORS)}, "shared_l2_weights = 'given'"),
-        ({"use_x_scales": True}, "use_x_scales = True: must be False: it belongs to NVFP4"),
-        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: it belongs to NVFP4"),
+        ({"use_x_scales": True}, "use_x_scales = True: must be False: no fused kernel here has NVFP4"),
+        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: no fused kernel here has NVFP4"),
         ({"l2_alphas": FACTORS}, "l2_alphas = 'given'"),
         ({"l2_act_scales": FACTORS}, "l2_act_scales = 'given'"),
         ({"weight_layout": "trtllm"}, "weight_layout = 'trtllm': must be 'megamoe'"),

@@ -38,7 +38,7 @@ def fp4_for_deep_gemm(w: ExpertWeights) -> tuple[Weights, Weights]:
 def test_sm90_is_the_layers_order() -> None:
     w = random_weights(FP8, 0, 1)
     found = _in_kernel_order(FP8, SM90, *transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf)))
-    want = transform_weights(FP8, SM90, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
+    want = transform_weights(FP8, SM90, w)
     assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
 
 
@@ -47,7 +47,7 @@ def test_sm100_is_the_layers_order_in_deep_gemms_shapes() -> None:
     l1, l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(w))
     assert (l1[0].shape, l1[1].shape, l1[1].stride()) == ((4, 512, 256), (4, 512, 4), (2048, 1, 512))
     found = _in_kernel_order(FP4, SM100, l1, l2)
-    want = transform_weights(FP4, SM100, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
+    want = transform_weights(FP4, SM100, w)
     assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
     assert found.fc1_sf.data_ptr() == l1[1].data_ptr()
 

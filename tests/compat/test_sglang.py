@@ -16,7 +16,7 @@ from record import Record
 import megamoe_dsl.compat.engines.sglang as sglang
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import sglang_layer
+from megamoe_dsl.compat.engines import sglang_layer, shared_parts
 from megamoe_dsl.compat.engines.adopted_weights import adopt, exact_ue8m0
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
@@ -171,6 +171,25 @@ def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.Monk
         run(**{**options, "num_tokens": 9})
 
 
+class CalledLayer:
+    """In a layer's place: what it was called with."""
+
+    problem = PROBLEM
+
+    def __call__(self, *given: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+        return given, options
+
+
+def test_weights_are_scaled_and_the_bound_is_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    experts, (x, idx, weights) = torch.nn.Module(), random_routing(PROBLEM, 3)
+    monkeypatch.setitem(sglang_layer.LAYERS, experts, CalledLayer())
+    options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3, "routed_scaling_factor": 2.5}
+    for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
+        monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens, most=most: most)
+        given, found = sglang.run_mega_routed_experts(experts, x, idx, weights, **options)
+        assert given[0] is x and given[1] is idx and torch.equal(given[2], weights * 2.5) and found == {"num_tokens_bound": bound}
+
+
 ACCEPTED: dict[str, tuple[dict[str, object], tuple[str, float | None]]] = {
     "swiglu": ({"swiglu_limit": 10.0}, ("silu", 10.0)),
     "swigluoai": ({"gemm1_alpha": 1.702, "gemm1_beta": 1.0, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False}, ("swigluoai", 7.0)),
@@ -242,10 +261,10 @@ def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypat
     sglang_modules(monkeypatch, 8, [], reserved=given)
     monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
     monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
-    monkeypatch.setattr(sglang_layer, "symmetric_of", lambda problem, group: None)
-    monkeypatch.setattr(sglang_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
-    monkeypatch.setattr(sglang_layer, "MegaMoE", lambda problem, **options: made.update(options))
-    sglang_layer.new_layer(PROBLEM, torch.device("cpu"))
+    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: None)
+    monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
+    sglang_layer.layer_of(PROBLEM, torch.device("cpu"))
     assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
 
 

@@ -14,6 +14,7 @@ from tiny_models import MODELS, tiny
 from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import megamoe_dsl.compat.transformers as adapter
+from megamoe_dsl import MoE, Problem, load_experts
 from megamoe_dsl.compat.transformers import lay_out, lies_by_rows, recognized
 from megamoe_dsl.quant import quantize_e2m1, quantize_weight_e4m3
 
@@ -122,8 +123,8 @@ def test_gates_are_recognized_by_what_they_compute() -> None:
     assert recognized(experts) == ("situ", None)
 
 
-def test_mxfp4_checkpoints_become_bf16_on_the_way(tmp_path: Path, calls: list[torch.Tensor]) -> None:
-    """transformers decodes them; experts then are those of any gpt-oss."""
+def test_mxfp4_checkpoints(tmp_path: Path, calls: list[torch.Tensor]) -> None:
+    """transformers decodes them to BF16, experts then are those of any gpt-oss; and a `MoE` in the place of experts has MXFP4 weights."""
     model = tiny("GptOss", num_hidden_layers=1)
     state, stem = dict(model.state_dict()), "model.layers.0.mlp.experts"
     for name in ("gate_up_proj", "down_proj"):
@@ -139,6 +140,11 @@ def test_mxfp4_checkpoints_become_bf16_on_the_way(tmp_path: Path, calls: list[to
     assert len(calls) == 1 and loaded.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
     assert (found - expected).norm() < max(1.5 * (other - expected).norm(), 0.02 * expected.norm())
     assert (expected - logits(model, "eager")).norm() > 0
+    problem = Problem(160, 96, 4, 2, max_tokens_per_rank=14, recipe="fp8xmxfp4", activation="swigluoai", biases=True)
+    packed = MoE(problem, device="cpu")
+    load_experts(packed, tmp_path, 0)
+    loaded.model.layers[0].mlp.experts = packed
+    assert 0 < (logits(loaded, "megamoe") - expected).norm() < 0.05 * expected.norm() and len(calls) == 1
 
 
 def test_training_gpt_oss_falls_back() -> None:
@@ -191,6 +197,17 @@ def test_training_fp8_experts_falls_back() -> None:
     experts = fp8_experts()[0]
     assert "gradients are asked for" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16, requires_grad=True))
     assert not adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16))
+    assert "torch.float16, not torch.bfloat16" in adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.float16))
+    experts.activation_scheme = "static"
+    assert adapter.fp8_refusal(experts, torch.zeros(1, 128, dtype=torch.bfloat16)) == "its scales are of (128, 128), static"
+
+
+def test_training_a_clamped_activation_falls_back() -> None:
+    experts, x = tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts, torch.zeros(1, 128).bfloat16().requires_grad_()
+    setattr(experts, adapter.KNOWN, ("silu", 7.0))
+    assert adapter.common_refusal(experts, x, "bf16xbf16") == "gradients are asked for, which its clamped activation has not"
+    with torch.no_grad():
+        assert not adapter.common_refusal(experts, x, "bf16xbf16")
 
 
 def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:

@@ -18,7 +18,7 @@ import megamoe_dsl.compat.engines.vllm as vllm
 from engines import Inputs3, call_sequence
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import vllm_layer
+from megamoe_dsl.compat.engines import shared_parts, vllm_layer
 from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
@@ -162,12 +162,12 @@ def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> N
     vllm_modules(monkeypatch, None, group="group")
     monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
     monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
-    monkeypatch.setattr(vllm_layer, "symmetric_of", lambda problem, group: group)
-    monkeypatch.setattr(vllm_layer, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
-    monkeypatch.setattr(vllm_layer, "MegaMoE", lambda problem, **options: made.update(options))
+    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
+    monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
+    monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
     for ranks, text, reserved in ((1, None, 0), (2, "4", 4)):
         monkeypatch.delenv(vllm_layer.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm_layer.RESERVED, text)
-        vllm_layer.new_layer(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
+        vllm_layer.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
         assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (reserved, 132 - reserved, 300 * 10**9)
         assert made["symmetric"] == (None if ranks == 1 else "group")
     monkeypatch.setenv(vllm_layer.RESERVED, "few")
@@ -187,6 +187,24 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKern
     with pytest.MonkeyPatch.context() as patch, on_a_simulated_gpu(patch, tmp_path_factory.mktemp("kernels")) as gpu:
         vllm_modules(patch, [3, 8])
         yield gpu
+
+
+def test_the_bound_of_a_call_is_of_all_ranks_and_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, called = torch.nn.Module(), SimpleNamespace(bound=None)
+
+    class Layer:
+        problem = PROBLEM
+
+        def __call__(self, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, *, num_tokens_bound: int) -> torch.Tensor:
+            called.bound = num_tokens_bound
+            return x
+
+    monkeypatch.setitem(LAYERS, layer, Layer())
+    x, idx, weights = random_routing(PROBLEM, 3)
+    for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
+        monkeypatch.setattr(vllm_layer, "num_tokens_bound", lambda rows, most=most: most)
+        method: Any = SimpleNamespace()
+        assert ExpertsMethod.apply(method, layer, x, weights, idx) is x and called.bound == bound
 
 
 @pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)

@@ -37,6 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
     kernels: Path = tmp_path_factory.mktemp("kernels")
     with importable(WHEEL), pytest.MonkeyPatch.context() as patch, on_a_gpu(patch, kernels):
         patch.setenv(vllm.VARIABLE, "1")
+        patch.setattr(import_module("vllm.platforms"), "builtin_platform_plugins", {})
         plugins: Any = import_module("vllm.plugins")
         entry = EntryPoint("megamoe_dsl", "megamoe_dsl.compat.engines.vllm:register", plugins.DEFAULT_PLUGINS_GROUP)
         patch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == entry.group else [])

@@ -20,8 +20,8 @@ from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
-from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
-from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
+from megamoe_dsl.kernels.expert_routing.problem import SumProblem, TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
@@ -186,13 +186,13 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     **{f"sm_90a-backward-{name}": _backward(name) for name in ("rows", "tokens", "w1", "w2")},
     **{f"sm_90a-backward-{name}-f32": _backward(name, F32) for name in ("w1", "w2")},
     "sm_90a-backward-rows-interleaved": _backward("rows", gate_up="interleaved", activation="swigluoai"),
-    "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
-    "sm_90a-top-experts-hashed": lambda: TopExpertsConfig(HASH_ROUTER, 132),
+    "sm_90a-top-experts": lambda: TokensConfig(DEEPSEEK_ROUTER, 132),
+    "sm_90a-top-experts-hashed": lambda: TokensConfig(HASH_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
-    "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
+    "sm_90a-topk-sum": lambda: TokensConfig(SumProblem(EXPERT_LAYER.hidden, EXPERT_LAYER.topk), 132),
     "sm_90a-route-i32": lambda: RouteConfig(GPT_OSS_LAYER.routing, 132, indices="i32"),
-    "sm_90a-topk-sum-bf16": lambda: SumConfig(GPT_OSS_LAYER.routing, 132, weights="bf16"),
+    "sm_90a-topk-sum-bf16": lambda: TokensConfig(SumProblem(GPT_OSS_LAYER.hidden, GPT_OSS_LAYER.topk, "bf16"), 132),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dynamic_schedule=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
@@ -216,7 +216,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-nvfp4-quantized": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
     "sm_100a-route": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-route-nvfp4": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148, arch_name="sm_100a"),
-    "sm_100a-topk-sum": lambda: SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
+    "sm_100a-topk-sum": lambda: TokensConfig(SumProblem(EXPERT_LAYER.hidden, EXPERT_LAYER.topk), 148, arch_name="sm_100a"),
     "sm_90a-pre-dispatch": lambda: PreDispatchKernel().choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a"), 0),
     "sm_100a-pre-dispatch-quantized": lambda: _quantized("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantized": lambda: _quantized("pro", "sm_90a", "fp8xfp8"),

@@ -1,4 +1,4 @@
-"""DeepGEMM's own test of its SM90 MegaMoE, unchanged but for its import lines, on `megamoe_dsl.compat.deep_gemm`.
+"""DeepGEMM's own test of its SM90 MegaMoE, unchanged, on `megamoe_dsl.compat.deep_gemm`, which it finds as `deep_gemm`.
 
     python tests/gpu/baseline_test.py prepare PATH --ranks 2 --kernels DIR     where the DSL is: compiles what the test will run
     python tests/gpu/baseline_test.py run PATH --ranks 2 --kernels DIR         on Hopper GPUs
@@ -24,38 +24,22 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = {
-    "import deep_gemm": "import megamoe_dsl.compat.deep_gemm as deep_gemm",
-    "from deep_gemm.utils import": "from megamoe_dsl.compat.deep_gemm.utils import",
-    "from deep_gemm.utils.dist import": "from baseline_test_support import",
-    "from deep_gemm.testing import": "from baseline_test_support import",
+NAMED = {
+    "__init__": "megamoe_dsl.compat.deep_gemm",
+    "utils/__init__": "megamoe_dsl.compat.deep_gemm.utils",
+    "utils/dist": "baseline_test_support",
+    "testing": "baseline_test_support",
 }
-"""Beginnings of the test's import lines, and what takes their place."""
+"""Modules of DeepGEMM that the test imports, and those that have their names here."""
 HOPPERS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 
 
-class UnknownImportError(ValueError):
-    """An import line of the test that has no counterpart here."""
-
-
-def rewritten(source: str) -> str:
-    """The test with other import lines.  Raises `UnknownImportError` that quotes the first line that is not in `HERE`."""
-    lines = source.splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        found = re.fullmatch(r"(?s)(import deep_gemm\b|from deep_gemm[\w.]* import)(.*)", line)
-        if found and (found[1] not in HERE or (found[1] == "import deep_gemm" and found[2].strip())):
-            raise UnknownImportError(f"line {number + 1}: {line.strip()!r} must be one of {', '.join(HERE)}")
-        if found:
-            lines[number] = HERE[found[1]] + found[2]
-    return "".join(lines)
-
-
-def placed(path: Path, folder: Path) -> Path:
-    """A rewritten copy, in a file of the same name: processes that the test starts import it again."""
-    copy = folder / "tests" / path.name
-    copy.parent.mkdir()
-    copy.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return copy
+def name_modules(folder: Path) -> None:
+    """Makes a package `deep_gemm` in a folder."""
+    for name, module in NAMED.items():
+        path = folder / "deep_gemm" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"from {module} import *\n", encoding="utf-8")
 
 
 def load(path: Path) -> ModuleType:
@@ -103,7 +87,9 @@ def prepare(path: Path, ranks: int, folder: Path) -> int:
     from megamoe_dsl.artifact.workers import compile_into
 
     with tempfile.TemporaryDirectory() as place:
-        test = load(placed(path, Path(place)))
+        name_modules(Path(place))
+        sys.path.insert(0, place)
+        test = load(path)
     configs = list(dict.fromkeys(one for config in scenarios(test, ranks) for one in kernels_of(config, ranks)))
     folder.mkdir(parents=True, exist_ok=True)
     compile_into(folder, configs, len(os.sched_getaffinity(0)))
@@ -113,11 +99,12 @@ def prepare(path: Path, ranks: int, folder: Path) -> int:
 def run(path: Path, folder: Path | None, arguments: list[str]) -> int:
     """The test's exit status."""
     with tempfile.TemporaryDirectory() as place:
-        search = [str(ROOT / "src"), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        name_modules(Path(place))
+        search = [place, str(ROOT / "src"), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search)}
         if folder is not None:
             environment["MEGAMOE_CACHE_DIR"] = str(folder.resolve())
-        return subprocess.run([sys.executable, str(placed(path, Path(place))), *arguments], env=environment, check=False).returncode
+        return subprocess.run([sys.executable, str(path), *arguments], env=environment, check=False).returncode
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -6,7 +6,8 @@ agree where every sum is exact, and normal numbers have to be within the referen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ import torch
 
 from gather_runs import GATHER_RUNS, GatherRun
 from gemm_runs import RUNS, Run
+from gradient_runs import GRADIENT_RUNS, VARLEN_K_RUNS, VarlenKRun
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.gemm_scales import scales_by_column
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
+from megamoe_dsl.runtime.varlen_k_tensors import VarlenKTensors
 from pair_gemm_runs import PAIR_RUNS
 from prepared_record import read_record, write_record
 
 SUFFIX = ".gemm.gz"
+Tensors = GemmTensors | GatherTensors | VarlenKTensors
 BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
 SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 
@@ -32,7 +36,7 @@ SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 class Check:
     """A case of a GPU: exact numbers or normal ones."""
 
-    run: Run | GatherRun
+    run: Run | GatherRun | VarlenKRun
     exact: bool
 
     @property
@@ -55,7 +59,7 @@ def sources(check: Check) -> str:
 def checks(arch: Arch, small: bool = False) -> list[Check]:
     """Of a GPU of this architecture; `small` are those of SM100 that a simulated GPU does in seconds."""
     if arch == SM90:
-        return [Check(run, False) for run in (*RUNS, *GATHER_RUNS)]
+        return [Check(run, False) for run in (*RUNS, *GATHER_RUNS, *GRADIENT_RUNS, *VARLEN_K_RUNS)]
     return [Check(run, exact) for run in PAIR_RUNS.values() for exact in (True, False) if not small or run.name in SMALL]
 
 
@@ -65,10 +69,10 @@ def prepare_check(folder: Path, check: Check) -> str:
 
     torch.set_num_threads(1)
     store, case = ArtifactStore(folder), check.run.case(exact=check.exact)
-    before = {name: tensor.clone() for name, tensor in results(case.tensors).items()}
+    before = deepcopy(case.tensors)
     ends = None if check.must_be_bits else case.ends(exact=False)
     simulate_gemm(store.get(check.run.config), case.tensors, race=False)
-    record = {"tensors": replace(case.tensors, **before), "results": results(case.tensors), "ends": ends}
+    record = {"tensors": before, "results": results(case.tensors), "ends": ends}
     write_record(folder / f"{check.name}{SUFFIX}", sources(check), record)
     return f"{check.name}: {case.tensors.d.numel()} elements"
 
@@ -78,17 +82,23 @@ def read(folder: Path, check: Check) -> dict[str, Any]:
     return read_record(folder / f"{check.name}{SUFFIX}", sources(check))
 
 
-def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
-    moved = {one.name: getattr(tensors, one.name) for one in fields(tensors)}
-    here: dict[str, Any] = {name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()}
+def on_gpu(tensors: Tensors) -> Tensors:
+    here: dict[str, Any] = {one.name: moved(getattr(tensors, one.name)) for one in fields(tensors)}
     if here.get("d_sf") is not None:
         here["d_sf"] = scales_by_column(here["d_sf"])  # a record has them without the rows between
     return type(tensors)(**here)
 
 
-def results(tensors: GemmTensors | GatherTensors) -> dict[str, torch.Tensor]:
-    """D, and what there is beside it: its scales, gate and up."""
+def moved(one: Any) -> Any:
+    """A tensor, a tuple of them, or None."""
+    return type(one)(*map(moved, one)) if isinstance(one, tuple) else None if one is None else one.cuda()
+
+
+def results(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """D, and what there is beside it: its scales, gate and up, weighted rows and parts of the gradients of weights."""
     beside = {name: getattr(tensors, name, None) for name in ("d_sf", "preactivations")}
+    gradient = getattr(tensors, "gradient", None)
+    beside |= {} if gradient is None else {"weighted": gradient.weighted, "dots": gradient.dots}
     return {"d": tensors.d, **{name: tensor.contiguous() for name, tensor in beside.items() if tensor is not None}}
 
 
@@ -105,7 +115,7 @@ def wrong(folder: Path, check: Check) -> tuple[int, int]:
     tensors = on_gpu(record["tensors"])
     tensors.check(config.problem)
     if tensors.rows:
-        LoadedGemm(config, ArtifactStore(folder), tensors.a.device)(tensors)
+        LoadedGemm(config, ArtifactStore(folder), tensors.d.device)(tensors)
     torch.cuda.synchronize()
     d = tensors.d.cpu()
     others = sum(other_bits(found.cpu(), record["results"][name]) for name, found in results(tensors).items())

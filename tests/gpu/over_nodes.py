@@ -5,13 +5,17 @@ torchrun --nproc-per-node 4 tests/gpu/over_nodes.py run --domain 2              
 torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 tests/gpu/over_nodes.py run --domain 8
 torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu               nodes that share a GPU, gloo
 
+`--chunks` is the layer's; by default the model chooses.
+
 calls    y of `--calls` calls to the bit, of changing numbers of tokens, with masked slots
 graph    a captured call, replayed with other tokens, to the bit; NCCL alone
+overlap  launches that wait for all ranks, beside exchanges of all ranks: every rank is a node, too, with the same experts.  Without SMs for
+         NCCL (`--sms 0`) they wait for one another and never end
 compile  a call under torch.compile, to the bit
 shared   with a shared expert on every rank, to the bit
 train    gradients in BF16 beside those of one GPU with all experts; nodes of one rank
-time     microseconds of a call for each number of chunks, and bytes that a rank sends in a call
-trace    which kernels ran, by torch.profiler
+time     microseconds of a call for each number of chunks, of its host's part, and in a graph; bytes that a rank sends in a call
+trace    when NCCL's kernels and launches ran in a call, by torch.profiler
 lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights.  The last check
 """
 
@@ -19,7 +23,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -29,17 +35,19 @@ import torch.distributed as dist
 from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, moe, random_weights
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
+from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.nodes import DomainLayer, NodeLayer, Rails, node_problem, rails_of
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
 
 Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-CHECKS = ("calls", "graph", "compile", "shared", "train", "time", "trace", "lose")
-CHUNKS, CHOSEN, TURNS, GRAPH_TOKENS = (1, 2, 4, 8), 1, 50, 32
-NCCL_SMS = 16  # of several chunks, where nodes have several ranks
-REPLAYS, SHARED_CALLS = 50, 20
+CHECKS = ("calls", "graph", "compile", "shared", "train", "overlap", "time", "trace", "lose")
+TURNS, GRAPH_TOKENS = 50, 32
+REPLAYS, SHARED_CALLS, OVERLAP_CALLS = 50, 20, 300
 BF16 = "bf16xbf16"
-GROUP_S = 20
+GROUP_S = 10
 """Of collectives where a rank is lost."""
 
 
@@ -47,31 +55,26 @@ def problem_of(ranks: int, tokens: int, recipe: str = "fp8xfp8") -> Problem:
     return Problem(2048, 1024, 8 * ranks, 4, ranks, tokens, recipe)
 
 
-def node_of(problem: Problem, domain: int, chunks: int) -> Problem:
-    """The layer of a node (runtime/nodes.py)."""
-    nodes = problem.num_ranks // domain
-    tokens = -(-problem.max_tokens_per_rank // chunks) * nodes
-    return replace(problem, num_experts=problem.num_experts // nodes, num_ranks=domain, max_tokens_per_rank=tokens)
+def crossed(problem: Problem) -> Problem:
+    """The layer of as many nodes as a domain has ranks."""
+    return replace(problem, num_experts=problem.num_experts * problem.num_ranks, num_ranks=problem.num_ranks**2)
 
 
-def reserved(domain: int, chunks: int) -> int:
-    """SMs that launches leave to NCCL."""
-    return NCCL_SMS if domain > 1 and chunks > 1 else 0
-
-
-def prepare(ranks: int, domain: int, tokens: int, checks: Sequence[str]) -> int:
+def prepare(given: argparse.Namespace) -> int:
     """Compiles the kernels of these checks in parallel, into the cache; how many were missing."""
-    problem, target, left = (
-        problem_of(ranks, tokens),
-        grid_target(local_target() or Target.typical("sm_90a")),
-        problem_of(max(ranks - 1, 1), tokens),
-    )
-    layers = [replace(problem, num_ranks=1), node_of(problem, domain, CHOSEN)]
+    checks, ranks, domain, tokens = given.checks, given.ranks, given.domain, given.tokens
+    gpu = local_target() or Target.typical("sm_90a")
+    problem, left, target = problem_of(ranks, tokens), problem_of(max(ranks - 1, 1), tokens), grid_target(gpu)
+    layers = [replace(problem, num_ranks=1)]
     layers += [replace(problem, num_experts=1, topk=1, num_ranks=1)] if "shared" in checks else []
-    layers += [replace(left, num_ranks=1), node_of(left, 1, CHOSEN)] if "lose" in checks else []
+    layers += [replace(left, num_ranks=1), node_problem(left, 1)] if "lose" in checks else []
     kernels = [one for layer in layers for one in layer_kernels(layer, target, ())]
-    for chunks in CHUNKS if "time" in checks else ():
-        kernels += layer_kernels(node_of(problem, domain, chunks), grid_target(target, reserved(domain, chunks)), ())
+    chunks = {given.chunks or chunks_of(problem, domain, tokens, gpu.arch, str(gpu.gpu))}
+    cut = [node_problem(problem, domain, count) for count in {*chunks, *(CHUNKS if "time" in checks else ())}]
+    cut += [node_problem(crossed(problem), ranks, 2)] if "overlap" in checks else []
+    for layer in cut:
+        sms = 0 if layer.max_tokens_per_rank == tokens * ranks // domain else given.sms
+        kernels += layer_kernels(layer, grid_target(gpu, sms), ())
     if "train" in checks:
         for experts, rows in ((problem.num_experts, [tokens // 2]), (problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))):
             layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)
@@ -103,12 +106,14 @@ class Rank:
     domain: int
     tokens: int
     graphs: bool
+    chunks: int | None
+    sms: int
 
     def __post_init__(self) -> None:
         self.problem, self.nodes = problem_of(self.ranks, self.tokens), self.ranks // self.domain
         self.every = [random_weights(self.problem, one, seed=0, device="cuda") for one in range(self.ranks)]
         self.whole = MoE(replace(self.problem, num_ranks=1), joined(self.every), launch="mega_moe")
-        self.layer = MoE(self.problem, self.every[self.rank], domain=self.domain)
+        self.layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=self.chunks)
         self.generator = torch.Generator("cuda").manual_seed(self.rank)
 
     def call(self, tokens: int | None = None, problem: Problem | None = None) -> Call:
@@ -133,26 +138,38 @@ class Rank:
         if not self.graphs:
             return "left out: gloo in no graph"
         call = self.call(GRAPH_TOKENS - self.rank % 2)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.layer(*call, num_tokens_bound=GRAPH_TOKENS)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            y = self.layer(*call, num_tokens_bound=GRAPH_TOKENS)
+        graph, y = self.captured(self.layer, call, GRAPH_TOKENS)
         for number in range(REPLAYS):
             for old, new in zip(call, self.call(len(call[0])), strict=True):
                 old.copy_(new)
             graph.replay()
             assert torch.equal(y, self.expected(call)), f"rank {self.rank}, replay {number}"
+        return f"{REPLAYS} replays without a mismatch, {self.us(graph.replay):.0f} us each"
+
+    def captured(self, layer: MoE, call: Call, bound: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        """A graph of a call, and the y of its replays."""
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            layer(*call, num_tokens_bound=bound)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            y = layer(*call, num_tokens_bound=bound)
+        return graph, y
+
+    def us(self, turn: Callable[[], object]) -> float:
+        """Of a turn of many, all ranks at once."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(3):
+            turn()
+        torch.cuda.synchronize()
+        dist.barrier()
         start.record()
         for _ in range(TURNS):
-            graph.replay()
+            turn()
         end.record()
-        self.layer.experts.synchronize()
-        return f"{REPLAYS} replays without a mismatch, {1e3 * start.elapsed_time(end) / TURNS:.0f} us each"
+        torch.cuda.synchronize()
+        return 1e3 * start.elapsed_time(end) / TURNS
 
     def compile(self) -> str:
         call = self.call()
@@ -198,35 +215,70 @@ class Rank:
         assert max(errors) < 0.01, errors
         return "relative errors of x, top-k weights, fc1, fc2: " + ", ".join(f"{one:.4f}" for one in errors)
 
+    def overlap(self) -> str:
+        if not self.graphs:
+            return "left out: gloo's exchanges are the host's"
+        problem, one = crossed(self.problem), rails_of(dist.group.WORLD, 1, torch.device("cuda", torch.cuda.current_device()), self.sms)
+        rails = Rails(one.group, self.rank, self.rank, self.ranks, self.ranks, one.rail, one.group, one.device)
+        inner = MegaMoE(node_problem(problem, self.ranks, 2), self.every[self.rank], group=one.group, reserved_sms=self.sms)
+        layer, calls, found, experts = NodeLayer(problem, DomainLayer(inner, True, True), rails, 2), [], [], self.problem.num_experts
+        for _ in range(OVERLAP_CALLS):
+            calls.append(self.call(problem=problem))
+            time.sleep(random.random() * 2e-3)  # ranks are not in step
+            found.append(layer(*calls[-1], num_tokens_bound=self.tokens))
+        layer.synchronize()
+        for number, ((x, idx, weights), y) in enumerate(zip(calls, found, strict=True)):
+            total = torch.zeros(x.shape, device="cuda")
+            for node in range(self.ranks):
+                total += self.whole(x, (idx - node * experts).where(idx // experts == node, -1), weights).float()
+            assert torch.equal(y, total.bfloat16()), f"rank {self.rank}, call {number}"
+        us = self.us(lambda: layer(*calls[0], num_tokens_bound=self.tokens))
+        return f"{OVERLAP_CALLS} calls of two chunks without a mismatch, {self.sms} SMs for NCCL, {us:.0f} us a call in a row"
+
     def time(self) -> str:
         call, found = self.call(self.tokens), []
         for chunks in CHUNKS:
-            timed = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=chunks, reserved_sms=reserved(self.domain, chunks))
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            for _ in range(3):
-                timed(*call)
-            torch.cuda.synchronize()
-            dist.barrier()
-            start.record()
+            layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=chunks)
+            us, start = self.us(lambda layer=layer: layer(*call)), time.perf_counter()
             for _ in range(TURNS):
-                timed(*call)
-            end.record()
+                layer(*call, num_tokens_bound=self.tokens)
+            host = 1e6 * (time.perf_counter() - start) / TURNS
             torch.cuda.synchronize()
-            found.append(f"{chunks}: {1e3 * start.elapsed_time(end) / TURNS:.0f}")
+            replay = self.us(self.captured(layer, call, self.tokens)[0].replay) if self.graphs else float("nan")
+            found.append(f"{chunks}: {us:.0f}, {host:.0f}, {replay:.0f}")
         before = replace(self.layer.traffic) if self.layer.traffic else None
         self.layer(*call)
         assert before is not None and self.layer.traffic is not None
         sent = {name: value - vars(before)[name] for name, value in vars(self.layer.traffic).items()}
-        return f"{self.tokens} tokens, us by chunks {', '.join(found)}; a call sends {sent}"
+        return f"{self.tokens} tokens, us by chunks (a call, its host without a wait, in a graph) {'; '.join(found)}; a call sends {sent}"
 
     def trace(self) -> str:
         call = self.call(self.tokens)
+        turns: dict[str, Callable[[], object]] = {"a call": lambda: self.layer(*call)}
+        if self.graphs:
+            turns["a replay"] = self.captured(self.layer, call, self.tokens)[0].replay
+        return "; ".join(f"{name}: {self.traced(turn)}" for name, turn in turns.items())
+
+    def traced(self, turn: Callable[[], object]) -> str:
+        """When each kernel of NCCL and each launch of a turn ran, in microseconds, and how long both did."""
+        turn()
+        torch.cuda.synchronize()
+        dist.barrier()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for _ in range(5):
-                self.layer(*call)
+            turn()
             torch.cuda.synchronize()
-        rows = sorted(profile.key_averages(), key=lambda one: -one.device_time_total)[:8]
-        return "; ".join(f"{one.key[:60]} x{one.count} {one.device_time_total / 5:.0f} us" for one in rows)
+        names = {"mega_moe": "launch", "SendRecv": "rows", "AllGather": "counts"}
+        spans = sorted(
+            (one.time_range.start, one.time_range.end, said)
+            for one in profile.events()
+            for part, said in names.items()
+            if part in one.name and "Memcpy" not in one.name
+        )
+        assert spans, "the profiler saw no kernel"
+        first, (launches, rows) = spans[0][0], ([one[:2] for one in spans if one[2] == kind] for kind in ("launch", "rows"))
+        both = sum(max(0.0, min(one[1], other[1]) - max(one[0], other[0])) for one in launches for other in rows)
+        listed = ", ".join(f"{said} {begin - first:.0f} to {end - first:.0f}" for begin, end, said in spans)
+        return f"{listed}; both {both:.0f} us"
 
     def lose(self) -> str:
         store = dist.distributed_c10d._get_default_store()
@@ -259,15 +311,16 @@ def run(given: argparse.Namespace) -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(0 if given.one_gpu else int(os.environ["LOCAL_RANK"]))
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a lost rank becomes an error, and not the end of the process
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     if given.one_gpu:
         os.environ.update({"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "GLOO_SOCKET_IFNAME": "lo"})
     disable_multicast()
     limit = timedelta(seconds=GROUP_S) if "lose" in given.checks else None
     dist.init_process_group("gloo" if given.one_gpu else "nccl", timeout=limit)
-    one = Rank(rank, ranks, given.domain, given.tokens, not given.one_gpu)
+    one = Rank(rank, ranks, given.domain, given.tokens, not given.one_gpu, given.chunks, given.sms)
     for name in given.checks:
         said = one.calls(given.calls) if name == "calls" else getattr(one, name)()
-        print(f"rank {rank} of {ranks}, {given.domain} a node: {name}: {said}", flush=True)
+        print(f"rank {rank} of {ranks}, {given.domain} a node: {name}: {said}\n", end="", flush=True)
     torch.cuda.synchronize()
     dist.destroy_process_group()
 
@@ -279,13 +332,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4, help="of `prepare`")
     parser.add_argument("--calls", type=at_least(1), default=1000, help="that are compared")
     parser.add_argument("--tokens", type=at_least(8), default=512, help="of a rank, at most")
+    parser.add_argument("--chunks", type=at_least(1), help="of the layer; by default the model's")
+    parser.add_argument("--sms", type=at_least(0), default=NETWORK_SMS, help="of a GPU that launches of `overlap` leave to NCCL")
     parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, rows by gloo")
     parser.add_argument("--checks", type=lambda text: text.split(","), default=["calls"], help="some of " + ", ".join(CHECKS))
     given = parser.parse_args()
     if unknown := set(given.checks) - set(CHECKS):
         parser.error(f"--checks {', '.join(sorted(unknown))}: must be some of {', '.join(CHECKS)}")
     if given.what == "prepare":
-        print(f"{prepare(given.ranks, given.domain, given.tokens, given.checks)} kernels compiled")
+        print(f"{prepare(given)} kernels compiled")
     else:
         run(given)
 

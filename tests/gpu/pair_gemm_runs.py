@@ -67,6 +67,10 @@ OTHERS = (
     pair_run(f"contiguous-{PLAIN}", GROUPED, 128, PLAIN, groups("contiguous")),
     pair_run(f"masked-{PLAIN}", GROUPED, 256, PLAIN, groups("masked", k=192), dynamic_schedule=True),
     pair_run(f"f32-{PLAIN}", (70,), 64, PLAIN, {"output": "f32", "k": 192}, epilogue_warpgroups=1),
+    *(
+        pair_run(f"aligned-{recipe}", GROUPED, 192, recipe, groups("aligned"), dynamic_schedule=True)
+        for recipe in (W4A8, W4A4, NVFP4, PLAIN)
+    ),
     pair_run("masked-nothing", (0,) * 5, 64, W4A8, groups("masked")),
     pair_run("masked-accumulate", FEW, 64, W4A4, groups("masked", output="f32", accumulate=True)),
 )

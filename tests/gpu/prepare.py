@@ -46,7 +46,7 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     """Configurations of the layer's checks and of ranks that share so many GPUs.  Raises `ProblemError`."""
     layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(options.layer(ranks))]
     target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
-    soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
+    soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens, **one.pool) for one in options.soak_points()]
     unfused = [one for config in soak for one in (config, *whole_pool_stages(config))]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     whole = options.arch == SM90 and not options.small

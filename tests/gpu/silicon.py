@@ -72,7 +72,7 @@ class Point:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
         clamp = 7.0 if ACTIVATIONS[self.activation].clampable else None
-        names = ("recipe", "combine", "pool_rows", "activation", "biases", "weigh_results")
+        names = ("recipe", "combine", "activation", "biases", "weigh_results")
         given = {"activation_clamp": clamp, **{name: getattr(self, name) for name in names}}
         return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
@@ -171,7 +171,7 @@ def prepare_point(folder: Path, point: Point) -> str:
     kernel = find_kernel("mega_moe")
     target = Target(arch_of_recipe(kernel, point.recipe), point.num_sms)
     fields = {"cluster": point.cluster} if target.arch == SM90 else {"block_k": point.block_k} if point.block_k else {}
-    config = kernel.choose(problem, target, problem.max_tokens_per_rank, block_m=point.block_m, **fields)
+    config = kernel.choose(problem, target, problem.max_tokens_per_rank, block_m=point.block_m, pool_rows=point.pool_rows, **fields)
     artifacts = [compile_kernel(one) for one in (stage_configs(config) if point.unfused else [config])]
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
     if point.wide:
@@ -286,7 +286,7 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
     for index, name in enumerate(names):
         record = read(folder, name)
         case = record["case"]
-        symmetric = SymmetricBuffer.allocate(case.problem, record["artifacts"][0].arch)
+        symmetric = SymmetricBuffer.allocate(case.problem, record["artifacts"][0].arch, pool_rows=record["artifacts"][0].config.pool_rows)
         artifacts, weights = record["artifacts"], on_gpu(case.weights[rank])
         kernel: LayerKernel = RankKernel(artifacts[0], symmetric, weights, watchdog_ns)
         if len(artifacts) > 1:

@@ -69,7 +69,7 @@ class Snapshot:
     def take(cls, buffers: RankBuffers) -> Snapshot:
         """Copies on the current stream.  Raises `ProblemError` for a pool that is a ring: a launch overwrites its own rows."""
         if buffers.config.ring_blocks:
-            raise ProblemError("pool_rows", buffers.problem.pool_rows, "None, or enough for any routing, where rows are to be compared")
+            raise ProblemError("pool_rows", buffers.config.pool_rows, "None, or enough for any routing, where rows are to be compared")
         return cls(buffers.config, {name: buffers.view(name).clone() for name in STAGES})
 
     def cpu(self) -> Snapshot:

@@ -81,7 +81,7 @@ def check_sets(problem: Problem, sets: Sequence[InputSet], weights: Sequence[Exp
         sampled = [some_tokens(one.inputs[rank], some[rank]) for one, some in zip(sets, rows, strict=True)]
         parts = [[tensor.to(device).view(torch.uint8) for tensor in field] for field in zip(*sampled, strict=True)]
         given.append([torch.cat(part).view(like.dtype) for part, like in zip(parts, sampled[0], strict=True)])
-    whole = replace(problem, max_tokens_per_rank=max(len(x) for x, *_ in given), pool_rows=None)
+    whole = replace(problem, max_tokens_per_rank=max(len(x) for x, *_ in given))
     expected = Expected.of(whole, given, weights)
     owner = torch.cat([torch.full((len(some[rank]),), index) for rank in range(problem.num_ranks) for index, some in enumerate(rows)])
     found = []

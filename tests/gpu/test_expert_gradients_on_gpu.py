@@ -8,20 +8,21 @@ import pytest
 import torch
 
 from megamoe_dsl import moe
-from runtime.test_expert_training import NAMES, assert_near, in_float64, layer
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.runtime import device_gradients
+from runtime.test_expert_training import NAMES, assert_near, dy_of, in_float64, layer
 
 pytestmark = pytest.mark.gpu
 
 
-def on_gpu(*trained: str) -> dict[str, Any]:
+def on_gpu(*trained: str, **shape: int) -> dict[str, Any]:
     """`layer` of those tests, on the GPU."""
-    moved = {name: one.detach().cuda() if isinstance(one, torch.Tensor) else one for name, one in layer().items()}
+    moved = {name: one.detach().cuda() if isinstance(one, torch.Tensor) else one for name, one in layer(**shape).items()}
     return {name: one.requires_grad_() if name in trained else one for name, one in moved.items()}
 
 
 def gradients(call: Any, given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(9)
-    call(**given, **more).backward(torch.randn(given["x"].shape, generator=generator).bfloat16().cuda())
+    call(**given, **more).backward(dy_of(given["x"]).cuda())
     return {name: given[name].grad for name in NAMES if given[name].requires_grad}
 
 
@@ -37,6 +38,11 @@ def test_one_gradient_alone_is_the_same(trained: str) -> None:
     assert torch.equal(gradients(moe, on_gpu(trained))[trained], gradients(moe, on_gpu(*NAMES))[trained])
 
 
+def test_gate_and_up_computed_again_give_the_same() -> None:
+    found, expected = gradients(moe, on_gpu(*NAMES), recompute=True), gradients(moe, on_gpu(*NAMES))
+    assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+
+
 def test_weight_gradients_are_added_to_fp32_totals() -> None:
     given, totals = on_gpu(*NAMES), (torch.ones(4, 256, 256, device="cuda"), torch.ones(4, 256, 128, device="cuda"))
     gradients(moe, given, main_grads=totals)
@@ -45,7 +51,31 @@ def test_weight_gradients_are_added_to_fp32_totals() -> None:
     assert given["w1"].grad is None and given["w2"].grad is None
 
 
-def test_a_compiled_layer_has_the_same_gradients() -> None:
-    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager")
-    expected, found = gradients(moe, on_gpu(*NAMES)), gradients(compiled, on_gpu(*NAMES))
-    assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+@pytest.mark.parametrize("how", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}], ids=["graph", "tree of CUDA graphs"])
+def test_a_compiled_layer_has_the_same_results(how: dict[str, str]) -> None:
+    """A tree of CUDA graphs records its second call and replays the third."""
+    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, **how)
+    with torch.no_grad():
+        y = moe(**on_gpu())
+        assert all(torch.equal(compiled(**on_gpu()), y) for _ in range(3))
+    expected = gradients(moe, on_gpu(*NAMES))
+    for _ in range(3):
+        found = gradients(compiled, on_gpu(*NAMES))
+        assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+
+
+def test_frozen_experts_take_no_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beneath LoRA: of x alone the backward pass launches two GEMMs, and neither sums over rows."""
+    launched: list[GemmProblem] = []
+    run = device_gradients._run
+    monkeypatch.setattr(device_gradients, "_run", lambda problem, tensors: (launched.append(problem), run(problem, tensors))[1])
+    gradients(moe, on_gpu("x"))
+    assert [problem.sums_rows for problem in launched] == [False, False]
+    gradients(moe, on_gpu(*NAMES))
+    assert [problem.sums_rows for problem in launched[2:]] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 4), (9, 1024)])
+def test_few_rows_of_many_experts(tokens: int, experts: int) -> None:
+    found = gradients(moe, on_gpu(*NAMES, tokens=tokens, experts=experts))
+    assert_near({name: one.cpu() for name, one in found.items()}, in_float64(layer(tokens=tokens, experts=experts)), 0.01)

@@ -24,7 +24,7 @@ from unfused import Agreement, mixed_batches
 
 def whole_pool_stages(fused: MegaMoeConfig) -> tuple[StageConfig, ...]:
     """Of the stages that compute what this kernel does."""
-    return stage_configs(fused.replace(problem=replace(fused.problem, pool_rows=None)))
+    return stage_configs(fused.replace(pool_rows=None))
 
 
 def compare(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int) -> dict[str, Any]:

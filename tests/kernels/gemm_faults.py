@@ -41,6 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, EVERYTHING_GATHERED_IN_PAIRS, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
+from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_SUMMED, VarlenKRun
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
 from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
 
@@ -58,7 +59,7 @@ ANY = (*NOT_ORDERED, *STUCK)
 class Subject:
     """A run in which everything happens, and launches of it that follow one another."""
 
-    run: Run | GatherRun
+    run: Run | GatherRun | VarlenKRun
     launches: int = 2
 
 
@@ -78,6 +79,8 @@ SUBJECTS = {
     "gathered by a pair": Subject(EVERYTHING_OF_PAIRS, launches=1),
     "unscaled, gathered by a pair": Subject(PLAIN_OF_PAIRS, launches=1),
     "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
+    "sums over rows": Subject(EVERYTHING_SUMMED, launches=1),
+    "gradients": Subject(EVERYTHING_OF_GRADIENTS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
@@ -144,6 +147,18 @@ GATHER_FAULTS = (
     before("empty not waited for by a warp that gathers", COPY_ROW, 0, WAIT, never, NOT_ORDERED),
     at("where rows begin not stored", r"st\.shared\.b32[^;]*;", 0, gone, NOT_ORDERED),
 )
+ADDED = r"cp\.reduce\.async\.bulk\.tensor[^;]*;"
+IN_STEP = r"bar\.warp\.sync[^;]*;"
+ADDED_FAULTS = (
+    at("sums without proxy fence", FENCE_SHARED, -1, gone, ("race",)),
+    at("sums not added", ADDED, 0, gone, NOT_ORDERED),
+    after("added sums not committed", ADDED, 0, COMMIT, gone, NOT_ORDERED),
+    at("a box filled while it is added", READ_WAIT, 0, gone, NOT_ORDERED),
+    *(at(f"a warp's lanes not in step, place {place}", IN_STEP, place, gone, ("race",)) for place in range(-4, 0)),
+)
+GRADIENT_FAULTS = tuple(at(f"a warp's lanes not in step, place {place}", IN_STEP, place, gone, ("race",)) for place in range(-8, 0))
+"""Of the box that gate and up come to and gradients leave from: fetched, read, written, stored; then the weighted product."""
+SUMMED_RING = (*RING[1:-1], *ALONE, *TILES, *ACCUMULATING, *GATHER_FAULTS[:5], GATHER_FAULTS[6])
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),
     *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
@@ -160,6 +175,8 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),
     *((fault, "unscaled, gathered by a pair") for fault in PLAIN_GATHER_FAULTS),
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
+    *((fault, "sums over rows") for fault in (*SUMMED_RING, *ADDED_FAULTS)),
+    *((fault, "gradients") for fault in (*RING[1:-1], *GATHER_FAULTS[:7], GATHER_FAULTS[8], *GRADIENT_FAULTS)),
 )
 
 

@@ -133,8 +133,8 @@ def test_so_does_the_unfused_layer(recipe: str) -> None:
 
 @pytest.mark.sweep
 def test_so_does_a_ring() -> None:
-    problem = problem_of("fp8xfp8", pool_rows=128)
-    config = choose(problem, Target.typical("sm_90a", 4), TOKENS, block_m=128)
+    problem = problem_of("fp8xfp8")
+    config = choose(problem, Target.typical("sm_90a", 4), TOKENS, block_m=128, pool_rows=128)
     assert config.ring_blocks and y_of(config, whole_case(problem)) == wanted("fp8xfp8")
 
 

@@ -79,8 +79,8 @@ def test_unfused(runs: ModuleType, recipe: str, block_m: int) -> None:
 @pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     """Linear2 reads the top-k weight of a row before the row may be another token's."""
-    moe = sm90_runs.problem(130, num_experts=2, topk=1, pool_rows=128, biases=True)
-    sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_stages=2, num_sms=2), [(130, 100)], target_expert=0)
+    moe = sm90_runs.problem(130, num_experts=2, topk=1, biases=True)
+    sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_stages=2, num_sms=2, pool_rows=128), [(130, 100)], target_expert=0)
 
 
 @pytest.mark.sweep

@@ -93,8 +93,8 @@ def test_packed_weights(block_m: int) -> None:
 
 @pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
-    moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
-    sm90_runs.prove(sm90_runs.config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
+    moe = problem(140, num_ranks=1, num_experts=1, topk=1)
+    sm90_runs.prove(sm90_runs.config(moe, pool_rows=128, block_m=16, num_sms=2), [(140,)], exact=False)
 
 
 @pytest.mark.sweep

@@ -11,8 +11,8 @@ from gemm_runs import artifact
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
-from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
-from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
+from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem, SumProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
@@ -93,7 +93,7 @@ def test_rows_are_summed_in_order() -> None:
     call.topk_weights.masked_fill_(metadata.positions < 0, torch.nan)
     call.fc2.d.copy_(torch.randn(call.fc2.d.shape))
     tensors = call.sum_tensors()
-    config = SumConfig(call.layer.routing, 2)
+    config = TokensConfig(SumProblem(call.layer.hidden, call.layer.topk), 2)
     assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
     assert torch.equal(call.y, weighted_sum(call.fc2.d, metadata.positions, call.topk_weights))
 
@@ -136,7 +136,7 @@ def test_gate_and_up_are_stored_by_expert() -> None:
 
 
 def test_registers_are_enough_for_most_experts() -> None:
-    for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), SumConfig(RoutingProblem(7168, 1024, 10), 132)):
+    for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), TokensConfig(SumProblem(7168, 10), 132)):
         compiled = artifact(config)
         assert compiled.resources.stack_bytes == 0
         assert compiled.resources.registers * config.num_threads <= config.arch.registers

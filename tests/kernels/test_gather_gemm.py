@@ -104,7 +104,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("name", ["gather-rows-64-ahead", rarely("gather-blocked-blocked")])
+@pytest.mark.parametrize("name", [rarely("gather-rows-64-ahead"), "gather-blocked-blocked"])
 def test_rows_that_d_has_not_are_cut_off(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=True)
@@ -229,6 +229,15 @@ def test_layouts_ask_for_their_tensors() -> None:
         t.check(GatherGemmProblem(256, 256, num_groups=4, source="packed"))
     with pytest.raises(ProblemError, match=r"out.shape\[0\] = 201: must be a multiple of 128 where rows are blocked"):
         t.check(GatherGemmProblem(256, 256, num_groups=4, result="blocked"))
+
+
+def test_scales_of_gate_and_up_lie_as_tma_stores_them() -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=4, gate_up="gate_first", output="e4m3")
+    t = gather_case(problem, COUNTS).tensors
+    t.check(problem)
+    assert t.d_sf is not None
+    with pytest.raises(ProblemError, match=r"^out_sf\.stride\(\) = \(2, 1\): must be those of scales_by_column$"):
+        replace(t, d_sf=t.d_sf.repeat(1, 2)[:, :1]).check(problem)
 
 
 def test_the_command_compares_everything_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

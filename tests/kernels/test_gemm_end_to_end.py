@@ -105,5 +105,17 @@ def test_rows_beyond_a_groups_capacity_are_cut_off() -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
+def test_ends_before_the_first_row_are_nothing() -> None:
+    """A group then begins at row 0, not before it."""
+    run = BY_NAME["packed-split-k"]
+    case = run.case(exact=True)
+    groups = case.tensors.groups
+    assert groups is not None and case.spans[1][0] == 1
+    groups[0] = -5
+    expected = replace(case, spans=((1, 0, int(groups[1])), *case.spans[2:])).reference()
+    assert not simulate_gemm(artifact(run.config), case.tensors).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
 def test_runs_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(RUNS) and {*TWINS, *TWINS.values()} <= set(BY_NAME)

@@ -20,7 +20,7 @@ from mega_moe_runs import artifact, inputs
 from forked import forked_process
 from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.moe.layouts.symmetric import ONE_REPORT, RankBarrier
+from megamoe_dsl.kernels.moe.layouts.waits import ONE_REPORT, RankBarrier
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import lost_ranks, symmetric_memory
 from megamoe_dsl.runtime.lost_ranks import STATE, Understudy, Waiting, end_or_lose
@@ -128,8 +128,9 @@ def test_launches_end_and_results_without_the_lost_rank_are_right() -> None:
 class WaitingMemory:
     """A rank's workspace as it is when a launch waits at the barrier before combine, and the launch, which ends when all have arrived."""
 
-    def __init__(self) -> None:
-        self.fields = words(4, 5 * RANKS - 1, [3, 3]) | {"expert_recv_count": torch.ones(RANKS, 2, dtype=torch.int64)}
+    def __init__(self, ranks: int = RANKS) -> None:
+        self.ranks = ranks
+        self.fields = words(4, 5 * ranks - 1, [ranks, ranks]) | {"expert_recv_count": torch.ones(ranks, 2, dtype=torch.int64)}
 
     def view(self, name: str) -> torch.Tensor:
         return self.fields[name]
@@ -138,31 +139,46 @@ class WaitingMemory:
         pass
 
     def query(self) -> bool:
-        return int(self.fields["rank_signal"][RankBarrier.BEFORE_COMBINE]) == 5 * RANKS
+        return int(self.fields["rank_signal"][RankBarrier.BEFORE_COMBINE]) == 5 * self.ranks
+
+
+PROCESSES = 8
+SURVIVORS = [rank for rank in range(PROCESSES) if rank != LOST]
+
+
+def test_the_first_phase_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that lack ranks in one phase after another, until they end."""
+    monkeypatch.setattr(lost_ranks, "STILL_S", 0.0)
+    phases = ["", "dispatch", "combine", ""]
+    host = Understudy(WaitingMemory(), RANKS)
+    monkeypatch.setattr(host, "play", lambda lost: phases.pop(0))
+    assert host.end_launches([LOST], lambda: not phases) == "dispatch"
 
 
 def work(rank: int, folder: Path) -> None:
     """A rank of a group, of which one is killed; the others write what they were told, and the sum of their numbers in a new group."""
     torch.set_num_threads(1)
     options: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(seconds=60)}
-    dist.init_process_group(store=dist.FileStore(str(folder / "store"), RANKS), rank=rank, world_size=RANKS, **options)
+    dist.init_process_group(store=dist.FileStore(str(folder / "store"), PROCESSES), rank=rank, world_size=PROCESSES, **options)
     dist.barrier()
     if rank == LOST:
         os.kill(os.getpid(), signal.SIGKILL)
     lost_ranks.STILL_S = 0.05
     waits = symmetric_memory.silent_ranks
-    symmetric_memory.silent_ranks = lambda *given: waits(*given, grace_s=0.5)
-    memory = WaitingMemory()
+    symmetric_memory.silent_ranks = lambda *given: waits(*given, grace_s=2.0)
+    memory = WaitingMemory(PROCESSES)
     torch.cuda.Event = lambda: memory  # type: ignore[assignment, misc]
-    symmetric: Any = SimpleNamespace(problem=PROBLEM, rank=rank, group=dist.group.WORLD)
+    symmetric: Any = SimpleNamespace(problem=SimpleNamespace(num_ranks=PROCESSES), rank=rank, group=dist.group.WORLD)
     symmetric.silent_ranks = lambda: SymmetricBuffer.silent_ranks(symmetric)
     try:
-        end_or_lose(Understudy(memory, RANKS), symmetric, 0.1)
+        end_or_lose(Understudy(memory, PROCESSES), symmetric, 0.1)
         told = "nothing"
     except WatchdogError as error:
         told = str(error)
     dist.destroy_process_group()
-    dist.init_process_group(store=dist.FileStore(str(folder / "left"), len(LEFT)), rank=LEFT.index(rank), world_size=len(LEFT), **options)
+    dist.init_process_group(
+        store=dist.FileStore(str(folder / "left"), len(SURVIVORS)), rank=SURVIVORS.index(rank), world_size=len(SURVIVORS), **options
+    )
     total = torch.tensor([rank])
     dist.all_reduce(total)
     (folder / f"{rank}.txt").write_text(f"{told}\n{int(total)}")
@@ -170,13 +186,13 @@ def work(rank: int, folder: Path) -> None:
 
 
 def test_a_killed_rank_is_named_and_the_others_go_on(tmp_path: Path) -> None:
-    processes = [forked_process(work, (rank, tmp_path)) for rank in range(RANKS)]
+    processes = [forked_process(work, (rank, tmp_path)) for rank in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [-signal.SIGKILL if rank == LOST else 0 for rank in range(RANKS)]
-    for rank in LEFT:
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL if rank == LOST else 0 for rank in range(PROCESSES)]
+    for rank in SURVIVORS:
         told, total = (tmp_path / f"{rank}.txt").read_text().splitlines()
         assert told == f"rank {rank}, combine: calls took more than 0.1 s; rank {LOST} did not report a wait within 5 s: taken for lost"
-        assert int(total) == sum(LEFT)
+        assert int(total) == sum(SURVIVORS)

@@ -22,7 +22,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
 from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
-from megamoe_dsl.kernels.moe.sm100.maps import Sm100Map, tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100Map, tensor_maps
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights

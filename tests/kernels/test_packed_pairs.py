@@ -54,6 +54,7 @@ class Drawn:
         experts = ranks * draw.choice((1, 2, 3))
         gpt_oss = {**GPT_OSS, "weigh_results": draw.random() < 0.5}
         fields = draw.choice(({}, {"activation_clamp": 7.0}, {"activation": "situ"}, gpt_oss))
+        rows = draw.choice((None, None, 128, 256))
         moe = problem(
             most,
             num_ranks=ranks,
@@ -61,12 +62,11 @@ class Drawn:
             topk=min(experts, draw.choice((1, 2, 3))),
             hidden=draw.choice((512, 480, 960, 1024)),
             intermediate=draw.choice((256, 160, 448, 512)),
-            pool_rows=draw.choice((None, None, 128, 256)),
             combine=draw.choice(("bf16", "bf16", "e4m3")),
             **fields,
         )
         stages, sms, lookahead = draw.choice((2, 3)), draw.choice((2, 4, 6)), draw.randint(1, moe.experts_per_rank)
-        kernel = pairs(moe, num_stages=stages, num_sms=sms, lookahead=lookahead)
+        kernel = pairs(moe, num_stages=stages, num_sms=sms, lookahead=lookahead, pool_rows=rows)
         launches = tuple(tuple(draw.choice((0, most, most, draw.randint(1, most))) for _ in range(ranks)) for _ in range(2))
         target = draw.choice((None, *2 * [draw.randrange(experts)]))
         return cls(kernel, launches, {"mask": draw.choice((0.0, 0.3)), "exact": draw.random() < 0.3, "target_expert": target})
@@ -101,8 +101,8 @@ def test_drawn_layers_are_of_every_kind() -> None:
 @pytest.mark.sweep
 def test_a_pool_that_is_a_ring() -> None:
     """Rows of a pair's two blocks are used again while the next pair decodes."""
-    moe = problem(200, num_experts=2, topk=1, pool_rows=256)
-    kernel = pairs(moe, num_sms=2, lookahead=1)
+    moe = problem(200, num_experts=2, topk=1)
+    kernel = pairs(moe, pool_rows=256, num_sms=2, lookahead=1)
     layer = prove(kernel, [(200, 190)], target_expert=1, exact=False)
     assert max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) >= 2 * kernel.ring_blocks
 

@@ -33,6 +33,7 @@ SAMPLE = {
     "accumulate",
     "bf16xbf16-64",
     "masked-bf16xbf16",
+    "aligned-fp8xfp4",
 }
 PADDING = "tcgen05.ld of uninitialized TMEM"  # rows that no MMA covers, which are not stored
 
@@ -116,7 +117,7 @@ BAD = {
     "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 or bf16xbf16 for sm_100a": {
         "problem": replace(PROBLEM, recipe="fp8xfp8")
     },
-    "problem.kind = 'packed': must be one of dense, contiguous, masked on sm_100a, where scales of A come in atoms of 128 rows": {
+    "problem.kind = 'packed': must be one of dense, contiguous, masked, aligned on sm_100a, where scales of A come in atoms of 128 rows": {
         "problem": replace(PROBLEM, kind="packed", num_groups=4)
     },
     "block_m = 96: must be one of [32, 64, 128, 192]": {"block_m": 96},

@@ -50,8 +50,8 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
         kernel = config(moe, block_m=128, lookahead=2, num_stages=2, num_sms=4, cluster=2)
         return artifact(kernel), hopper_case(moe, (160, 120), 0, target_expert=1)
     if order == RING:  # of eight blocks; one expert has fifteen
-        moe = problem(130, num_experts=2, topk=1, pool_rows=128)
-        return artifact(config(moe, block_m=16, num_stages=2, num_sms=2)), hopper_case(moe, (130, 100), 0, target_expert=0)
+        moe = problem(130, num_experts=2, topk=1)
+        return artifact(config(moe, pool_rows=128, block_m=16, num_stages=2, num_sms=2)), hopper_case(moe, (130, 100), 0, target_expert=0)
     if order in (PACKED, DECODED):
         tokens, block_m = (9, 8) if order == PACKED else (70, 128)
         moe = problem(tokens, num_ranks=1, num_experts=2, topk=1, intermediate=256, recipe="fp8xmxfp4")

@@ -21,7 +21,7 @@ def turns(kernel: Sm90Config, layer: Layer) -> float:
 @pytest.mark.parametrize("seed", range(2))
 def test_smallest_ring(seed):
     """One block of 128 tokens: nothing overlaps, and all tokens go to one expert."""
-    kernel = config(problem(300, num_ranks=1, num_experts=2, topk=1, pool_rows=128), block_m=128, num_sms=2)
+    kernel = config(problem(300, num_ranks=1, num_experts=2, topk=1), pool_rows=128, block_m=128, num_sms=2)
     assert kernel.ring_blocks == 1
     assert turns(kernel, prove(kernel, [(300,)], seed, target_expert=1, exact=False)) >= 3
 
@@ -29,16 +29,16 @@ def test_smallest_ring(seed):
 @pytest.mark.sweep
 def test_small_tiles():
     """Sixteen blocks of eight tokens; the second launch begins where the first has ended."""
-    kernel = config(problem(150, num_ranks=1, num_experts=3, topk=1, pool_rows=128), block_m=8, num_sms=3)
+    kernel = config(problem(150, num_ranks=1, num_experts=3, topk=1), pool_rows=128, block_m=8, num_sms=3)
     assert turns(kernel, prove(kernel, [(150,), (140,)], exact=False)) > 2
 
 
 @pytest.mark.sweep
 def test_two_tiles_on_one_ring():
     """Kernels of a layer for few and for many tokens have other blocks, and leave a workspace for one another."""
-    moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
-    layer = prove(config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
-    layer.retile(config(moe, block_m=128, num_sms=2))
+    moe = problem(140, num_ranks=1, num_experts=1, topk=1)
+    layer = prove(config(moe, pool_rows=128, block_m=16, num_sms=2), [(140,)], exact=False)
+    layer.retile(config(moe, pool_rows=128, block_m=128, num_sms=2))
     case = hopper_case(moe, (140,), 1, exact=False)
     assert [one.unequal for one in layer.check(case, 1)] == [0]
 
@@ -46,15 +46,15 @@ def test_two_tiles_on_one_ring():
 @pytest.mark.sweep
 def test_pairs_of_ctas():
     """Two blocks, of which a pair has both; two ranks, of which one receives all."""
-    moe = problem(200, num_experts=2, topk=1, hidden=512, intermediate=256, pool_rows=256)
-    kernel = config(moe, block_m=128, cluster=2, num_sms=2, lookahead=1)
+    moe = problem(200, num_experts=2, topk=1, hidden=512, intermediate=256)
+    kernel = config(moe, pool_rows=256, block_m=128, cluster=2, num_sms=2, lookahead=1)
     assert turns(kernel, prove(kernel, [(200, 190)], target_expert=1, exact=False)) >= 2
 
 
 @pytest.mark.sweep
 def test_four_ranks():
-    moe = problem(60, num_ranks=4, num_experts=8, topk=2, pool_rows=128)
-    kernel = config(moe, block_m=16, num_sms=2)
+    moe = problem(60, num_ranks=4, num_experts=8, topk=2)
+    kernel = config(moe, pool_rows=128, block_m=16, num_sms=2)
     assert turns(kernel, prove(kernel, [(60, 0, 33, 58)], mask=0.1, skew=True)) > 1
 
 
@@ -63,17 +63,17 @@ def test_four_ranks():
 @pytest.mark.parametrize(("block_m", "mask", "skew"), [(8, 0.0, True), (32, 0.3, False), (128, 0.1, True)])
 def test_eight_ranks(recipe, block_m, mask, skew):
     """Ranks without tokens, with one and with many, most tokens for the same few experts or dropped, then none at all and other numbers."""
-    moe = problem(40, num_ranks=8, num_experts=16, topk=3, recipe=recipe, pool_rows=128)
+    moe = problem(40, num_ranks=8, num_experts=16, topk=3, recipe=recipe)
     counts = [(40, 0, 33, 1, 38, 0, 40, 7), (0,) * 8, (40,) * 8]
-    kernel = config(moe, block_m=block_m, num_sms=2)
+    kernel = config(moe, pool_rows=128, block_m=block_m, num_sms=2)
     assert turns(kernel, prove(kernel, counts, mask=mask, skew=skew, exact=False)) > 1
 
 
 @pytest.mark.sweep
 def test_packed_weights():
     """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
-    moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)
-    kernel = config(moe, block_m=64, num_sms=2)
+    moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4")
+    kernel = config(moe, pool_rows=128, block_m=64, num_sms=2)
     assert turns(kernel, prove(kernel, [(190,)], target_expert=0, exact=False)) > 1
 
 
@@ -82,8 +82,8 @@ def test_packed_weights():
 def test_launches_without_a_pause(seed):
     """A rank begins the next launch, on the same rows, while its peer may still be busy with the last."""
     counts = [(90, 60), (3, 90), (70, 9)]
-    case = hopper_case(problem(90, num_experts=2, topk=1, pool_rows=128), (90, 90), seed, target_expert=seed)
-    kernel = config(case.problem, block_m=32, num_sms=2)
+    case = hopper_case(problem(90, num_experts=2, topk=1), (90, 90), seed, target_expert=seed)
+    kernel = config(case.problem, block_m=32, num_sms=2, pool_rows=128)
     layer = Layer.of(kernel, case, seed=seed)
     ranks, report = layer.stream(case, counts)
     assert [str(finding) for finding in report.findings] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 
 import pytest
 from sm90_runs import config, hopper_case, problem
@@ -116,8 +115,8 @@ def test_what_stages_do_not_take_is_named() -> None:
     """A pool that is a ring, whose rows Linear2 gives back while dispatch waits for them, and an unknown stage are refused.  Stamps and
     warps that decode for others are left out."""
     moe = problem(2048, num_experts=8, topk=4)
-    ring = config(moe, block_m=128).replace(problem=replace(moe, pool_rows=1024))
-    with pytest.raises(ConfigError, match=r"problem\.pool_rows = 1024: must be None, or enough for any routing, in stages"):
+    ring = config(moe, block_m=128, pool_rows=1024)
+    with pytest.raises(ConfigError, match=r"pool_rows = 1024: must be None, or enough for any routing, in stages"):
         stage_configs(ring)
     assert not any(one.trace for one in stage_configs(config(moe, block_m=128).replace(trace=True)))
     packed = config(problem(2048, recipe="fp8xmxfp4"), block_m=128)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
+from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
@@ -86,7 +86,7 @@ def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None
 
 @pytest.mark.sweep
 def test_registers_are_enough_for_most_experts() -> None:
-    compiled = artifact(TopExpertsConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
+    compiled = artifact(TokensConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
     assert compiled.resources.stack_bytes == 0
 
 

@@ -15,16 +15,14 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,
     SMALLEST_TIER,
-    RankBarrier,
-    map_to_rank,
-    max_pool_blocks,
     padded_sf_rows,
     pool_blocks,
-    pool_capacity,
     pool_tokens,
     symmetric_buffer,
+    whole_pool,
     workspace,
 )
+from megamoe_dsl.kernels.moe.layouts.waits import RankBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
@@ -121,16 +119,6 @@ def test_one_buffer_per_problem():
     assert symmetric_buffer(problem, SM100) is symmetric_buffer(replace(problem), SM100)
 
 
-@settings(max_examples=80)
-@given(st.lists(st.integers(0, 1 << 46), min_size=2, max_size=8, unique=True), st.integers(0, 1 << 40), st.data())
-def test_map_to_rank_round_trip(bases, offset, data):
-    own, peer = data.draw(st.permutations(bases).map(lambda b: b[:2]))
-    address = own + offset
-    assert map_to_rank(address, own, peer) - peer == offset
-    assert map_to_rank(map_to_rank(address, own, peer), peer, own) == address
-    assert map_to_rank(address, own, own) == address
-
-
 # --- pool
 @settings(max_examples=80)
 @given(st.data())
@@ -168,7 +156,7 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
     check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
-    assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem), SM100, problem.formats)
+    assert pool_blocks(counts, block_m)[-1] <= workspace(problem, SM100)["fc1_arrival_count"].field.shape[0]
 
 
 @settings(max_examples=50)
@@ -187,7 +175,7 @@ def test_pool_is_a_whole_number_of_blocks_for_every_tier(problem):
     capacity = pool_tokens(problem)
     assert capacity % POOL_ALIGNMENT == 0 == capacity % 384
     assert all(capacity % block_m == 0 for block_m in (*CANDIDATE_BLOCK_M, *BLOCK_M))
-    assert max_pool_blocks(capacity, SM100, problem.formats) * SMALLEST_TIER[E4M3_NAME] == capacity
+    assert workspace(problem, SM100)["fc1_arrival_count"].field.shape == (capacity // SMALLEST_TIER[E4M3_NAME],)
     assert min(BLOCK_M) == SMALLEST_TIER[E4M3_NAME]
 
 
@@ -195,7 +183,7 @@ def test_pool_formula():
     """MEGAMOE_FACTS: P = align(R * T * min(K, El) + El * 191, 384)."""
     for ranks, tokens, topk, local in [(8, 256, 8, 32), (1, 1, 1, 1), (8, 8192, 6, 48), (2, 100, 8, 4)]:
         rows = ranks * tokens * min(topk, local) + local * 191
-        capacity = pool_capacity(num_ranks=ranks, max_tokens_per_rank=tokens, topk=topk, experts_per_rank=local)
+        capacity = whole_pool(Problem(256, 128, local * ranks, min(topk, local * ranks), ranks, tokens))
         assert capacity == (rows + 383) // 384 * 384
 
 

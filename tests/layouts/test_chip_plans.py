@@ -13,7 +13,7 @@ from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, NamedBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe.sm100.maps import tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import tensor_maps
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.testing import configs_sm100

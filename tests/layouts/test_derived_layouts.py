@@ -33,9 +33,9 @@ from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_s
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
-from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
+from megamoe_dsl.quant.weights import interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.chunks import to_shared_format
-from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.descriptors import SmemDescriptor, operand_bytes
 from megamoe_dsl.sim.tensor_unit import fragment
 from megamoe_dsl.sim.umma import to_registers
 
@@ -151,7 +151,8 @@ def test_utccp_lands_rows_where_the_mma_reads_them():
         assert lane + 128 * column == tmem_scales()(row, 0) == row % 32 + 128 * (row // 32)
         assert {tmem_scales()(row, quarter) % 128 // 32 for quarter in range(4)} == {0, 1, 2, 3}
     descriptor = SmemDescriptor(0, 0, 128, 0)
-    assert (copy_bytes(descriptor, 32, 16)[:, ::4].reshape(-1) // 4).tolist() == [utccp_source()(i // 4, i % 4) for i in range(128)]
+    words = operand_bytes(descriptor, 32, 16, 1, False)[:, ::4].reshape(-1) // 4
+    assert words.tolist() == [utccp_source()(i // 4, i % 4) for i in range(128)]
 
 
 def test_scale_bytes_of_an_atom():
@@ -190,7 +191,7 @@ def test_gate_up_rows(runs):
     layout = gate_up_rows(8 * runs)
     indices = torch.tensor(layout.indices())
     assert torch.equal(interleave_gate_up(rows, dim=0)[indices], rows)
-    assert torch.equal(deinterleave_gate_up(rows, dim=0), rows[indices])
+    assert torch.equal(interleave_gate_up(rows, dim=0, inverse=True), rows[indices])
     assert str(layout) == f"(8,({runs},2)):(1,({16 if runs > 1 else 0},8))" and layout.injective
 
 

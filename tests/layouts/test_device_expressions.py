@@ -50,7 +50,7 @@ from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
-from megamoe_dsl.sim.descriptors import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.sim.descriptors import SmemDescriptor, operand_bytes
 from megamoe_dsl.testing import configs_sm100
 
 WARPS, THREADS = range(4), range(32)
@@ -101,7 +101,7 @@ def test_scale_descriptors_name_the_atoms(tcgen05, rows):
     scales = scale_bytes(rows)
     for atom in range(rows // 128):
         low = (SF_ATOM_BYTES >> 4) * atom
-        source = copy_bytes(SmemDescriptor.decode_sm100(word(low, tcgen05.SCALE_HIGH)), 32, 16)
+        source = operand_bytes(SmemDescriptor.decode_sm100(word(low, tcgen05.SCALE_HIGH)), 32, 16, 1, False)
         for lane in THREADS:
             for column in range(4):
                 for k in range(4):

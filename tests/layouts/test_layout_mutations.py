@@ -24,7 +24,7 @@ from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.hardware.operand_tile import SW128, utccp_row
 from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks, pool_tokens
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe.sm100.smem_plan import Sm100SmemPlan
+from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
 

@@ -9,7 +9,7 @@ import pytest
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import given_pool_rows
 from megamoe_dsl.presets import PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab" / "hopper.md"
@@ -20,7 +20,7 @@ TABLE = [(int(ranks), int(tokens), cells.replace("*", "").split(" | ")) for rank
 def mebibytes(preset: str, ranks: int, tokens: int, rows: int | None) -> str:
     local = PRESETS[preset].experts_per_rank
     problem = PRESETS[preset].problem(tokens, recipe="fp8xfp8", num_ranks=ranks, num_experts=ranks * local)
-    size = symmetric_buffer(with_pool_rows(problem, rows), SM90).size / 2**20
+    size = symmetric_buffer(problem, SM90, given_pool_rows(problem, rows)).size / 2**20
     return f"{size:.1f}" if size < 10 else f"{size:.0f}"
 
 

@@ -14,8 +14,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, RowChunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm90.maps import tensor_maps
-from megamoe_dsl.kernels.moe.sm90.smem_plan import pull_chunk
+from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk, tensor_maps
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
 from megamoe_dsl.quant import inverse_transform_weights, transform_weights, weight_names
 from megamoe_dsl.quant.packed_tiles import tiled_shapes
@@ -97,7 +96,7 @@ def test_weights_there_and_back(recipe, biases) -> None:
     problem = Problem(320, 192, 2, 1, recipe=recipe, biases=biases)
     given = random_weights(problem, 0, 0)
     names = weight_names(problem)
-    there = transform_weights(problem, SM90, **{name: getattr(given, name) for name in names})
+    there = transform_weights(problem, SM90, given)
     back = inverse_transform_weights(problem, SM90, there)
     for name in names:
         if recipe == "fp8xfp8" or not name.endswith("_sf"):  # blocks of zeros may have another scale

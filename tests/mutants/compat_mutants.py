@@ -195,7 +195,7 @@ CALLED = (
         "the bound of a call is the buffer's capacity",
         "wrong number",
         "calls:_bound",
-        "max(1, _check_bound(bound, rows, most))",
+        'max(1, integer_between("num_tokens_bound", bound, rows, most, allowed))',
         "most",
         (f"{OPTIONS}::test_the_bound_is_the_callers",),
     ),

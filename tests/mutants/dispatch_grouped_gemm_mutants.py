@@ -149,8 +149,8 @@ MUTANTS = (
         "a pair's rows are not waited for",
         "missing order",
         "load_tokens",
-        "ctx.wait_rows(tile); ctx.stamp(Activity.WAIT_TOKENS, tile); row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)",
-        "ctx.stamp(Activity.WAIT_TOKENS, tile); row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)",
+        "tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: ctx.wait_rows(tile))",
+        "tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: None)",
     ),
     of_pairs(
         "a tile of few rows waits for them alone",

@@ -45,8 +45,8 @@ ENGINES = (
     Host(
         "no SMs are left to vLLM's other streams",
         "wrong launch",
-        "vllm_layer:new_layer",
-        "reserved_sms=reserved",
+        "shared_parts:new_layer",
+        "reserved_sms=reserved_sms",
         "reserved_sms=0",
         (f"{VLLM}::test_settings",),
     ),

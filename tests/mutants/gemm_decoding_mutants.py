@@ -19,7 +19,7 @@ DECODING_MUTANTS = (
     mutant(
         "every group's packed B is the first one's",
         "wrong base",
-        "load_packed_weights",
+        "packed_tile",
         "tile.group * lines_of_b",
         "tile.group * 0",
         "fp4-packed",
@@ -35,9 +35,9 @@ DECODING_MUTANTS = (
     mutant(
         "both CTAs of a pair fetch weights of the first half of K",
         "wrong base",
-        "load_packed_weights",
-        "stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block); tile, tiles = next_tile(tiles)",
-        "stage = load.load_weights(stage, rows, ctx.k_blocks, Int32(0)); tile, tiles = next_tile(tiles)",
+        "load_weights",
+        "load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)",
+        "load.load_weights(stage, rows, ctx.k_blocks, Int32(0))",
         "fp4-split-k",
     ),
     mutant(
@@ -118,17 +118,18 @@ DECODING_MUTANTS = (
     mutant(
         "a CTA that decodes ends while TMA reads its last box",
         "stale buffer",
-        "multiply_columns",
+        "decoding:multiply",
         "wait_group_read(0)",
         "",
         "fp4-quarter",
         "fp4-half",
+        "fp4-rows-256",
     ),
     # --- warps of their own
     mutant(
         "codes are fetched to where decoded weights lie",
         "wrong base",
-        "load_packed_weights",
+        "load_weights",
         "CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage",
         "ctx.first_stage",
         "fp4-rows-256",
@@ -195,14 +196,6 @@ DECODING_MUTANTS = (
         "DecodedRows.parts",
         "sums[chunk : chunk + 1]",
         "sums[:1]",
-        "fp4-rows-256",
-    ),
-    mutant(
-        "a CTA whose warps decode ends while TMA reads its last box",
-        "stale buffer",
-        "multiply_rows",
-        "wait_group_read(0)",
-        "",
         "fp4-rows-256",
     ),
     # --- which tile

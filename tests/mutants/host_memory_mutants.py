@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from host_mutant import COUNTERS_TEST, GEMM, LAUNCHES, MOE, SCRATCH_TEST, STREAMS, TURNS, case, dense, fp8, host, nvfp4
 
-KEPT = "kept = self._kept[stream] = torch.empty(size, dtype=torch.uint8, device=self._device)"
+KEPT = "kept = self._kept[stream] = outside_pools(partial(torch.empty, size, dtype=torch.uint8, device=self._device))"
 MEMORY = (
     host("a graph has its stream's memory", "stale buffer", "Scratch.of", "capturing or size > KEPT", "size > KEPT", STREAMS),
     host("streams share memory", "stale buffer", "Scratch.of", "self._kept.get(stream)", "next(iter(self._kept.values()), None)", STREAMS),

@@ -132,7 +132,7 @@ PACKED_MUTANTS = (
     mutant(
         "a loader of tokens and weights loads a tile's first weights twice",
         "off by one",
-        "load_operands",
+        "load_both",
         "load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k + 1)",
         "load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k)",
         OF_128,

@@ -37,9 +37,9 @@ SM100_ROLES = (
     Mutant(
         "the MMA warp waits for the accumulator's other phase",
         "wrong phase",
-        "issue_mma",
-        'wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
-        'wait(ctx.barrier("acc_empty", acc.index), acc.phase); stamp(ctx, Activity.WAIT_STAGE, detail_of(block))',
+        "multiply_tile",
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)',
+        'wait(ctx.barrier("acc_empty", acc.index), acc.phase)',
         archs=ON_SM100,
     ),
     Mutant(

@@ -121,7 +121,7 @@ TAIL = (
         "arrival bits acquired at CTA scope",
         "wrong scope",
         "Equals64.read",
-        'load_acquire_u64(self.address, "gpu")',
+        "load_acquire_u64(self.address, self.scope)",
         'load_acquire_u64(self.address, "cta")',
     ),
     Mutant(

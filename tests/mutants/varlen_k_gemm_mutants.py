@@ -13,6 +13,8 @@ TAILS = (f"{FILE}test_any_number_of_rows[counts1-left]",)
 SOURCES = (f"{FILE}test_sources_that_are_not_there_are_those_that_are",)
 WEIGHTS = (f"{FILE}test_a_transposed_b",)
 GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}test_gradients_of_gate_and_up[swigluoai-interleaved-256]")
+WEIGHTED = """for number in cutlass.range_constexpr(2):
+    store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
 mutant = partial(Mutant, nearest=SUMS, archs=())
 
 MUTANTS = (
@@ -55,7 +57,7 @@ MUTANTS = (
     mutant(
         "gate and up change places",
         "wrong base",
-        "place_of",
+        "lane_column",
         "problem.gradient == UP_FIRST",
         "problem.gradient != UP_FIRST",
         nearest=(GRADIENT[0],),
@@ -64,8 +66,32 @@ MUTANTS = (
         "a row's weight is applied twice",
         "wrong number",
         "channels",
-        "dot + one * value",
-        "dot + one * weight * value",
+        "dots[h] + one * value",
+        "dots[h] + one * weights[h] * value",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "a box's second half has its first half's sums",
+        "wrong base",
+        "finish_gradient",
+        "16 * box + 8 * number",
+        "16 * box",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "gate and up of the next box are the last one's",
+        "off by one",
+        "finish_gradient",
+        "coming.append(fetch(ctx, tile, me, box + AHEAD))",
+        "coming.append(fetch(ctx, tile, me, box))",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "weighted products are staged while others read gradients",
+        "missing order",
+        "finish_gradient",
+        f"sync_warp()\n{WEIGHTED}",
+        WEIGHTED,
         nearest=GRADIENT,
     ),
     mutant(

@@ -1,14 +1,17 @@
 """Predictions over nodes: rows by formula, what limits, and the command."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.predict.nodes import Network, Spread, bytes_of_a_row, makespan
+from megamoe_dsl.predict.calibration import calibration_of, find_gpu
+from megamoe_dsl.predict.nodes import CHUNKS, USUAL, Network, NodePrediction, Spread, bytes_of_a_row, chunks_of, makespan
 from megamoe_dsl.presets import preset
-from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.problem import Problem, ProblemError
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "64", "--topk", "8", "--ranks", "2"]
 
@@ -36,6 +39,19 @@ def test_bytes_and_overlap() -> None:
     assert makespan([3.0], 5.0, [2.0]) == 10.0
     assert makespan([3.0, 3.0], 5.0, [2.0, 2.0]) == 15.0  # the launches are the limit
     assert makespan([9.0, 9.0], 1.0, [9.0, 9.0]) == 36.0 + 0.0  # the network is
+
+
+def test_chunks_pay_where_launches_and_network_take_long() -> None:
+    """A GPU that nobody calibrated is taken for one of its architecture; a host that is slow makes every chunk one too many."""
+    problem = Problem(1024, 512, 64, 8, 8, 4096, recipe="fp8xfp8")
+    assert chunks_of(problem, 2, 8, SM90, "NVIDIA H200") == 1
+    node, gpu = replace(problem, num_ranks=2), find_gpu("H200")
+    found = {}
+    for host in (0.0, 10_000.0):
+        network = replace(USUAL, host_us=(0.0, host))
+        found[host] = NodePrediction.of(node, 4096, 4, network, gpu, calibration_of(gpu.name), 1, 1)
+    assert found[0.0].chunks in CHUNKS[1:] and found[10_000.0].chunks == 1 and found[10_000.0].limit == "host"
+    assert chunks_of(problem, 2, 4096, SM90, "NVIDIA H100 80GB HBM3") == chunks_of(problem, 2, 5000, SM90, "NVIDIA H200")
 
 
 def test_the_command() -> None:

@@ -126,7 +126,7 @@ def test_a_layers_weights_and_back():
         draw(0, 2, 512, 128), draw(1, 2, 512, 8, low=110, high=124), draw(2, 2, 256, 128), draw(3, 2, 256, 8, high=10)
     )
     given.fc2_sf.add_(115)
-    made = quant.transform_weights(problem, SM90, given.fc1, given.fc1_sf, given.fc2, given.fc2_sf)
+    made = quant.transform_weights(problem, SM90, given)
     assert made.fc1.shape == (2, 2, 2, TILE_BYTES) and made.fc1_sf.numel() == 0
     assert made.fc1.nbytes + made.fc2.nbytes == given.fc1.nbytes + given.fc2.nbytes + given.fc1_sf.nbytes + given.fc2_sf.nbytes
     back = quant.inverse_transform_weights(problem, SM90, made)

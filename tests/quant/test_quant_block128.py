@@ -79,10 +79,10 @@ def test_sm90_row_order_names_every_row():
         tile, place = divmod(index, 256)
         group, block, warp, half, row = place // 128, place // 64 % 2, place // 16 % 4, place // 8 % 2, place % 8
         assert rows[index] == 512 * half + 128 * tile + 16 * (4 * group + warp) + 2 * row + block
-    assert quant.inverse_order_rows_sm90(rows.reshape(1, 1024, 1)).flatten().tolist() == list(range(1024))
-    for move in (quant.order_rows_sm90, quant.inverse_order_rows_sm90):
+    assert quant.order_rows_sm90(rows.reshape(1, 1024, 1), inverse=True).flatten().tolist() == list(range(1024))
+    for inverse in (False, True):
         with pytest.raises(ValueError, match=r"w.shape\[-2\] = 128: must be a multiple of 256"):
-            move(torch.zeros(1, 128, 4))
+            quant.order_rows_sm90(torch.zeros(1, 128, 4), inverse)
 
 
 PROBLEM = Problem(512, 256, 2, 1, recipe="fp8xfp8")
@@ -96,7 +96,7 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 def test_transform_and_inverse():
     plain = checkpoint()
-    moved = quant.transform_weights(PROBLEM, SM90, **plain)
+    moved = quant.transform_weights(PROBLEM, SM90, quant.ExpertWeights(**plain))
     assert torch.equal(moved.fc1_sf, plain["fc1_sf"]) and torch.equal(moved.fc2_sf, plain["fc2_sf"])
     back = quant.inverse_transform_weights(PROBLEM, SM90, moved)
     for name, tensor in plain.items():
@@ -115,11 +115,11 @@ def test_transform_and_inverse():
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, SM90, **(checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
+            lambda: quant.transform_weights(PROBLEM, SM90, quant.ExpertWeights(**checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
             r"fc2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, SM90, **(checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
+            lambda: quant.transform_weights(PROBLEM, SM90, quant.ExpertWeights(**checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
             "fc1: dtype torch.float32, allowed: torch.float8_e4m3fn",
         ),
     ],

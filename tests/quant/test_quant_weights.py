@@ -30,7 +30,7 @@ def test_interleave_inverse(runs, group, columns, dim):
     w = random_bytes(*shape)
     mixed = quant.interleave_gate_up(w, group, dim)
     assert mixed.is_contiguous()
-    assert torch.equal(quant.deinterleave_gate_up(mixed, group, dim), w)
+    assert torch.equal(quant.interleave_gate_up(mixed, group, dim, inverse=True), w)
     half = runs * group
     for row in range(2 * half):
         is_up, index = divmod(row, half)
@@ -85,7 +85,7 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 def test_transform_weights_round_trip_and_shapes():
     plain = checkpoint()
-    moved = quant.transform_weights(PROBLEM, SM100, **plain)
+    moved = quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
     assert moved.fc1_sf.shape == (2 * 4, 512) and moved.fc2_sf.shape == (2 * 2, 512)
     assert torch.equal(moved.fc1[:, 8:16], plain["fc1"][:, 256:264])
     back = quant.inverse_transform_weights(PROBLEM, SM100, moved)
@@ -99,11 +99,11 @@ def test_transform_errors_name_the_field():
     plain = checkpoint()
     plain["fc2_sf"] = plain["fc2_sf"][:, :, :-1]
     with pytest.raises(ValueError, match=r"fc2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
-        quant.transform_weights(PROBLEM, SM100, **plain)
+        quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
     plain = checkpoint()
     plain["fc1"] = plain["fc1"].int()
     with pytest.raises(ValueError, match=r"fc1: dtype torch.int32, allowed: torch.uint8"):
-        quant.transform_weights(PROBLEM, SM100, **plain)
+        quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
     with pytest.raises(ValueError, match="sf: 64 rows, allowed: a multiple of 128"):
         quant.utccp_scale_order(random_bytes(64, 4))
     with pytest.raises(ValueError, match="sf: 6 scales per row"):

@@ -84,6 +84,11 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
     layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards, out=y)
     assert not torch.equal(layer.memory.view("pair_rows")[:3], rows)
     assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+    activated: list[int] = []
+    layer.activation = lambda given: activated.append(len(given)) or swiglu(given)
+    one_expert = torch.full_like(few.topk_idx[0], -1).index_fill_(1, torch.tensor(0), 0)
+    layer(few.x[0], one_expert, few.topk_weights[0], x_sf=few.x_sf[0], out=y)
+    assert activated == [128] and len(layer.rows) > 128  # blocks that are in use, and no others
     launched = len(gpu.launched)
     with pytest.raises(ProblemError, match=r"scatter_indices\[\d, \d\] = \d: must be between 0 and \d: expert \d has so many rows"):
         layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards + 3, out=y)

@@ -12,28 +12,32 @@ from torch.utils.checkpoint import checkpoint
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.runtime import expert_gradients
 from megamoe_dsl.runtime.cpu_experts import gate_then_up
-from megamoe_dsl.runtime.top_experts import top_experts
+from megamoe_dsl.runtime.top_experts import router_logits_of, top_experts
 
 NAMES = ("x", "w1", "w2", "topk_weights")
 
 
-def layer(*trained: str, seed: int = 0) -> dict[str, Any]:
-    """Arguments of `moe`, those named with gradients: 7 tokens, 4 experts, the last without rows, top 2, a masked slot."""
+def layer(*trained: str, seed: int = 0, tokens: int = 7, experts: int = 4) -> dict[str, Any]:
+    """Arguments of `moe`, those named with gradients: the last expert is without rows, top 2; from three tokens on with a masked slot."""
     generator = torch.Generator().manual_seed(seed)
     made = {
-        "x": torch.randn(7, 256, generator=generator).bfloat16(),
-        "w1": (torch.randn(4, 256, 256, generator=generator) / 16).bfloat16(),
+        "x": torch.randn(tokens, 256, generator=generator).bfloat16(),
+        "w1": (torch.randn(experts, 256, 256, generator=generator) / 16).bfloat16(),
         "w1_sf": None,
-        "w2": (torch.randn(4, 256, 128, generator=generator) / 12).bfloat16(),
+        "w2": (torch.randn(experts, 256, 128, generator=generator) / 12).bfloat16(),
         "w2_sf": None,
-        "topk_weights": torch.rand(7, 2, generator=generator),
+        "topk_weights": torch.rand(tokens, 2, generator=generator),
     }
-    idx = torch.rand(7, 3, generator=generator).topk(2).indices
-    idx[2, 1] = -1
+    idx = torch.rand(tokens, experts - 1, generator=generator).topk(2).indices
+    idx[2:3, 1] = -1
     return {**{name: one.requires_grad_() if name in trained else one for name, one in made.items()}, "topk_idx": idx}  # type: ignore[union-attr]
 
 
-DY = torch.randn(7, 256, generator=torch.Generator().manual_seed(9)).bfloat16()
+def dy_of(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(9)).bfloat16()
+
+
+DY = dy_of(torch.empty(7, 256))
 
 
 def gradients(call: Callable[..., torch.Tensor], given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
@@ -47,7 +51,7 @@ def in_float64(given: dict[str, Any], gate_up: str = "gate_first") -> dict[str, 
     sums = torch.einsum("th,tkih->tki", leaves["x"], leaves["w1"][idx.clamp(min=0)])
     gate, up = gate_then_up(sums.flatten(0, 1), gate_up).view(sums.shape).chunk(2, dim=2)
     rows = torch.einsum("tki,tkhi->tkh", torch.nn.functional.silu(gate) * up, leaves["w2"][idx.clamp(min=0)])
-    (rows * leaves["topk_weights"].where(idx >= 0, 0.0)[:, :, None]).sum(dim=1).backward(DY.double())
+    (rows * leaves["topk_weights"].where(idx >= 0, 0.0)[:, :, None]).sum(dim=1).backward(dy_of(given["x"]).double())
     return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
 
 
@@ -76,7 +80,7 @@ def test_the_result_is_that_of_no_gradient() -> None:
 def test_a_stage_runs_only_where_its_result_is_asked_for(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen experts take no gradient of weights: of x alone dH and dX are made."""
     made: list[str] = []
-    for stage in ("_tokens_op", "_weights_op"):
+    for stage in ("token_gradients", "weight_gradients"):
         original = getattr(expert_gradients, stage)
         monkeypatch.setattr(
             expert_gradients, stage, lambda *given, stage=stage, original=original: (made.append(stage), original(*given))[1]
@@ -86,9 +90,21 @@ def test_a_stage_runs_only_where_its_result_is_asked_for(trained: str, monkeypat
     assert y.requires_grad == (trained in NAMES)
     if y.requires_grad:
         y.backward(DY)
-    assert made == {"x": ["_tokens_op"], "w1": ["_weights_op"], "w2": ["_weights_op"]}.get(trained, [])
+    assert made == {"x": ["token_gradients"], "w1": ["weight_gradients"], "w2": ["weight_gradients"]}.get(trained, [])
     if y.requires_grad:
         assert torch.equal(given[trained].grad, gradients(moe, layer(*NAMES))[trained])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_is_kept_are_arguments_and_gate_and_up(recompute: bool) -> None:
+    """Which a backward pass may compute again, to the same bits."""
+    given, kept = layer(*NAMES), list[torch.Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: (kept.append(one), one)[1], lambda one: one):
+        y = moe(**given, recompute=recompute)
+    arguments = {one.data_ptr() for one in given.values() if isinstance(one, torch.Tensor)}
+    assert sum(one.nbytes for one in kept if one.data_ptr() not in arguments) == (0 if recompute else 14 * 256 * 2)
+    y.backward(DY)
+    assert all(torch.equal(given[name].grad, one) for name, one in gradients(moe, layer(*NAMES)).items())
 
 
 def test_weights_gradients_go_to_main_grads() -> None:
@@ -159,6 +175,21 @@ def test_a_router_has_gradients() -> None:
     (weights * torch.tensor([3.0, 1.0])).sum().backward()
     assert hashed.grad is not None and hashed.grad.isfinite().all()
     assert [bool(row.any()) for row in hashed.grad] == [True, False, False, True, False, False, False]
+
+
+class OnGpu(torch.Tensor):
+    """A CPU tensor that says it is on a GPU."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("trained", ["", "x", "router"])
+def test_a_router_that_is_trained_is_followed_on_a_gpu_too(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product that autograd does not follow is for tensors that ask for nothing."""
+    x, router = (torch.randn(4, 64).bfloat16().as_subclass(OnGpu).requires_grad_(trained == name) for name in ("x", "router"))
+    multiplied: list[torch.Tensor] = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype: multiplied.append(a) or a.float() @ b.float())
+    assert router_logits_of(x, router).requires_grad == bool(trained) and bool(multiplied) == (not trained)
 
 
 def test_no_token_has_gradients_of_zero() -> None:

@@ -337,6 +337,13 @@ def test_compilers_know_the_result_without_running() -> None:
         assert gemm_op(a, a_sf, tiles, none, ends, "packed", torch.bfloat16).shape == (70, 208)
 
 
+def test_scales_whose_columns_overlap_are_copied() -> None:
+    """TMA takes no column that begins before the last one has ended."""
+    overlapping = torch.arange(16.0).as_strided((8, 2), (1, 4))
+    found = scales_by_column(overlapping)
+    assert torch.equal(found, overlapping) and found.stride()[1] >= 8
+
+
 @pytest.mark.parametrize(("rows", "blocks"), [(1, 2), (3, 1), (4, 3), (70, 2)])
 def test_scales_keep_their_values_and_are_copied_once(rows: int, blocks: int) -> None:
     given = torch.rand(rows, blocks)

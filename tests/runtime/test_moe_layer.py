@@ -12,7 +12,8 @@ import torch
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.runtime import moe_layer
-from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer, ranks_of_a_domain
+from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
+from megamoe_dsl.runtime.nodes import ranks_of_a_domain
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.tuned import LaunchEntry, tuned_table
 
@@ -71,7 +72,7 @@ def test_a_router_chooses() -> None:
         ({}, SM90, 0, "moe"),
         (DEEPSEEK_V3, SM90, 97, "mega_moe"),
         (DEEPSEEK_V3, SM90, 300, "moe"),
-        (DEEPSEEK_V3, SM90, 180, "mega_moe"),  # 64 is nearer than 512, by their ratios
+        (DEEPSEEK_V3, SM90, 200, "moe"),  # 512 is nearer than 64, by their ratios
         (DEEPSEEK_V3, SM90, 4000, "moe"),
         ({"hidden": 4096}, SM90, 97, "moe"),
         ({"recipe": "bf16xbf16"}, SM90, 97, "moe"),
@@ -80,6 +81,7 @@ def test_a_router_chooses() -> None:
         ({"num_ranks": 8}, SM90, 97, "mega_moe"),
         ({"recipe": "fp8xfp4"}, SM100, 97, "mega_moe"),
         ({"recipe": "bf16xbf16"}, SM100, 97, "moe"),
+        ({"recipe": "bf16xbf16", "biases": True}, SM100, 97, "ep_moe"),  # moe has biases on Hopper alone
     ],
 )
 def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:

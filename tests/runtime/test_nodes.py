@@ -15,8 +15,10 @@ import torch.distributed as dist
 
 from forked import forked_process
 from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, moe, random_weights
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
-from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.runtime import moe_layer, nodes
+from megamoe_dsl.runtime.nodes import DomainLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
@@ -307,16 +309,74 @@ def test_a_lost_rank_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), total.bfloat16())
 
 
-def test_chunks_of_several_gpus_need_sms_for_nccl() -> None:
-    """A launch that waits for other ranks on every SM would keep the exchange of the next chunk from running."""
+def test_the_layer_of_a_node() -> None:
+    """Room for all that a chunk can bring."""
     problem = problem_of(4, "fp8xfp8")
-    several, one = (Rails(None, 0, 0, 2, ranks, None, None, torch.device("cuda")) for ranks in (2, 1))
-    with pytest.raises(ProblemError, match="chunks = 2: must be 1 without reserved_sms"):
-        node_problem(problem, several, 2)
-    assert node_problem(problem, several, 2, 16).max_tokens_per_rank == 8 and node_problem(problem, several, 1).max_tokens_per_rank == 14
-    assert node_problem(problem, one, 2).num_ranks == 1
-    with pytest.raises(ProblemError, match="chunks = 0: must be 1 or more"):
-        node_problem(problem, one, 0)
+    assert node_problem(problem, 2, 2).max_tokens_per_rank == 8 and node_problem(problem, 2).max_tokens_per_rank == 14
+    assert node_problem(problem, 1, 2).num_ranks == 1 and node_problem(problem, 1).num_experts == 3
+    for ranks, chunks, message in ((2, 0, "chunks = 0: must be 1 or more"), (3, 1, "domain = 3: must be a divisor of the group's 4 ranks")):
+        with pytest.raises(ProblemError, match=message):
+            node_problem(problem, ranks, chunks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "sms", "made"), [(2, None, None, (4, 16)), (2, 2, 8, (2, 8)), (1, 2, None, (2, 16)), (2, 1, None, (1, 0))]
+)
+def test_chunks_leave_sms_to_the_network(
+    ranks: int, chunks: int | None, sms: int | None, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs, by default as many chunks as the model says; a launch that fills its SMs would keep the next exchange from running."""
+    problem, cuda, seen = problem_of(4, "fp8xfp8"), torch.device("cuda"), []
+
+    def rails(group: Any, ranks: int, device: torch.device, most: int) -> Rails:
+        seen.append(most)
+        return Rails(group, 0, 0, 4 // ranks, ranks, None, None, torch.device("cpu"))
+
+    def inner(node: Problem, weights: Any, group: Any, device: torch.device, **options: Any) -> DomainLayer:
+        seen.extend((node.max_tokens_per_rank, options.get("reserved_sms", 0)))
+        return DomainLayer(torch.nn.Identity(), True, True)
+
+    for name, stand_in in {"rails_of": rails, "domain_layer": inner, "chunks_of": lambda *_: 4, "device_arch": lambda _: SM90}.items():
+        monkeypatch.setattr(moe_layer, name, stand_in)
+    monkeypatch.setattr(moe_layer, "gpu_name", lambda _: "NVIDIA H200")
+    others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
+    layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
+    assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])
+    for refused in ({"reserved_sms": 0}, {"launch": "ep_moe"}):
+        with pytest.raises(ProblemError, match="chunks = 2: must be 1 on nodes of several GPUs, unless MegaMoE"):
+            moe_layer.node_layer(problem, None, None, cuda, 2, 2, None, **{**others, **refused, **({"reserved_sms": 0} if sms else {})})
+
+
+def test_a_lost_rank_ends_kernels_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the layer's groups are aborted, at once: NCCL's kernels would wait for ever."""
+    done: list[str] = []
+
+    class Group:
+        """A process group, and its NCCL backend."""
+
+        group_name = "all"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self._group_start, self._group_end = (lambda: done.append("start")), (lambda: done.append("end"))
+
+        def _get_backend(self, device: torch.device) -> Group:
+            return self
+
+        def abort(self) -> None:
+            done.append(self.name)
+
+    stand_ins = {"is_nccl": lambda _: True, "silent_ranks": lambda *_: [3], "timeout_of": lambda *_: timedelta(seconds=1)}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(nodes, name, stand_in)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: None)
+    rails = Rails(Group("all"), 0, 0, 2, 2, Group("rail"), Group("within"), torch.device("cpu"))
+    with (
+        pytest.raises(WatchdogError, match=r"rank 0, rows: not done in 1 s; rank 3 did not report a wait within 6 s"),
+        rails.naming_lost_ranks("rows"),
+    ):
+        raise RuntimeError("not done in 1 s\nmore")
+    assert done == ["start", "all", "rail", "within", "end"]
 
 
 def test_rows_as_bytes_come_back() -> None:

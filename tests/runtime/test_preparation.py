@@ -1,5 +1,6 @@
 """Kernels compiled ahead: which ones, in parallel with a line each, and what is said where there is no compiler."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path
     assert [line[:16] for line in lines] == ["compiled 1 of 2,", "compiled 2 of 2,"]
     assert all(store.load(one).cubin for one in kernels)
     assert compile_ahead(kernels, store) == 0 and capsys.readouterr().err == ""
+
+
+def test_as_many_processes_compile_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default one for each core."""
+    jobs: list[int] = []
+    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_all", lambda folder, missing, own, step: jobs.append(own))
+    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    for given in (3, None):
+        assert compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path), given) == 3
+    assert jobs == [3, len(os.sched_getaffinity(0))]
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from megamoe_dsl import choose
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.unfused.config import StageConfig
-from megamoe_dsl.kernels.moe.unfused.family import STAGES
+from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer as layer_module
+from megamoe_dsl.runtime.buffers import RankBuffers
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.target import Target
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 from sweep import rarely
 
@@ -59,3 +62,11 @@ def test_every_stage_is_launched_and_y_has_the_references_bits(
     (kernel,) = {id(one): one for one in layer.kernels.values()}.values()
     assert isinstance(kernel, UnfusedKernel)
     assert len({one.buffers.results.data_ptr() for one in kernel.stages}) == 1 and len(kernel.buffers.results)
+
+
+def test_another_capacity_has_results_of_its_own() -> None:
+    (first, *_), larger = (stage_configs(choose(replace(PROBLEM, max_tokens_per_rank=most), Target(SM90, 4), most)) for most in (32, 4096))
+    case = random_case(PROBLEM, [TOKENS], 0)
+    buffers = RankBuffers(first, case.weights[0])
+    kept, grown = (buffers.rebound(one, buffers.sym).results for one in (first, larger[0]))
+    assert kept is buffers.results and len(grown) > len(kept) > 0

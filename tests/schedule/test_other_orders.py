@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schedule_properties import GemmPlan
 
 from megamoe_dsl.schedule.fused_moe import HostTable
-from megamoe_dsl.schedule.gemm import DenseBlock, DenseOrder, GroupedBlock, GroupedOrder
+from megamoe_dsl.schedule.gemm import DenseOrder, GemmBlock, GroupedOrder
 from megamoe_dsl.schedule.scheduler import Scheduler
 
 PLANS = st.builds(GemmPlan, st.sampled_from((8, 64, 96, 128)), st.integers(1, 9), st.sampled_from((1, 2, 3, 8, 16)))
@@ -28,7 +28,7 @@ def nested_loops(plan: GemmPlan, rows: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def walk_in_turns(order: DenseOrder | GroupedOrder, clusters: int) -> list[DenseBlock | GroupedBlock]:
+def walk_in_turns(order: DenseOrder | GroupedOrder, clusters: int) -> list[GemmBlock]:
     """The sequence that `clusters` clusters work on, each of which takes every `clusters`-th block."""
     lists = [list(Scheduler.blocks(order, cluster, clusters)) for cluster in range(clusters)]
     return [lists[number % clusters][number // clusters] for number in range(sum(map(len, lists)))]
@@ -59,7 +59,7 @@ def test_grouped_order_is_a_dense_one_per_expert(plan: GemmPlan, counts: list[in
     plan = GemmPlan(plan.block_m, plan.n_blocks, plan.group_m, len(counts))
     expected, first = [], 0
     for expert, rows in enumerate(counts):
-        expected += [GroupedBlock(expert, m, first + m, n, valid) for m, n, valid in nested_loops(plan, rows)]
+        expected += [GemmBlock(expert, m, first + m, n, valid) for m, n, valid in nested_loops(plan, rows)]
         first += -(-rows // plan.block_m)
     assert walk_in_turns(GroupedOrder(plan, HostTable.of(counts, plan.block_m)), clusters) == expected
 
@@ -82,4 +82,4 @@ def test_worked_dense_order() -> None:
     """Three row blocks in bands of two, two columns."""
     blocks = list(Scheduler.blocks(DenseOrder(GemmPlan(128, 2, 2), 300)))
     assert [(b.m_block, b.n_block) for b in blocks] == [(0, 0), (1, 0), (1, 1), (0, 1), (2, 0), (2, 1)]
-    assert blocks[4:] == [DenseBlock(2, 0, 44), DenseBlock(2, 1, 44)]
+    assert blocks[4:] == [GemmBlock(0, 2, 2, 0, 44), GemmBlock(0, 2, 2, 1, 44)]

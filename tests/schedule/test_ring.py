@@ -14,7 +14,7 @@ from drawn_routings import token_counts
 from megamoe_dsl import Target, choose
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import is_ring, pool_tokens, whole_pool
-from megamoe_dsl.kernels.moe.sm90.choose import with_pool_rows
+from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows, given_pool_rows
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
@@ -89,8 +89,8 @@ def test_past_the_end_there_is_no_block(launch):
 @settings(max_examples=60)
 @given(st.integers(1, 3), st.integers(1, 12), st.data())
 def test_a_pair_gets_blocks_of_one_phase_with_common_weights_or_tokens(local, ring, data):
-    problem = Problem(512, 512, local, 1, max_tokens_per_rank=8192, recipe="fp8xfp8", pool_rows=128 * ring)
-    config = Sm90Config(problem, 128, data.draw(st.integers(1, local)), 4, 2, cluster=2)
+    problem = Problem(512, 512, local, 1, max_tokens_per_rank=8192, recipe="fp8xfp8")
+    config = Sm90Config(problem, 128, data.draw(st.integers(1, local)), 4, 2, cluster=2, pool_rows=128 * ring)
     blocks = sequence(config, data.draw(token_counts(local, 128, max_blocks=12)))
     for a, b in zip(blocks[::2], blocks[1::2], strict=True):
         assert (a.phase, a.expert) == (b.phase, b.expert) and (a.m_block == b.m_block or a.n_block == b.n_block)
@@ -99,12 +99,12 @@ def test_a_pair_gets_blocks_of_one_phase_with_common_weights_or_tokens(local, ri
 @settings(max_examples=60)
 @given(st.integers(1, 8), st.sampled_from((8, 16, 32, 128)), st.integers(1, 40))
 def test_a_ring_has_as_many_blocks_as_the_pool_has_rows_for(local, block_m, granules):
-    problem = Problem(512, 256, local, 1, max_tokens_per_rank=2048, recipe="fp8xfp8", pool_rows=128 * granules)
-    config = Sm90Config(problem, block_m, 1, 4)
+    problem = Problem(512, 256, local, 1, max_tokens_per_rank=2048, recipe="fp8xfp8")
+    config = Sm90Config(problem, block_m, 1, 4, pool_rows=128 * granules)
     most = max(sum(-(-n // block_m) for n in counts) for counts in ([2048 - local + 1, *[1] * (local - 1)], [2048]))
     assert config.ring_blocks == (128 * granules // block_m if 128 * granules // block_m < most else 0)
     rows = [config.first_row(place) for place in range(most)]
-    assert max(rows) + block_m <= pool_tokens(problem)
+    assert max(rows) + block_m <= pool_tokens(problem, config.pool_rows)
     assert all(rows[p] == rows[p - config.ring_blocks] for p in range(config.ring_blocks, most) if config.ring_blocks)
     assert len(set(rows)) == (config.ring_blocks or most)
 
@@ -113,26 +113,31 @@ def test_a_ring_has_as_many_blocks_as_the_pool_has_rows_for(local, block_m, gran
 @pytest.mark.parametrize("tokens", [1, 8, 64, 512, 2048, 8192])
 def test_the_chosen_ring_holds_what_uniform_routing_fills_or_60_blocks(preset, tokens):
     problem = PRESETS[preset].problem(tokens, recipe="fp8xfp8")
-    ring = with_pool_rows(problem, 0)
-    config = choose(ring, Target.typical("sm_90a"), tokens)
+    ring = choose_pool_rows(problem)
+    config = choose(problem, Target.typical("sm_90a"), tokens, pool_rows=ring)
     each = problem.expected_tokens_per_expert(tokens)
     filled = problem.experts_per_rank * ceil(each / config.block_m)
-    assert ring.pool_rows % 128 == 0 and ring.pool_rows // config.block_m >= min(filled, 60)
-    assert pool_tokens(ring) <= min(max(60 * 128, filled * config.block_m * 2), whole_pool(problem))
-    assert with_pool_rows(problem, None) == problem and with_pool_rows(problem, 256).pool_rows == 256
+    assert ring % 128 == 0 and ring // config.block_m >= min(filled, 60)
+    assert pool_tokens(problem, ring) <= min(max(60 * 128, filled * config.block_m * 2), whole_pool(problem))
+    assert [given_pool_rows(problem, rows) for rows in (None, 0, 256)] == [None, ring, 256]
 
 
 @pytest.mark.parametrize("rows", [0, -128, 100, 129, 1.5, "128", True])
 def test_pool_rows_are_refused_with_what_is_allowed(rows):
-    with pytest.raises(ProblemError, match=r"pool_rows = .*: must be None or a multiple of 128"):
-        Problem(512, 256, 4, 1, recipe="fp8xfp8", pool_rows=rows)
+    with pytest.raises(ConfigError, match=r"pool_rows = .*: must be None or a multiple of 128"):
+        Sm90Config(Problem(512, 256, 4, 1, recipe="fp8xfp8"), 8, 1, 4, pool_rows=rows)
+
+
+def test_a_problem_has_no_pool_rows():
+    with pytest.raises(ProblemError, match=r"pool_rows = 128: must be given to MegaMoE\(\.\.\., pool_rows=N\) or choose"):
+        Problem(512, 256, 4, 1, pool_rows=128)
 
 
 def test_no_ring_on_blackwell():
-    problem = Problem(512, 256, 4, 1, pool_rows=128)
-    with pytest.raises(ConfigError, match=r"problem\.pool_rows = 128: must be None, or at least 1152, on sm_100a"):
-        choose(problem, Target.typical("sm_100a"), 128)
-    assert not is_ring(replace(problem, pool_rows=1152)) and choose(replace(problem, pool_rows=1152), Target.typical("sm_100a"), 128)
+    problem = Problem(512, 256, 4, 1)
+    with pytest.raises(ConfigError, match=r"pool_rows = 128: must be None, or at least 1152, on sm_100a"):
+        choose(problem, Target.typical("sm_100a"), 128, pool_rows=128)
+    assert not is_ring(problem, 1152) and choose(problem, Target.typical("sm_100a"), 128, pool_rows=1152)
 
 
 def test_worked_order():

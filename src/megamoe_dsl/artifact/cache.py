@@ -20,16 +20,9 @@ from .artifact import Artifact
 from .store import ArtifactError, ArtifactStore, make_own_folder
 
 
-def load_or_compile(config: KernelConfig) -> Artifact:
-    """The kernel from the cache, or compiled and, where possible, stored there.
-
-    Raises `CompileError`; `ArtifactError` when the kernel is not there and no DSL is installed.
-    """
-    return ArtifactStore(cache_folder()).get(config)
-
-
 def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None) -> list[Artifact]:
-    """As `load_or_compile`, for each configuration; missing ones are compiled in `jobs` processes, by default one per usable core."""
+    """Each kernel from the cache, or compiled and, where possible, stored there; missing ones are compiled in `jobs` processes, by default
+    one per usable core.  Raises `CompileError`; `ArtifactError` when one is not there and no DSL is installed."""
     store = ArtifactStore(cache_folder())
     found = {config: artifact for config in configs if (artifact := load_one(store, config))}
     missing = [config for config in dict.fromkeys(configs) if config not in found]

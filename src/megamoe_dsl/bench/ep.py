@@ -15,8 +15,8 @@ import torch.distributed as dist
 from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactStore
 from ..artifact.workers import compile_into
-from ..kernels.moe.halves.choose import choose, tuned_fields
-from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
+from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, RoutingTablesConfig
+from ..kernels.moe.halves.family import EP_KERNELS, tuned_fields
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
@@ -63,8 +63,7 @@ class Variant:
         return self.name.split()[0] == "dispatch"
 
     def config(self, problem: Problem, target: Target) -> EpConfig:
-        kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
-        return choose(kind, problem, target, problem.max_tokens_per_rank, **self.fields)
+        return EP_KERNELS[0 if self.dispatches else 1].choose(problem, target, problem.max_tokens_per_rank, **self.fields)
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:

@@ -14,7 +14,7 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..cases.routing import check_remote
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.work import Load
 from ..options.option import numbers
 from ..options.points import PointOptions
@@ -55,7 +55,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
-    pool_rows         of the problem; 0 for what is chosen (kernels/moe/sm90/choose.py)
+    pool_rows         of the configurations; 0 for what is chosen (kernels/moe/sm90/choose.py)
     combine           of the problem: the element in which results travel back
     """
 
@@ -100,15 +100,19 @@ class Point:
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         capacity = max(1, self.tokens)
-        problem = (
-            Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
-        )
-        return with_pool_rows(problem, self.pool_rows)
+        if self.preset is None:
+            return Problem(**changes, max_tokens_per_rank=capacity)
+        return preset(self.preset).problem(capacity, **changes)
+
+    @property
+    def pool(self) -> dict[str, Any]:
+        """Fields of a configuration: the rows of the token pool."""
+        return {"pool_rows": given_pool_rows(self.problem, self.pool_rows)}
 
     @property
     def layer(self) -> Problem:
         """What points of one layer have in common: the problem for one token."""
-        return replace(self.problem, max_tokens_per_rank=1, pool_rows=None, combine=BF16)
+        return replace(self.problem, max_tokens_per_rank=1, combine=BF16)
 
     @property
     def load(self) -> Load:
@@ -204,7 +208,7 @@ def measure_point(
 ) -> dict[str, Any]:
     """Checks and times all kernels, and a baseline in the same turns.  All ranks together; the record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
-    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}

@@ -43,7 +43,7 @@ def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
 def trace_point(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
     """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
     problem = point.problem
-    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernel = layer.bind(store, configs[0], symmetric, session.watchdog_ns)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])
@@ -137,13 +137,13 @@ def configs_of(
 
     Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
     `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
-    chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace)
+    chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
     if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
     others = [replace(point.problem, recipe=FP8)] if variants and FP8 in chosen.recipes else []
     problems = dict.fromkeys([point.problem, *others])
-    there = [one for p in problems for one in store.configs(type(chosen), p) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
+    there = [one for p in problems for one in store.configs(type(chosen), p) if alike(one, chosen)]
     there = [config for config in there if loadable(store, config, other_sources)]
     if not there:
         store.get(chosen)
@@ -151,6 +151,11 @@ def configs_of(
     if variants:
         return sorted(there, key=lambda one: one != chosen)
     return [chosen] if chosen in there else [there[0]]
+
+
+def alike(one: MegaMoeConfig, other: MegaMoeConfig) -> bool:
+    """Whether kernels of both can run on one symmetric buffer and are traced alike."""
+    return (one.num_sms, one.trace, one.pool_rows) == (other.num_sms, other.trace, other.pool_rows)
 
 
 def loadable(store: ArtifactStore, config: MegaMoeConfig, other_sources: bool) -> bool:

@@ -61,9 +61,9 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
     share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
     if present is None:
-        incumbent = choose(problem, Target(kind_of(problem.recipe).arch, num_sms), point.tokens)
+        incumbent = choose(problem, Target(kind_of(problem.recipe).arch, num_sms), point.tokens, **point.pool)
     else:
-        incumbent = measured(kind_of(problem.recipe), problem, present)
+        incumbent = measured(kind_of(problem.recipe), problem, present, **point.pool)
     timed = dict(right_variants(record, incumbent))
     if incumbent not in timed:
         return Verdict(name, None, f"{variant_name(incumbent)} was not timed or was wrong")
@@ -91,7 +91,7 @@ def right_variants(record: dict[str, Any], like: MegaMoeConfig) -> Iterable[tupl
         if (times.get("check") or {}).get("passed") is not True:
             continue
         try:
-            yield read_variant(name, like.problem, like.num_sms), times
+            yield read_variant(name, like.problem, like.num_sms, pool_rows=like.pool_rows), times
         except ConfigError:
             continue
 

@@ -12,7 +12,7 @@ from ..kernels.registry import arch_of_recipe, config_type, find_kernel
 from ..problem import Problem
 from ..target import Target
 
-SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
+SHARED = ("problem", "num_sms", "pool_rows", "trace")  # by all variants of a point
 
 
 def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
@@ -43,21 +43,21 @@ def read_fields(name: str, recipe: str) -> dict[str, int]:
     return {field: int(value) for field, value in parts.items()}
 
 
-def read_variant(name: str, problem: Problem, num_sms: int) -> MegaMoeConfig:
+def read_variant(name: str, problem: Problem, num_sms: int, pool_rows: int | None = None) -> MegaMoeConfig:
     """Inverse of `variant_name`.  Raises `ConfigError`, also for what was a configuration of earlier sources only."""
     values: dict[str, Any] = read_fields(name, problem.recipe)
-    return kind_of(problem.recipe)(problem, num_sms=num_sms, **values)
+    return kind_of(problem.recipe)(problem, num_sms=num_sms, pool_rows=pool_rows, **values)
 
 
 TO_EITHER_SIDE = 2
 T = TypeVar("T")
 
 
-def candidates(problem: Problem, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
-    """The chosen configuration, the heuristics', and the neighbors of the chosen one."""
+def candidates(problem: Problem, num_tokens: int, target: Target, **fields: Any) -> list[MegaMoeConfig]:
+    """The chosen configuration, the heuristics', and the neighbors of the chosen one, all with these fields."""
     kernel = find_kernel("mega_moe")
-    chosen: MegaMoeConfig = kernel.choose(problem, target, num_tokens)
-    heuristic: MegaMoeConfig = kernel.choose(problem, replace(target, gpu=None), num_tokens)
+    chosen: MegaMoeConfig = kernel.choose(problem, target, num_tokens, **fields)
+    heuristic: MegaMoeConfig = kernel.choose(problem, replace(target, gpu=None), num_tokens, **fields)
     return list(dict.fromkeys([chosen, heuristic, *neighbors(chosen, num_tokens, target)]))
 
 
@@ -65,9 +65,10 @@ def neighbors(config: MegaMoeConfig, num_tokens: int, target: Target) -> list[Me
     """Configurations with one thing changed: two tiles to either side with their own lookahead, a quarter of the lead to four times, all
     experts, a ring with one stage less, and what the architecture alone has (`MegaMoeConfig.siblings`)."""
     kernel, problem, local = find_kernel("mega_moe"), config.problem, config.problem.experts_per_rank
+    tiles = config.tiles_of(problem)
     leads = [n for n in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead) if 1 <= n < local]
     found = [
-        *(kernel.choose(problem, target, num_tokens, block_m=block_m) for block_m in around(config.tiles_of(problem), config.block_m)),
+        *(kernel.choose(problem, target, num_tokens, block_m=one, pool_rows=config.pool_rows) for one in around(tiles, config.block_m)),
         *(config.replace(lookahead=lookahead) for lookahead in (*leads, local)),
         config.replace(num_stages=max(2, config.num_stages - 1)),
         *config.siblings,

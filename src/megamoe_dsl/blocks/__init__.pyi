@@ -14,6 +14,6 @@ from .sm90.math_thread import WeightScales as WeightScales
 from .sm90.tokens_as_m import CHUNK_ROWS as CHUNK_ROWS
 from .sm90.tokens_as_m import RowShare as RowShare
 from .sm90.tokens_as_n import ColumnShare as ColumnShare
-from .walk import Walk as Walk
-from .walk import advance_to_valid as advance_to_valid
-from .walk import next_block as next_block
+from .tiles import Walk as Walk
+from .tiles import advance_to_valid as advance_to_valid
+from .tiles import next_block as next_block

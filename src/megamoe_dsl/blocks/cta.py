@@ -19,6 +19,20 @@ from ..hardware.tensor_map import DESCRIPTOR_BYTES
 from ..layouts.region import Region
 
 
+class CtaContext:
+    """Base of kernels' contexts: a configuration `config`, whose `smem` plans shared memory, and the shared address `smem` of that."""
+
+    config: Any
+    smem: Any
+
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        return self.shared(f"{name}_barrier", index)
+
+
 @dataclass(frozen=True)
 class WarpRole:
     """One row of a kernel's table.

@@ -28,20 +28,18 @@ from cutlass import Int32, Int64
 from ..device.memory import load_constant_u64, load_u32, reduce_add_u32
 from ..device.sync import Equals32, Watchdog, spin
 from ..device.warp import named_barrier
+from .cta import CtaContext
 
 
-class RankContext:
-    """What a barrier needs to know of a kernel: the base of contexts with a configuration `config`, run-time arguments `args`, the shared
-    address `smem` of the configuration's plan, and the CTA's index `sm` in the grid.
+class RankContext(CtaContext):
+    """What a barrier needs to know of a kernel: the base of contexts with run-time arguments `args` and the CTA's index `sm` in the grid.
 
     waits   what the watchdog can report: GRID of SM 0 that waits for the other CTAs, RANK of a CTA that waits for the other ranks
     region  the layout of a rank's symmetric buffer
     """
 
     waits: ClassVar[Any]
-    config: Any
     args: Any
-    smem: Any
     sm: Any
     region: Any
 
@@ -55,7 +53,6 @@ class RankContext:
 
     @property
     def watchdog(self) -> Watchdog:
-        """The watchdog of this launch, for waits on other CTAs and ranks."""
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     def peer(self, rank: Any) -> Any:
@@ -67,12 +64,6 @@ class RankContext:
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`."""
         return self.region.address(base, name, *index)
-
-    def shared(self, name: str, *index: Any) -> Any:
-        return self.config.smem.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        return self.shared(f"{name}_barrier", index)
 
 
 @dataclass(frozen=True)

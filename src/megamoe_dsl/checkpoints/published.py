@@ -6,6 +6,7 @@ Each layout says where its facts are from.  What no source that can be read says
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, UE8M0, UNSCALED, Format
 
@@ -70,6 +71,8 @@ _V4 = "layers.{layer}.ffn.experts.{expert}"
 _HF = "model.layers.{layer}.mlp.experts.{expert}"
 _GPT_OSS = "model.layers.{layer}.mlp.experts"
 OWN_STEM = "layers.{layer}.experts.{expert}"
+_V4_NAMES: dict[str, Any] = {"fc1": (f"{_V4}.w1", f"{_V4}.w3"), "fc2": f"{_V4}.w2", "codes": ".weight", "scales": ".scale"}
+_HF_NAMES: dict[str, Any] = {"fc1": (f"{_HF}.gate_proj", f"{_HF}.up_proj"), "fc2": f"{_HF}.down_proj", "codes": ".weight"}
 
 PUBLISHED = {
     one.name: one
@@ -79,29 +82,21 @@ PUBLISHED = {
             "DeepSeek-V4-Flash and -Pro",
             "vllm/models/deepseek_v4/nvidia/model.py (names, w1 gate, w3 up, scales per 32); inference/convert.py of the model (nibbles)",
             MXFP4,
-            fc1=(f"{_V4}.w1", f"{_V4}.w3"),
-            fc2=f"{_V4}.w2",
-            codes=".weight",
-            scales=".scale",
+            **_V4_NAMES,
         ),
         PublishedLayout(
             "deepseek-v4-fp8",
             "DeepSeek-V4 with the experts in FP8",
             "vllm/models/deepseek_v4/nvidia/model.py (expert_dtype other than fp4); inference/convert.py --expert-dtype fp8 of the model",
             Format(E4M3, UE8M0, 128, 128, True),
-            fc1=(f"{_V4}.w1", f"{_V4}.w3"),
-            fc2=f"{_V4}.w2",
-            codes=".weight",
-            scales=".scale",
+            **_V4_NAMES,
         ),
         PublishedLayout(
             "deepseek-v3",
             "DeepSeek-V3, R1 and Kimi-K2, and others with block FP8 (Qwen3-FP8, GLM-4.5-FP8)",
             "transformers: models/deepseek_v3, integrations/finegrained_fp8.py; config.json: quantization_config.weight_block_size",
             FP8_BLOCKS,
-            fc1=(f"{_HF}.gate_proj", f"{_HF}.up_proj"),
-            fc2=f"{_HF}.down_proj",
-            codes=".weight",
+            **_HF_NAMES,
             scales=".weight_scale_inv",
         ),
         PublishedLayout(
@@ -123,9 +118,7 @@ PUBLISHED = {
             "Qwen3-MoE and GLM-4.5 in BF16",
             "transformers: models/qwen3_moe",
             UNSCALED,
-            fc1=(f"{_HF}.gate_proj", f"{_HF}.up_proj"),
-            fc2=f"{_HF}.down_proj",
-            codes=".weight",
+            **_HF_NAMES,
             scales=None,
         ),
         *(

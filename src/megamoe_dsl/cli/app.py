@@ -39,7 +39,7 @@ SAME = (
 )  # fmt: skip
 RENAMED = {
     **TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp",
-    "problem.pool_rows": "pool_rows", "problem.recipe": "recipe",
+    "problem.recipe": "recipe",
 }  # fmt: skip
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""

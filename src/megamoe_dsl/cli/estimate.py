@@ -10,7 +10,6 @@ from math import prod
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.registry import kernel_of
 from ..problem import ProblemError
@@ -59,7 +58,7 @@ class Estimate:
     @classmethod
     def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:
         p = config.problem
-        return cls(0, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
+        return cls(0, 2 * config.symmetric.size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
 
     @classmethod
     def of_gemm(cls, config: BaseGemmConfig, rows: int, launches: int) -> Estimate:

@@ -17,7 +17,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90 import config as sm90
-from ..kernels.moe.sm90.choose import with_pool_rows
+from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
@@ -139,9 +139,10 @@ class LayerOptions(ShapeOptions):
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
-    @property
-    def tile(self) -> dict[str, Any]:
-        return given_only({"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages})
+    def given_fields(self, problem: Problem) -> dict[str, Any]:
+        """Fields of the configuration that were given."""
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        return given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
 
     def layer(self, arch: Arch, max_tokens_per_rank: int, **numerics: Any) -> Problem:
         """The problem, in the usual number formats of an architecture unless told.  Raises `ProblemError` for a missing or bad field."""
@@ -149,11 +150,11 @@ class LayerOptions(ShapeOptions):
         given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), arch)
         if self.preset is not None:
-            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
+            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
         for name in shape:
             if name not in given:
                 raise ProblemError(name, None, "given, or taken from a --preset")
-        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
+        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
 
 
 @dataclass(frozen=True)
@@ -185,10 +186,10 @@ class ConfigOptions(LayerOptions):
         `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
         found = find_kernel(kernel)
         config_type(found, self.architecture)
-        for name, value in self.tile.items():
+        for name, value in self.given_fields(problem).items():
             if name not in found.choices(self.architecture):
                 raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
-        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **self.tile)
+        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **self.given_fields(problem))
 
 
 @dataclass(frozen=True)

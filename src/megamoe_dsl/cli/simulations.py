@@ -18,7 +18,6 @@ from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case
 from ..kernel_cases.halves import combined, draw_activations, linear1_rows
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..options.option import numbers
 from ..problem import ProblemError, integer_between
@@ -165,11 +164,10 @@ def simulate_inputs(
 
     Raises `ProblemError` when an argument does not fit, and `SimError` for a fault or a deadlock.
     """
-    problem = config.problem
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
     with counting(console) as show:
-        buffers = [torch.full((symmetric_buffer(problem, config.arch).size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
+        buffers = [torch.full((config.symmetric.size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
         memory, launches = GlobalMemory(), []
         for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)):
             launches.append(launch_inputs(artifact, rank, one, sym, memory))
@@ -205,7 +203,7 @@ def launch_inputs(artifact: Artifact, rank: int, inputs: Bf16Inputs, sym: torch.
 def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tensor:
     """uint8: the symmetric buffer that `quant` makes of a rank's inputs; slots without a token are masked, all else is untouched."""
     problem, count = config.problem, inputs.num_tokens
-    region = symmetric_buffer(problem, config.arch)
+    region = config.symmetric
     sym = torch.full((region.size,), UNTOUCHED, dtype=torch.uint8)
     activations = problem.formats.activations
     quantize = MICRO_SCALING[activations.element].quantize if activations.scale == UE8M0 else quantize_e4m3_f32
@@ -219,7 +217,7 @@ def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tens
 
 def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: torch.Tensor) -> list[Compared]:
     """Every field of a rank's symmetric buffer, and the rest of it, against `expected_buffer`."""
-    region = symmetric_buffer(config.problem, config.arch)
+    region = config.symmetric
     differs = sym != expected_buffer(config, inputs)
     parts = []
     for name in FIELDS:

@@ -95,7 +95,7 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
-    found = [candidates(point.problem, point.tokens, host.target) for point in points]
+    found = [candidates(point.problem, point.tokens, host.target, **point.pool) for point in points]
     if pruned:
         found = [promising(point, configs, host) for point, configs in zip(points, found, strict=True)]
     configs = list(dict.fromkeys(config for some in found for config in some))
@@ -118,7 +118,7 @@ def promising(point: Point, configs: list[MegaMoeConfig], host: Host) -> list[Me
     load = RankLoad.uniform(point.problem, point.tokens, point.remote)
     worth = worth_timing([Prediction.of(one, load, calibration).us for one in configs])
     kernel, targets = find_kernel("mega_moe"), (host.target, replace(host.target, gpu=None))
-    incumbents = [kernel.choose(point.problem, target, point.tokens) for target in targets]
+    incumbents = [kernel.choose(point.problem, target, point.tokens, **point.pool) for target in targets]
     return [one for one, is_worth in zip(configs, worth, strict=True) if is_worth or one in incumbents]
 
 

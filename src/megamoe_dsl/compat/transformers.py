@@ -180,8 +180,14 @@ def common_refusal(experts: Experts, hidden_states: torch.Tensor, recipe: str) -
 
 
 @torch.compiler.assume_constant_result
-def shape_refusal(hidden: int, intermediate: int, num_experts: int, recipe: str) -> str:
-    """What `ExpertLayer` says against a shape; a compiler takes the answer as a constant."""
+def shape_refusal(*shape: Any) -> str:
+    """What `ExpertLayer` says against a shape and a recipe; a compiler takes the answer as a constant."""
+    return known_refusal(*shape)
+
+
+@lru_cache
+def known_refusal(hidden: int, intermediate: int, num_experts: int, recipe: str) -> str:
+    """The same, found once."""
     try:
         ExpertLayer(hidden, intermediate, num_experts, 1, recipe=recipe)
     except ProblemError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import cutlass.cute as cute
@@ -12,19 +13,12 @@ from .ptx import emit, emit_to
 LEADER = -0x01000001  # 0xFEFFFFFF as a signed literal (the unsigned one widens to 64 bits): the same offset in the even CTA of the pair
 
 
-def init(barrier: Any, arrivals: int) -> None:
-    """By one thread, before anybody uses the barrier: a phase completes after this many arrivals."""
-    emit("mbarrier.init.shared::cta.b64 [{}], {};", barrier, arrivals)
-
-
-def fence_init() -> None:
-    """Makes initialized barriers visible to the cluster, together with a cluster barrier."""
-    emit("fence.mbarrier_init.release.cluster;")
-
-
-def arrive(barrier: Any) -> None:
-    """On this CTA's barrier, with release semantics for the CTA."""
-    emit("mbarrier.arrive.shared::cta.b64 _, [{}];", barrier)
+init = partial(emit, "mbarrier.init.shared::cta.b64 [{}], {};")
+"""(barrier, arrivals): by one thread, before anybody uses the barrier: a phase completes after this many arrivals."""
+fence_init = partial(emit, "fence.mbarrier_init.release.cluster;")
+"""Makes initialized barriers visible to the cluster, together with a cluster barrier."""
+arrive = partial(emit, "mbarrier.arrive.shared::cta.b64 _, [{}];")
+"""On this CTA's barrier, with release semantics for the CTA."""
 
 
 def release(barrier: Any, word: Any) -> None:
@@ -47,25 +41,15 @@ def _release(space: str, barrier: Any, word: Any) -> None:
     emit("{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {1}, 0;\n\t@p " + arrival + "\n\t}}", barrier, word)
 
 
-def arrive_cluster(barrier: Any) -> None:
-    """On a barrier of any CTA of the cluster, with default semantics.  `.release.cluster` would add a MEMBAR, which is not needed: the
-    arrival says that something has been read, either TMEM, ordered by tcgen05.fence, or SMEM, by instructions that have ended."""
-    emit("mbarrier.arrive.shared::cluster.b64 _, [{}];", barrier)
-
-
-def arrive_released(barrier: Any) -> None:
-    """On a barrier of any CTA of the cluster: what this thread has written or waited for lies before it for whoever waits."""
-    emit("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{}];", barrier)
-
-
-def arrive_expect(barrier: Any, num_bytes: Any) -> None:
-    """`arrive`; the phase then also needs this many bytes from TMA to complete."""
-    emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)
-
-
-def arrive_expect_cluster(barrier: Any, num_bytes: int) -> None:
-    """`arrive_expect` on a barrier of either CTA; relaxed, because a loader has written nothing itself."""
-    emit("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [{}], {};", barrier, num_bytes)
+arrive_cluster = partial(emit, "mbarrier.arrive.shared::cluster.b64 _, [{}];")
+"""On a barrier of any CTA of the cluster, with default semantics.  `.release.cluster` would add a MEMBAR, which is not needed: the
+arrival says that something has been read, either TMEM, ordered by tcgen05.fence, or SMEM, by instructions that have ended."""
+arrive_released = partial(emit, "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{}];")
+"""On a barrier of any CTA of the cluster: what this thread has written or waited for lies before it for whoever waits."""
+arrive_expect = partial(emit, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};")
+"""(barrier, num_bytes): `arrive`; the phase then also needs this many bytes from TMA to complete."""
+arrive_expect_cluster = partial(emit, "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [{}], {};")
+"""`arrive_expect` on a barrier of either CTA; relaxed, because a loader has written nothing itself."""
 
 
 def try_wait(barrier: Any, parity: Any) -> Any:

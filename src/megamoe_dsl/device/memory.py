@@ -61,13 +61,7 @@ store_u16 = partial(emit, "st.global.b16 [{}], {};")
 store_u32 = partial(emit, "st.global.b32 [{}], {};")
 store_u64 = partial(emit, "st.global.b64 [{}], {};")
 store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
-
-
-def store_f32(address: Any, value: Any) -> None:
-    """A float into global memory."""
-    emit("st.global.f32 [{}], {};", address, value)
-
-
+store_f32 = partial(emit, "st.global.f32 [{}], {};")
 store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
 
@@ -93,8 +87,6 @@ def store_release_u32(address: Any, value: Any, scope: str) -> None:
 
 atomic_add_u32 = partial(emit_to, Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};")
 """Previous value; relaxed, GPU scope."""
-
-
 count_arrival = partial(emit_to, Int32, "atom.acq_rel.gpu.global.add.u32 {}, [{}], 1;")
 """Adds 1: a release of what this thread wrote and saw, an acquire of what those that had added before released.  Previous value."""
 

@@ -53,35 +53,36 @@ class Ring:
         return Ring(self.depth, select(self.index == 0, Int32(self.depth - 1), self.index - 1), Int32(0))
 
 
-SCALE_BYTES = 4
-
-
 @dataclass(frozen=True)
-class Stage:
-    """The stage at a ring's position.
-
-    plan     the CTA's shared memory
-    smem     shared address of the plan
-    cluster  CTAs whose loaders write into one another's stages: a loader then waits until the warps of all these CTAs have read the stage
-    """
+class RingPlace:
+    """What lies at a ring's position in shared memory, whose plan is `plan`, at shared address `smem`."""
 
     plan: cutlass.Constexpr[Region]
     cluster: cutlass.Constexpr[int]
     smem: Int32
     ring: Ring
 
-    @staticmethod
-    def first(plan: Region, smem: Any, depth: int, cluster: int = 1) -> Stage:
-        return Stage(plan, cluster, smem, Ring.start(depth))
+    @classmethod
+    def first(cls, plan: Region, smem: Any, depth: int, cluster: int = 1) -> Self:
+        return cls(plan, cluster, smem, Ring.start(depth))
 
     def next(self) -> Self:
         return replace(self, ring=self.ring.next())
 
-    def previous(self) -> Stage:
-        return replace(self, ring=self.ring.previous())
-
     def shared(self, name: str) -> Any:
         return self.plan.address(self.smem, name, self.ring.index)
+
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Stage(RingPlace):
+    """A stage of operands; `cluster`: CTAs whose loaders write into one another's stages: a loader then waits until the warps of all these
+    CTAs have read the stage."""
+
+    def previous(self) -> Stage:
+        return replace(self, ring=self.ring.previous())
 
     @property
     def full(self) -> Any:
@@ -131,32 +132,21 @@ TILE_BYTES = 16
 
 
 @dataclass(frozen=True)
-class TileQueue:
-    """The place of the next tile; `plan` is the CTA's shared memory, `smem` its address, `cluster` the CTAs that get tiles together.
+class TileQueue(RingPlace):
+    """The place of the next tile; `cluster`: the CTAs that get tiles together.
 
-    A warp that works on every `every`-th tile only, from place `first` on, has a ring of so many times fewer places.
+    A warp that works on every `every`-th tile only, from place `begin` on, has a ring of so many times fewer places.
     """
 
-    plan: cutlass.Constexpr[Region]
-    cluster: cutlass.Constexpr[int]
-    smem: Int32
-    ring: Ring
     every: cutlass.Constexpr[int] = 1
-    first: Any = 0
+    begin: Any = 0
 
-    @staticmethod
-    def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
-        return TileQueue(plan, cluster, smem, Ring.start(places))
-
-    def alternate(self, first: Any, every: int) -> Self:
-        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `first` on."""
-        return replace(self, ring=Ring.start(self.ring.depth // every), every=every, first=first)
-
-    def next(self) -> Self:
-        return replace(self, ring=self.ring.next())
+    def alternate(self, begin: Any, every: int) -> Self:
+        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `begin` on."""
+        return replace(self, ring=Ring.start(self.ring.depth // every), every=every, begin=begin)
 
     def shared(self, name: str) -> Any:
-        place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.first
+        place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.begin
         return self.plan.address(self.smem, name, place)
 
     def wait_empty(self) -> None:

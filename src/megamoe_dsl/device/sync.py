@@ -65,17 +65,13 @@ class Equals32:
 
 
 @dataclass(frozen=True)
-class Equals64:
-    """A 64-bit mask has reached `target` (acquire, GPU scope)."""
+class Equals64(Equals32):
+    """The same of 64 bits."""
 
-    address: Int64
-    target: Int64
+    target: Int64  # type: ignore[assignment]
 
     def read(self) -> Any:
-        return load_acquire_u64(self.address, "gpu")
-
-    def met(self, value: Any) -> Any:
-        return value == self.target
+        return load_acquire_u64(self.address, self.scope)
 
 
 @dataclass(frozen=True)

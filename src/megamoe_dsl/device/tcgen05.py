@@ -5,6 +5,7 @@ A constant that reaches inline PTX becomes an immediate, and tcgen05 takes none:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from cutlass import Float32, Int64, Uint32
@@ -39,17 +40,10 @@ def allocate(result: Any, columns: int) -> None:
     emit("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;")
 
 
-def free(address: Any, columns: int) -> None:
-    """By the warp that allocated, when all warps of both CTAs have finished with tensor memory."""
-    emit("{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.dealloc.cta_group::2.sync.aligned.b32 t, {};\n\t}}", address, columns)
-
-
-def copy_scales(column: int, smem_descriptor: Any) -> None:
-    """One UTCCP atom: 128 rows x 4 scales into 4 columns, replicated over the lane quarters."""
-    emit(
-        "{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.cp.cta_group::2.32x128b.warpx4 [t], {};\n\t}}",
-        *(column, smem_descriptor),
-    )
+free = partial(emit, "{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.dealloc.cta_group::2.sync.aligned.b32 t, {};\n\t}}")
+"""(address, columns): by the warp that allocated, when all warps of both CTAs have finished with tensor memory."""
+copy_scales = partial(emit, "{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.cp.cta_group::2.32x128b.warpx4 [t], {};\n\t}}")
+"""(column, descriptor): one UTCCP atom: 128 rows x 4 scales into 4 columns, replicated over the lane quarters."""
 
 
 def mma(kind: PairMma, accumulator: Any, a: Any, b: Any, instruction: Any, accumulate: Any) -> None:
@@ -82,14 +76,10 @@ def commit_pair(barrier: Any, ctas: Any = 3) -> None:
     )
 
 
-def fence_after_sync() -> None:
-    """Orders the tcgen05 instructions that follow after everything that the barrier just passed has ordered before."""
-    emit("tcgen05.fence::after_thread_sync;")
-
-
-def fence_before_sync() -> None:
-    """Orders the tcgen05 instructions so far before everything that the next barrier orders after it."""
-    emit("tcgen05.fence::before_thread_sync;")
+fence_after_sync = partial(emit, "tcgen05.fence::after_thread_sync;")
+"""Orders the tcgen05 instructions that follow after everything that the barrier just passed has ordered before."""
+fence_before_sync = partial(emit, "tcgen05.fence::before_thread_sync;")
+"""Orders the tcgen05 instructions so far before everything that the next barrier orders after it."""
 
 
 def load_columns(address: Any, groups: int) -> list[tuple[Any, ...]]:

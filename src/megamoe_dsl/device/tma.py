@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .ptx import emit
 
-
-def acquire_tensor_map(tensor_map: Any) -> None:
-    """Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
-    emit("fence.proxy.tensormap::generic.acquire.sys [{}], 128;", tensor_map)
-
-
-def prefetch_tensor_map(tensor_map: Any) -> None:
-    """Into the descriptor cache, before a tensor map's first use."""
-    emit("prefetch.tensormap [{}];", tensor_map)
+acquire_tensor_map = partial(emit, "fence.proxy.tensormap::generic.acquire.sys [{}], 128;")
+"""Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
+prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
+"""Into the descriptor cache, before a tensor map's first use."""
 
 
 def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
@@ -108,37 +104,16 @@ def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequenc
     )
 
 
-def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
-    """1-D copy, 16-byte aligned, from any mapped global address."""
-    emit(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
-        *(destination, source, num_bytes, barrier),
-    )
-
-
-def store_bytes(destination: Any, source: Any, num_bytes: int) -> None:
-    """1-D copy from SMEM, 16-byte aligned, in the issuing thread's bulk group."""
-    emit("cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};", destination, source, num_bytes)
-
-
-def copy_to_cta(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
-    """1-D copy, 16-byte aligned, from this CTA's SMEM into that of a CTA of the cluster; the bytes count on `barrier`, of the same CTA."""
-    emit(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
-        *(destination, source, num_bytes, barrier),
-    )
-
-
-def commit_group() -> None:
-    """This thread's stores so far are one group, for `wait_group`."""
-    emit("cp.async.bulk.commit_group;")
-
-
-def wait_group(pending: int) -> None:
-    """Until at most `pending` groups of this thread are incomplete: their writes are visible to it."""
-    emit(f"cp.async.bulk.wait_group {pending};")
-
-
-def wait_group_read(pending: int) -> None:
-    """Until at most `pending` groups of this thread still read their SMEM."""
-    emit(f"cp.async.bulk.wait_group.read {pending};")
+load_bytes = partial(emit, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];")
+"""(destination, source, num_bytes, barrier): 1-D copy, 16-byte aligned, from any mapped global address."""
+store_bytes = partial(emit, "cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};")
+"""(destination, source, num_bytes): 1-D copy from SMEM, 16-byte aligned, in the issuing thread's bulk group."""
+copy_to_cta = partial(emit, "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];")
+"""(destination, source, num_bytes, barrier): 1-D copy, 16-byte aligned, from this CTA's SMEM into that of a CTA of the cluster; the bytes
+count on `barrier`, of the same CTA."""
+commit_group = partial(emit, "cp.async.bulk.commit_group;")
+"""This thread's stores so far are one group, for `wait_group`."""
+wait_group = partial(emit, "cp.async.bulk.wait_group {};")
+"""Until at most so many groups of this thread are incomplete: the others' writes are visible to it."""
+wait_group_read = partial(emit, "cp.async.bulk.wait_group.read {};")
+"""Until at most so many groups of this thread still read their SMEM."""

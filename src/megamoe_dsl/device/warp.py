@@ -65,11 +65,8 @@ def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
 
 sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")
 """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
-
-
-def smem_base(array: Any) -> Any:
-    """32-bit shared address of a `cutlass.Array` in SMEM."""
-    return emit_to(Int32, "mov.b32 {}, {};", array)
+smem_base = partial(emit_to, Int32, "mov.b32 {}, {};")
+"""32-bit shared address of a `cutlass.Array` in SMEM."""
 
 
 def set_max_registers(count: int, *, grow: bool) -> None:
@@ -77,9 +74,8 @@ def set_max_registers(count: int, *, grow: bool) -> None:
     emit(f"setmaxnreg.{'inc' if grow else 'dec'}.sync.aligned.u32 {count};")
 
 
-def named_barrier(index: Any, threads: int) -> None:
-    """Waits for this many threads of the CTA at hardware barrier `index`."""
-    emit("barrier.cta.sync.aligned {}, {};", index, threads)
+named_barrier = partial(emit, "barrier.cta.sync.aligned {}, {};")
+"""(index, threads): waits for this many threads of the CTA at a hardware barrier."""
 
 
 def store_where(condition: Any, store: Callable[[], None]) -> None:

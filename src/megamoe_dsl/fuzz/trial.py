@@ -230,8 +230,8 @@ def layers(draw: st.DrawFn, sizes: Sizes, arch: str) -> MegaMoeConfig:
     shape = problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, whole_tiles=whole, **most)
     try:
         rows = draw(st.sampled_from((None, 128, 256))) if arch == "sm_90a" else None
-        problem = replace(draw(shape), pool_rows=rows, biases=draw(st.booleans()), weigh_results=draw(st.booleans()))
-        return draw(MAKERS[arch](st.just(problem), max_sms=sizes.sms))
+        problem = replace(draw(shape), biases=draw(st.booleans()), weigh_results=draw(st.booleans()))
+        return draw(MAKERS[arch](st.just(problem), max_sms=sizes.sms)).replace(pool_rows=rows)
     except (ProblemError, ConfigError):
         reject()
 

@@ -43,7 +43,7 @@ from .decode.family import DecodeKernel
 from .decode.problem import DecodeProblem
 from .expert_routing.config import TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
-from .expert_routing.problem import RoutingProblem
+from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
 
@@ -78,8 +78,9 @@ class LayerConfigs(NamedTuple):
 
 
 class BackwardProblems(NamedTuple):
-    """GEMMs of the backward pass, BF16: dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+    """GEMMs of the backward pass, BF16: gate and up where not kept, dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
 
+    gate_up: GatherGemmProblem
     rows: GatherGemmProblem
     tokens: GemmProblem
     w1: VarlenKProblem
@@ -146,12 +147,14 @@ class ExpertLayer:
 
     def backward(self, output: str = BF16) -> BackwardProblems:
         """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
-        n, experts = 2 * self.intermediate, {"num_groups": self.num_experts, "recipe": self.recipe}
+        experts: Any = {"num_groups": self.num_experts, "recipe": self.recipe}
+        n = 2 * self.intermediate
         hidden, own = self.hidden, self.intermediate
         adds: Any = {**experts, "output": output, "accumulate": output == F32}
         rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
         tokens: Any = {**experts, "transposed_b": True}
         return BackwardProblems(
+            GatherGemmProblem(n, hidden, **experts),
             GatherGemmProblem(own, hidden, **rows),
             GemmProblem(hidden, n, PACKED, **tokens),
             VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
@@ -182,5 +185,5 @@ class ExpertLayer:
             RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
             choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            SumKernel().choose(self.routing, target, tokens, weights=self.weights),
+            SumKernel().choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -68,3 +70,34 @@ RECORD = Region.stack(
     Field("observed", (2,), U32),
 )
 """`wait` says which wait it was; it is written last, and is not zero."""
+
+
+@dataclass(frozen=True)
+class WatchedWaits:
+    """Waits of a family of kernels, and the messages that their records become.
+
+    detail, barrier  of each wait what its detail counts; what it is an index of at a rank barrier
+    phase, phases    of a wait, and of a rank barrier, where the launch was; `anywhere`, of a record that two waits wrote at once
+    of_ranks         the wait whose counter has reports of ranks in its high word
+    """
+
+    detail: Mapping[IntEnum, str]
+    phase: Mapping[IntEnum, str]
+    barrier: type[IntEnum]
+    phases: Mapping[IntEnum, str]
+    anywhere: str
+    of_ranks: IntEnum | None = None
+
+    def describe(self, words: list[int]) -> str | None:
+        """Message for a record of eight words: rank, phase, and barrier, expert, row or block; None when no watchdog has fired."""
+        wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
+        if not wait:
+            return None
+        expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
+        [name] = [one for one in self.detail if one == wait]
+        phase, what = self.phase.get(name), str(detail)
+        if phase is None and detail in self.phases:
+            phase, what = self.phases[self.barrier(detail)], self.barrier(detail).name
+        seen = f"{observed >> 32:#x} ranks" if name == self.of_ranks else f"{observed:#x}"
+        waited = f"wait {name.name} ({self.detail[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
+        return f"rank {rank}, SM {sm}, {phase or self.anywhere}: {waited}"

@@ -82,11 +82,6 @@ class Placement:
     def end(self) -> int:
         return self.offset + self.field.num_bytes
 
-    def coexists(self, other: Placement) -> bool:
-        """Whether both fields can be live at the same time: they differ in no overlay's alternative."""
-        mine = dict(self.lifetimes)
-        return all(mine.get(overlay, choice) == choice for overlay, choice in other.lifetimes)
-
 
 @dataclass(frozen=True)
 class Region:

@@ -10,7 +10,7 @@ from ..arch import SMEM_BYTES
 from ..config_error import ConfigError
 from ..hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.symmetric import pool_blocks, pool_tokens, symmetric_buffer, workspace
+from ..kernels.moe.layouts.symmetric import pool_blocks, pool_tokens, workspace
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.region import Region
 from .chart import Bar, BarChart, Lane, Picture
@@ -69,7 +69,7 @@ def region_chart(region: Region, default: str) -> BarChart:
 
 def draw_workspace(config: MegaMoeConfig, tokens: int) -> Picture:
     """The control words at the start of a rank's buffer."""
-    region = workspace(config.problem, config.arch)
+    region = workspace(config.problem, config.arch, config.pool_rows)
     size = in_bytes(region.size)
     note = f"Control words of one rank, {size}. Zero before the first launch; a launch leaves all but the counters zero. {SCALE}"
     return Picture("Workspace", note, (region_chart(region, "control"),))
@@ -77,11 +77,12 @@ def draw_workspace(config: MegaMoeConfig, tokens: int) -> Picture:
 
 def draw_symmetric(config: MegaMoeConfig, tokens: int) -> Picture:
     """A rank's whole buffer, which the others write into."""
-    whole, control = symmetric_buffer(config.problem, config.arch), {p.field.name for p in workspace(config.problem, config.arch)}
+    words = workspace(config.problem, config.arch, config.pool_rows)
+    whole, control = config.symmetric, {p.field.name for p in words}
     shown = [p for p in whole if p.field.name not in control]
     chart = region_chart(whole, "token pool")
     lanes = [lane for lane in chart.lanes if lane.name not in control]
-    size = in_bytes(workspace(config.problem, config.arch).size)
+    size = in_bytes(words.size)
     first = Lane("workspace", (Bar(0, shown[0].offset, "control"),), (f"{len(control)} fields", "0", size))
     most = config.problem.max_tokens_per_rank
     note = f"One rank's buffer, {in_bytes(whole.size)} for up to {most} tokens; the same offsets on every rank. {SCALE}"
@@ -101,7 +102,7 @@ def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
         start, end = first[expert] * block_m, first[expert + 1] * block_m
         details = (str(count), str(first[expert]), str(end - start - count))
         lanes.append(Lane(f"expert {expert}", _blocks(start, end, count, block_m), details))
-    used, rows = first[-1] * block_m, pool_tokens(config.problem)
+    used, rows = first[-1] * block_m, pool_tokens(config.problem, config.pool_rows)
     note = (
         f"Rows of the token pool for a sampled routing of {tokens} tokens a rank: blocks of {block_m} rows, one after "
         f"another, never shared by two experts. All {len(counts)} experts use {used:,} of {rows:,} rows, {used - sum(counts):,} of them "

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
 import numpy as np
 
-from ..arch import Gpu
+from ..arch import GPUS, Arch, Gpu
 from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
-from ..target import Target
-from .calibration import Calibration
+from ..target import TYPICAL_GPUS, Target
+from .calibration import Calibration, calibration_of, path_of
 from .launch import RankLoad
-from .prediction import Prediction
+from .prediction import Prediction, prefers
 
 CHUNKS = (1, 2, 4, 8)
+NETWORK_SMS = 16
+"""Of a GPU, left to NCCL where a call has several chunks."""
+MOST_TOKENS = 4096
+"""More are cut into chunks as so many are."""
 DRAWS, SEED = 2000, 0
 ENTRY_BYTES = 8
 """Of a top-k entry on its way: an expert and a weight."""
-NETWORK = "network"
+NETWORK, HOST = "network", "host"
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,20 @@ class Network:
 
     gbits       of each GPU's card, in each direction
     latency_us  of a collective without a row
+    host_us     that the host takes for a call, and for each chunk of it, where no CUDA graph holds the call
     """
 
     gbits: float
     latency_us: float
+    host_us: tuple[float, float] = (0.0, 0.0)
 
     def us(self, num_bytes: float) -> float:
         """How long a rank's bytes take on the wire."""
         return num_bytes / (self.gbits / 8 * 1e3)
+
+
+USUAL = Network(400.0, 30.0, (1400.0, 1000.0))
+"""A card for each GPU; latency is an assumption, the host's times those of an H100's host (docs/howto/nodes.md)."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +110,31 @@ class NodePrediction:
         """The layer `problem` of all experts, on `problem.num_ranks` GPUs of each node.  Raises `ProblemError`."""
         spread = Spread.of(problem.num_experts, problem.topk, nodes, problem.num_ranks, groups, group_limit)
         to_nodes, results = bytes_of_a_row(problem)
-        found, latency = [], network.latency_us if nodes > 1 else 0.0
+        best, latency = None, network.latency_us if nodes > 1 else 0.0
         for chunks in CHUNKS:
-            part = tokens / chunks
-            launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, gpu, calibration)
+            part, host = tokens / chunks, network.host_us[0] + chunks * network.host_us[1]
+            sms = gpu.num_sms - (NETWORK_SMS if chunks > 1 else 0)
+            launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, replace(gpu, num_sms=sms), calibration)
             there, back = (latency + network.us(part * spread.away_nodes * one) for one in (to_nodes, results))
             busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
-            busy[NETWORK] = latency + chunks * (there + back)  # counts of rows go first
-            us = latency + makespan([there] * chunks, launch.us, [back] * chunks)
+            busy |= {NETWORK: latency + chunks * (there + back), HOST: host}  # counts of rows go first
+            us = max(latency + makespan([there] * chunks, launch.us, [back] * chunks), host)
             limit, sent = max(busy, key=busy.__getitem__), tokens * spread.away_nodes * (to_nodes + results)
-            found.append(cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread))
-        return min(found, key=lambda one: one.us)
+            found = cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread)
+            if best is not None and not prefers(us, best.us):
+                break
+            best = found
+        assert best is not None
+        return best
+
+
+@lru_cache
+def chunks_of(problem: Problem, ranks: int, tokens: int, arch: Arch, gpu: str, groups: int = 1, group_limit: int = 1) -> int:
+    """In how many chunks a call of `tokens` of each rank takes the least time on nodes of so many ranks and on the network `USUAL`, with no
+    CUDA graph.  Raises `ProblemError`."""
+    known = gpu if path_of(gpu).exists() else TYPICAL_GPUS[arch.name]
+    node, nodes, tokens = replace(problem, num_ranks=ranks), problem.num_ranks // ranks, min(tokens, MOST_TOKENS)
+    return NodePrediction.of(node, tokens, nodes, USUAL, GPUS[known], calibration_of(known), groups, group_limit).chunks
 
 
 def bytes_of_a_row(problem: Problem) -> tuple[float, float]:

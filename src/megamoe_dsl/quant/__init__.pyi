@@ -45,11 +45,9 @@ from .weights import WEIGHT_NAMES as WEIGHT_NAMES
 from .weights import ExpertWeights as ExpertWeights
 from .weights import TransformedWeights as TransformedWeights
 from .weights import checkpoint_layout as checkpoint_layout
-from .weights import deinterleave_gate_up as deinterleave_gate_up
 from .weights import input_layout as input_layout
 from .weights import input_row as input_row
 from .weights import interleave_gate_up as interleave_gate_up
-from .weights import inverse_order_rows_sm90 as inverse_order_rows_sm90
 from .weights import inverse_transform_weights as inverse_transform_weights
 from .weights import inverse_utccp_scale_order as inverse_utccp_scale_order
 from .weights import new_weights as new_weights

@@ -187,11 +187,6 @@ def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -
     return regroup(w, dim, (2, rows // (2 * group), group), (1, 0, 2), inverse)
 
 
-def deinterleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
-    """Inverse of `interleave_gate_up`; same arguments, result and errors."""
-    return interleave_gate_up(w, group, dim, inverse=True)
-
-
 def order_rows_sm90(w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel: [..., 2I, K] to a contiguous tensor of the same shape.
 
@@ -210,11 +205,6 @@ def rows_sm90(problem: "Problem") -> torch.Tensor:
     """int64 [rows of fc1 in whole tiles]: for each row of `order_rows_sm90` the row of [gate | up]."""
     parts, rows, _ = tiled_shapes(problem)["fc1"]
     return order_rows_sm90(torch.arange(parts * rows).view(-1, 1)).flatten()
-
-
-def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
-    """Puts rows in kernel order back into checkpoint order, the inverse of `order_rows_sm90`."""
-    return order_rows_sm90(w, inverse=True)
 
 
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:
@@ -278,21 +268,11 @@ def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> 
     return sf[0] if batch is None else sf
 
 
-def transform_weights(
-    problem: "Problem",
-    arch: "Arch",
-    fc1: torch.Tensor,
-    fc1_sf: torch.Tensor,
-    fc2: torch.Tensor,
-    fc2_sf: torch.Tensor,
-    fc1_bias: torch.Tensor | None = None,
-    fc2_bias: torch.Tensor | None = None,
-) -> TransformedWeights:
-    """Checkpoint weights of one rank, the fields of `ExpertWeights`, to the layout of an architecture's kernel (module docstring).  Tensors
-    that do not change are passed through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for."""
-    given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias)
-    given.validate(problem)
-    given = given.resized(problem, tiled_shapes(problem))
+def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) -> TransformedWeights:
+    """Checkpoint weights of one rank to the layout of an architecture's kernel (module docstring).  Tensors that do not change are passed
+    through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for."""
+    weights.validate(problem)
+    given = weights.resized(problem, tiled_shapes(problem))
     fc1, fc1_sf, fc2, fc2_sf = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf
     biases: dict[str, torch.Tensor | None] = {}
     if given.fc1_bias is not None:
@@ -314,15 +294,15 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
     elif not arch.has_tensor_memory:
-        fc1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.fc1))
+        fc1 = order_rows_sm90(inverse_tile_sm90(weights.fc1), inverse=True)
         plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:
-        fc1 = deinterleave_gate_up(weights.fc1)
-        fc1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.fc1_sf, experts))
+        fc1 = interleave_gate_up(weights.fc1, inverse=True)
+        fc1_sf = interleave_gate_up(inverse_utccp_scale_order(weights.fc1_sf, experts), inverse=True)
         plain = ExpertWeights(fc1, fc1_sf, weights.fc2, inverse_utccp_scale_order(weights.fc2_sf, experts))
     if weights.fc1_bias is not None:
         rows = weights.fc1_bias.unsqueeze(-1)
-        ordered = deinterleave_gate_up(rows) if arch.has_tensor_memory else inverse_order_rows_sm90(rows)
+        ordered = (interleave_gate_up if arch.has_tensor_memory else order_rows_sm90)(rows, inverse=True)
         plain = replace(plain, fc1_bias=ordered.squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))
     plain.validate(problem)
@@ -341,7 +321,7 @@ def single_expert(problem: "Problem") -> "Problem":
 
 def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) -> TransformedWeights:
     """One expert, El = 1, in kernel order.  Raises ValueError that names the field when it does not fit `problem`."""
-    return transform_weights(single_expert(problem), arch, *(getattr(expert, name) for name in weight_names(problem)))
+    return transform_weights(single_expert(problem), arch, expert)
 
 
 def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:

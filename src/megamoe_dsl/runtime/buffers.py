@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.layouts.symmetric import WAITS, symmetric_buffer
+from ..kernels.moe.layouts.waits import WAITS
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer
@@ -197,12 +197,11 @@ class RankBuffers:
     ) -> None:
         self.config = config
         self.encode = encode
-        self.region = symmetric_buffer(config.problem, config.arch)
+        self.region = config.symmetric
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         if isinstance(weights, ExpertWeights):
-            given = {name: getattr(weights, name) for name in weight_names(config.problem)}
-            weights = own(transform_weights(config.problem, config.arch, **given), weights)
+            weights = own(transform_weights(config.problem, config.arch, weights), weights)
         self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
@@ -244,19 +243,19 @@ class RankBuffers:
     def rebound(self, config: LayerConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
         capacity is the same, and the record when no other is given."""
+        shares = config.symmetric == self.region and len(self.results)
+        stale = ("maps", "trace", "argument_names", *(() if shares else ("results",)))
         other = copy.copy(self)
-        other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem, config.arch)
+        other.config, other.sym, other.region = config, sym, config.symmetric
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        stale = ("maps", "trace", "argument_names", *(() if config.problem == self.problem and len(self.results) else ("results",)))
         for name in stale:
             other.__dict__.pop(name, None)
         return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        names = weight_names(self.problem)
-        new = transform_weights(self.problem, self.config.arch, **{name: getattr(weights, name) for name in names})
-        for name in names:
+        new = transform_weights(self.problem, self.config.arch, weights)
+        for name in weight_names(self.problem):
             getattr(self.weights, name).copy_(getattr(new, name))
 
     @property

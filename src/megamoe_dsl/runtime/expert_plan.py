@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,7 +21,7 @@ from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, en
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
-from .tile_counters import decode_counters, tile_counters
+from .tile_counters import decode_counters, outside_pools, tile_counters
 from .top_experts import RouterTensors, TopExpertsPlan
 
 KEPT = 64 << 20
@@ -43,7 +43,9 @@ class Scratch:
             return torch.empty(size, dtype=torch.uint8, device=self._device)
         kept = self._kept.get(stream)
         if kept is None or kept.numel() < size:
-            kept = self._kept[stream] = torch.empty(size, dtype=torch.uint8, device=self._device)
+            kept = self._kept[stream] = outside_pools(partial(torch.empty, size, dtype=torch.uint8, device=self._device))
+            if kept.is_cuda:  # a thread of its own allocates for the default stream
+                kept.record_stream(torch.cuda.current_stream(self._device))
         return kept
 
 

@@ -77,6 +77,7 @@ def moe(
     activation_clamp: float | None = None,
     recipe: str | None = None,
     main_grads: MainGrads | None = None,
+    recompute: bool = False,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
@@ -100,6 +101,7 @@ def moe(
                    pass; rows are the slots that are not masked, sorted by expert, stably
     recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; by default what weights say
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
+    recompute      whether a backward pass computes gate and up again instead of keeping them: 2 I values a row less, for one more GEMM
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.
@@ -148,7 +150,7 @@ def moe(
                 value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
-        return train((x, topk_idx, own, w1, w2), main_grads, gate_up, activation)
+        return train((x, topk_idx, own, w1, w2), main_grads, recompute, gate_up, activation)
     given = x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf
     more = gate_up, activation, factors, w1_bias, w2_bias, activation_clamp, recipe
     if is_plain_call(x):
@@ -157,11 +159,11 @@ def moe(
     return y
 
 
-def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, gate_up: str, activation: str) -> torch.Tensor:
+def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, recompute: bool, gate_up: str, activation: str) -> torch.Tensor:
     """`moe` of x, chosen experts and bfloat16 weights, with a backward pass."""
     if main_grads is not None:
         check_main_grads(main_grads, *tensors[3:])
-    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), gate_up, activation)
+    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), recompute, gate_up, activation)
     return y
 
 
@@ -282,14 +284,14 @@ _OTHERS = f"str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=N
 def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    *_, gate_up, activation = others
+    *_, recompute, gate_up, activation = others
     if x.is_cuda:
         major, minor = torch.cuda.get_device_capability(x.device)
         if major != 9:
             raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
         bind_context()  # of a thread that checkpoints call again
-    stored = x.new_empty(topk_idx.numel(), w1.shape[1])
-    return launch(x, topk_idx, topk_weights, w1, None, w2, None, stored, gate_up, activation), stored
+    stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
+    return launch(x, topk_idx, topk_weights, w1, None, w2, None, None if recompute else stored, gate_up, activation), stored
 
 
 def _without_preactivations(*given: Any) -> torch.Tensor:
@@ -303,7 +305,7 @@ moe_storing_op = define("moe_storing", f"({_TENSORS}, Tensor(a!) preactivations,
 """`moe` of chosen experts that stores gate and up, as an operator."""
 
 moe_training_op = define_training(_training)
-"""`moe` with gradients: y, and gate and up of every row."""
+"""`moe` with gradients: y, and gate and up of every row, or of none."""
 
 
 __all__ = ["moe"]

@@ -114,7 +114,7 @@ def grouped_gemm(
 
     kind    groups, int32
     packed      [G]: where each group's rows end; rows past the last end are left alone
-    aligned     [G]: the same, but each group's rows begin at the next multiple of 128 (DeepGEMM's psum layout); Hopper
+    aligned     [G]: the same, but each group's rows begin at the next multiple of 128 (DeepGEMM's psum layout)
     contiguous  [M / 128]: the group of each block of 128 rows, or -1: such a block is left alone
     masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...], other rows are left alone
 

@@ -33,7 +33,8 @@ class InputsStage:
         self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
 
         def kernel(quantized: bool) -> CudaKernel:
-            return CudaKernel(store.get(PreDispatchKernel().choose(shared.whole, target, 0, quantized=quantized, shared=shared.count)))
+            fields = {"quantized": quantized, "shared": shared.count, "pool_rows": memory.config.pool_rows}
+            return CudaKernel(store.get(PreDispatchKernel().choose(shared.whole, target, 0, **fields)))
 
         self._copy, self._quantize = kernel(True), kernel(False) if bf16 else None
         for one in (self._copy, self._quantize):

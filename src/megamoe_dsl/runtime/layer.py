@@ -85,6 +85,7 @@ class MegaMoE(torch.nn.Module):
         watchdog_ns: int = WATCHDOG_NS,
         fused: bool = True,
         shared_experts: int = 0,
+        pool_rows: int | None = None,
     ) -> None:
         super().__init__()
         shared = SharedExperts(problem, shared_experts)
@@ -96,12 +97,14 @@ class MegaMoE(torch.nn.Module):
         store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != whole:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {whole}")
-        self.symmetric = SymmetricBuffer.allocate(whole, group=group) if symmetric is None else symmetric
+        self.symmetric = SymmetricBuffer.allocate(whole, group=group, pool_rows=pool_rows) if symmetric is None else symmetric
+        if pool_rows not in (None, self.symmetric.pool_rows):
+            raise ProblemError("pool_rows", pool_rows, f"left out, or {self.symmetric.pool_rows} as of `symmetric`")
         device = self.symmetric.sym.device
         if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         target = self._target(device, reserved_sms)
-        configs = self.selection.configs(target)
+        configs = self.selection.configs(target, pool_rows=self.symmetric.pool_rows)
         kernels: dict[Any, LayerKernel | ReferenceKernel] = {}
         memory: ExpertWeights | TransformedWeights | RankBuffers
         memory = new_weights(whole, target.arch, device) if weights is None else weights
@@ -138,6 +141,7 @@ class MegaMoE(torch.nn.Module):
         reserved_sms: int = 0,
         fused: bool = True,
         shared_experts: int = 0,
+        pool_rows: int | None = None,
         target: Target | None = None,
         store: ArtifactStore | None = None,
         jobs: int | None = None,
@@ -153,7 +157,8 @@ class MegaMoE(torch.nn.Module):
         Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel is missing and no DSL is installed.
         """
         gpu = grid_target(target, reserved_sms)
-        kernels = layer_kernels(problem, gpu, bounds, bf16_inputs=bf16_inputs, fused=fused, shared_experts=shared_experts)
+        made: Any = {"bf16_inputs": bf16_inputs, "fused": fused, "shared_experts": shared_experts, "pool_rows": pool_rows}
+        kernels = layer_kernels(problem, gpu, bounds, **made)
         return compile_ahead(kernels, store, jobs)
 
     def forward(

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -23,6 +22,7 @@ from ..arch import SM90, Arch
 from ..blocks.gemm.problem import SCALE_BLOCK
 from ..kernels.expert_routing.config import ROUTED
 from ..kernels.registry import find_kernel
+from ..predict.nodes import NETWORK_SMS, chunks_of
 from ..problem import CHANNEL_STEP, Problem, ProblemError
 from ..quant import ExpertWeights
 from ..recipe import F32
@@ -35,7 +35,7 @@ from .ep.layer import EpMoE
 from .experts import moe
 from .gemm_weights import gemm_weights
 from .layer import MegaMoE, gpu_name
-from .nodes import DomainLayer, NodeLayer, Traffic, node_problem, rails_of
+from .nodes import DomainLayer, NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
 from .symmetric_memory import SymmetricBuffer, device_arch
 from .top_experts import router_logits_of, top_experts
 
@@ -197,6 +197,44 @@ def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launc
     return DomainLayer(layer, True, True)
 
 
+def node_layer(
+    problem: Problem,
+    weights: ExpertWeights | None,
+    group: Any,
+    device: torch.device,
+    ranks: int,
+    chunks: int | None,
+    router: Router | None,
+    **others: Any,
+) -> NodeLayer:
+    """A layer over nodes of so many ranks; `others` as of `domain_layer`, whose launch is by default `MegaMoE`'s, so that codes travel.
+
+    A launch of several ranks that fills its SMs runs until all of them have launched.  A rank whose exchange of the next chunk finds no SM
+    would keep the others' exchanges, and with them their launches, from ending: launches leave SMs to NCCL.  Raises `ProblemError`."""
+    cuda, plain = device.type == "cuda", others["activation"] is None
+    node_problem(problem, ranks)
+    if cuda and plain and others["launch"] is None and problem.recipe in find_kernel(MEGA_MOE).recipes[device_arch(device).name]:
+        others["launch"] = MEGA_MOE
+    fused = cuda and plain and others["launch"] == MEGA_MOE
+    if chunks is None:
+        groups = (1, 1) if router is None else (router.groups, router.topk_groups)
+        tokens = others["tokens"] or problem.max_tokens_per_rank
+        chunks = chunks_of(problem, ranks, tokens, device_arch(device), gpu_name(device), *groups) if fused else 1
+    if chunks > 1 and fused:
+        others.setdefault("reserved_sms", NETWORK_SMS)
+    sms = others.get("reserved_sms", 0)
+    if chunks > 1 and cuda and ranks > 1 and not sms:
+        raise ProblemError("chunks", chunks, "1 on nodes of several GPUs, unless MegaMoE computes there and has reserved_sms")
+    shared, rails = SharedExperts(problem, others.pop("shared_experts", 0)), rails_of(group, ranks, device, sms)
+    own, beside = split_shared(shared, weights)
+    inner, added = domain_layer(node_problem(problem, ranks, chunks), own, rails.within, device, **others), None
+    others.pop("bounds", None)
+    if shared.count:
+        alone = replace(problem, num_experts=shared.count, topk=shared.count, num_ranks=1)
+        added = domain_layer(alone, beside, None, device, **others)
+    return NodeLayer(problem, inner, rails, chunks, added)
+
+
 def split_shared(shared: SharedExperts, weights: ExpertWeights | None) -> tuple[ExpertWeights | None, ExpertWeights | None]:
     """A rank's routed experts and its shared ones."""
     if weights is None or not shared.count:
@@ -252,8 +290,8 @@ class MoE(torch.nn.Module):
     activation   the caller's own, of rows [gate | up], bf16 [rows, 2I] to [rows, I]: the launches are `EpMoE`'s
     launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank.  deep_ep
                  sends tokens over all nodes by DeepEP's low-latency kernels (`DeepEpMoE`)
-    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed; several need `reserved_sms`
-                 where nodes have several GPUs
+    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed, and launches leave SMs to it
+                 (`reserved_sms`, 16 by default).  By default as many as the model of `megamoe predict --nodes` prefers for `tokens`
     options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns`
                  of `MegaMoE`
 
@@ -274,7 +312,7 @@ class MoE(torch.nn.Module):
         activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
         launch: str | None = None,
         tokens: int = 0,
-        chunks: int = 1,
+        chunks: int | None = None,
         device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
@@ -296,15 +334,8 @@ class MoE(torch.nn.Module):
         if ranks == problem.num_ranks:
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
-            rails, shared = rails_of(group, ranks, place), SharedExperts(problem, others.pop("shared_experts", 0))
-            own, beside = split_shared(shared, weights)
-            inner = domain_layer(node_problem(problem, rails, chunks, options.get("reserved_sms", 0)), own, rails.within, place, **others)
-            others.pop("bounds", None)
-            added = None
-            if shared.count:
-                alone = replace(problem, num_experts=shared.count, topk=shared.count, num_ranks=1)
-                added = domain_layer(alone, beside, None, place, **others)
-            self.experts, self.traffic = NodeLayer(problem, inner, rails, chunks, added), rails.traffic
+            self.experts = node_layer(problem, weights, group, place, ranks, chunks, router, **others)
+            self.traffic = self.experts.rails.traffic
 
     @classmethod
     def of(
@@ -342,7 +373,7 @@ class MoE(torch.nn.Module):
     ) -> torch.Tensor:
         """y, bfloat16 [T, H], of bfloat16 tokens; without topk_idx the router chooses, by `token_ids` where it has a table of them.
 
-        topk_idx, topk_weights  int64 or int32, and float32 [T, topk]; -1 masks a slot
+        topk_idx, topk_weights  int64 or int32, and float32 or bfloat16 [T, topk]; -1 masks a slot
         options                 of the class within a domain, such as `num_tokens_bound`
 
         Raises `ProblemError`.
@@ -353,19 +384,9 @@ class MoE(torch.nn.Module):
             if self.router is None:
                 raise ProblemError("topk_idx", None, "given, or the layer made with a router")
             topk_idx, topk_weights = self.router(x, self.problem.topk, token_ids, self.rank)
-        y: torch.Tensor = self.experts(x, topk_idx, topk_weights, **options)
+        assert topk_weights is not None
+        y: torch.Tensor = self.experts(x, topk_idx, topk_weights.float(), **options)
         return y
-
-
-def ranks_of_a_domain(group: Any) -> int:
-    """Ranks of a host, which is taken for an NVLink domain.  Raises `ProblemError` where hosts differ, or ranks are not consecutive."""
-    hosts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    ranks = hosts.count(hosts[0])
-    blocks = [set(hosts[first : first + ranks]) for first in range(0, len(hosts), ranks)]
-    if len(hosts) % ranks or any(len(one) > 1 for one in blocks) or len(set.union(*blocks)) != len(blocks):
-        raise ProblemError("domain", hosts, "given where hosts have different numbers of ranks, or their ranks are not consecutive")
-    return ranks
 
 
 __all__ = ["MoE", "Router"]

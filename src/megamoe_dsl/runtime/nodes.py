@@ -6,6 +6,7 @@ nodes are a rail: rank r sends to a node by way of the rank there that has its n
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -122,27 +123,55 @@ class Rails:
         """How many of each node's rows are for other nodes."""
         return sum(counts) - counts[self.node]
 
+    def abort(self) -> None:
+        """Ends NCCL's kernels, which wait for a lost rank: until then `destroy_process_group` waits for them."""
+        backends = [group._get_backend(self.device) for group in (self.group, self.rail, self.within)]
+        if is_nccl(backends[0]):
+            backends[0]._group_start()  # the order of communicators must not matter
+            for one in backends:
+                one.abort()
+            backends[0]._group_end()
+
     @contextmanager
     def naming_lost_ranks(self, what: str) -> Iterator[None]:
         """Turns the error of a collective into `WatchdogError`, which names the ranks that have not had one too within the group's timeout
-        and `GRACE_S`."""
+        and `GRACE_S`, and aborts the groups."""
         try:
             yield
         except RuntimeError as error:
             store, wait = dist.distributed_c10d._get_default_store(), timeout_of(self.group, self.device).total_seconds() + GRACE_S
             lost = silent_ranks(store, f"megamoe_dsl nodes {self.group.group_name}", self.rank, self.nodes * self.ranks, wait)
+            self.abort()
             raise WatchdogError(f"rank {self.rank}, {what}: {str(error).partition(chr(10))[0]}{name_silent(lost, wait)}") from error
 
 
 @lru_cache
-def rails_of(group: Any, ranks: int, device: torch.device) -> Rails:
-    """The same for all layers of a group, whose ranks call this together.  Raises `ProblemError` unless `ranks` of a node divide them."""
-    world, (node, number) = dist.get_world_size(group), divmod(dist.get_rank(group), max(ranks, 1))
-    if ranks < 1 or world % ranks:
-        raise ProblemError("domain", ranks, f"a divisor of the group's {world} ranks")
-    every, own = dist.get_process_group_ranks(group), {"timeout": timeout_of(group, device), "use_local_synchronization": True}
-    within, rail = dist.new_group(every[node * ranks :][:ranks], **own), dist.new_group(every[number::ranks], **own)
+def rails_of(group: Any, ranks: int, device: torch.device, sms: int = 0) -> Rails:
+    """The same for all layers of a group, whose ranks call this together; `sms` is the most SMs that NCCL takes for rows, 0 for any."""
+    world, (node, number), timeout = dist.get_world_size(group), divmod(dist.get_rank(group), ranks), timeout_of(group, device)
+    every, own = dist.get_process_group_ranks(group), {"timeout": timeout, "use_local_synchronization": True}
+    options = None
+    if sms and is_nccl(group._get_backend(device)):
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout, options.config.max_ctas = timeout, sms
+    within = dist.new_group(every[node * ranks :][:ranks], **own)
+    rail = dist.new_group(every[number::ranks], pg_options=options, **own)
     return Rails(group, node, number, world // ranks, ranks, rail, within, device)
+
+
+def ranks_of_a_domain(group: Any) -> int:
+    """Ranks of a host, which is taken for an NVLink domain.  Raises `ProblemError` where hosts differ, or ranks are not consecutive."""
+    hosts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    ranks = hosts.count(hosts[0])
+    blocks = [set(hosts[first : first + ranks]) for first in range(0, len(hosts), ranks)]
+    if len(hosts) % ranks or any(len(one) > 1 for one in blocks) or len(set.union(*blocks)) != len(blocks):
+        raise ProblemError("domain", hosts, "given where hosts have different numbers of ranks, or their ranks are not consecutive")
+    return ranks
+
+
+def is_nccl(backend: Any) -> bool:
+    return dist.is_nccl_available() and isinstance(backend, dist.ProcessGroupNCCL)
 
 
 def timeout_of(group: Any, device: torch.device) -> Any:
@@ -161,19 +190,17 @@ def split_rows(rows: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     return [part.contiguous().view(one.dtype) for part, one in zip(rows.split(widths, dim=1), like, strict=True)]
 
 
-def node_problem(problem: Problem, rails: Rails, chunks: int, reserved_sms: int = 0) -> Problem:
-    """The layer of a node, with room for all that a chunk can bring.  Raises `ProblemError`.
-
-    A launch of several ranks fills its SMs until all of them have launched.  A rank whose exchange of the next chunk finds no SM then keeps
-    the others' exchanges, and with them their launches, from ending."""
+def node_problem(problem: Problem, ranks: int, chunks: int = 1) -> Problem:
+    """The layer of a node of so many ranks, with room for all that a chunk can bring.  Raises `ProblemError`."""
+    if ranks < 1 or problem.num_ranks % ranks:
+        raise ProblemError("domain", ranks, f"a divisor of the group's {problem.num_ranks} ranks")
     if chunks < 1:
         raise ProblemError("chunks", chunks, "1 or more")
-    if chunks > 1 and rails.ranks > 1 and rails.device.type == "cuda" and reserved_sms < 1:
-        raise ProblemError("chunks", chunks, "1 without reserved_sms: NCCL's kernels run beside launches that wait for other ranks")
-    experts, most = problem.num_experts // rails.nodes, -(-problem.max_tokens_per_rank // chunks) * rails.nodes
+    nodes = problem.num_ranks // ranks
+    experts, most = problem.num_experts // nodes, -(-problem.max_tokens_per_rank // chunks) * nodes
     if problem.topk > experts:
         raise ProblemError("topk", problem.topk, f"at most the {experts} experts of a node")
-    return replace(problem, num_experts=experts, num_ranks=rails.ranks, max_tokens_per_rank=most)
+    return replace(problem, num_experts=experts, num_ranks=ranks, max_tokens_per_rank=most)
 
 
 @dataclass(frozen=True)

@@ -92,15 +92,17 @@ def layer_kernels(
     bf16_inputs: bool = True,
     fused: bool = True,
     shared_experts: int = 0,
+    pool_rows: int | None = None,
 ) -> list[KernelConfig]:
     """Those of a `MegaMoE` on such a GPU: of these bounds and of its capacity, or of every number of tokens; and what brings tokens into
     the buffer."""
     whole = SharedExperts(problem, shared_experts).whole
     tried = range(1, problem.max_tokens_per_rank + 1) if bounds is None else bounds
-    tiers = dict.fromkeys(Selection(whole, tried).configs(target).values())
+    tiers = dict.fromkeys(Selection(whole, tried).configs(target, pool_rows=pool_rows).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
-    return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, shared=shared_experts) for one in quantized)]
+    common = {"shared": shared_experts, "pool_rows": pool_rows}
+    return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, **common) for one in quantized)]
 
 
 def halves_kernels(

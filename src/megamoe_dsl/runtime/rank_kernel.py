@@ -10,6 +10,7 @@ from ..artifact.artifact import Artifact
 from ..artifact.store import ArtifactStore
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
+from ..problem import ProblemError
 from ..quant import ExpertWeights, TransformedWeights
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map
@@ -39,6 +40,8 @@ class RankKernel:
     ) -> None:
         config = artifact.config
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
+        if config.pool_rows != symmetric.pool_rows:
+            raise ProblemError("pool_rows", config.pool_rows, f"{symmetric.pool_rows}, as of the symmetric buffer")
         with symmetric.binding(config.num_sms):
             if isinstance(weights, RankBuffers):
                 self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)

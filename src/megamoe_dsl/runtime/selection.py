@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
@@ -30,9 +30,9 @@ class Selection:
         given = [integer_between("bounds", bound, 1, most, f"between 1 and max_tokens_per_rank = {most}") for bound in bounds]
         self.bounds = sorted({*given, most})
 
-    def configs(self, target: Target) -> dict[int, MegaMoeConfig]:
-        """Configuration of every bound; neighbors may share one."""
-        return {bound: find_kernel("mega_moe").choose(self.problem, target, bound) for bound in self.bounds}
+    def configs(self, target: Target, **fields: Any) -> dict[int, MegaMoeConfig]:
+        """Configuration of every bound, with these fields; neighbors may share one."""
+        return {bound: find_kernel("mega_moe").choose(self.problem, target, bound, **fields) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
         """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.  Raises `ProblemError` when
@@ -40,7 +40,7 @@ class Selection:
         if num_tokens_bound is None:
             return self.problem.max_tokens_per_rank
         self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
-        return self.bounds[bisect_left(self.bounds, max(1, num_tokens_bound))]
+        return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
 
     def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
         """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity; `counted` says what was counted."""

@@ -110,14 +110,10 @@ class SimulatedMoE:
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
         """What a call launches on a rank, in order."""
-        return [self.launch(rank, num_tokens, y)]
-
-    def launch(self, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
-        """A rank's launch on so many tokens of its symmetric buffer, into y."""
-        return self.launch_of(self.artifact, self.ranks[rank], rank, num_tokens, y)
+        return [self.launch_of(self.artifact, self.ranks[rank], rank, num_tokens, y)]
 
     def launch_of(self, artifact: Artifact, buffers: RankBuffers, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
-        """The same of a kernel with buffers of its own."""
+        """A launch on so many tokens of a rank's symmetric buffer, into y."""
         arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns)
         return simulated_launch(artifact, arguments, rank)
 

@@ -15,7 +15,7 @@ import torch
 
 from ..arch import ARCHES, Arch, arch_of_capability
 from ..cuda_device import require_cuda, require_usable
-from ..kernels.moe.layouts.symmetric import symmetric_buffer
+from ..kernels.moe.layouts.symmetric import checked_pool_rows, symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
@@ -68,6 +68,7 @@ class SymmetricBuffer:
     reference: bool = False
     num_sms: int = 0
     halves: tuple[Any, Any] | None = field(default=None, repr=False)
+    pool_rows: int | None = None
     order: torch.Tensor = field(init=False, repr=False)
     watchdog: torch.Tensor = field(init=False, repr=False)
     _handle: Any = field(default=None, repr=False)
@@ -84,6 +85,7 @@ class SymmetricBuffer:
         group: Any = None,
         device: torch.device | str | None = None,
         region: Region | None = None,
+        pool_rows: int | None = None,
     ) -> SymmetricBuffer:
         """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
 
@@ -92,16 +94,20 @@ class SymmetricBuffer:
                 where torch.distributed is not needed
         device  where the buffer of one rank without a group lies; on the CPU without `arch`, for layers that compute the reference
         region  the layout of other kernels than the fused one and its stages
+        pool_rows  of the fused kernel's configuration: None for a token pool that holds any routing
 
         Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
         rank brings another problem.
         """
+        pool_rows = checked_pool_rows(pool_rows)
         if group is None and problem.num_ranks == 1:
             place = require_usable("cuda" if device is None else device)
             reference = arch is None and place.type == "cpu"
-            size = (region or symmetric_buffer(problem, arch or (arch_of_recipe(problem) if reference else device_arch(place)))).size
+            used = arch or (arch_of_recipe(problem) if reference else device_arch(place))
+            size = (region or symmetric_buffer(problem, used, pool_rows)).size
             sym = torch.zeros(size, dtype=torch.uint8, device=place)
-            return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device), reference=reference)
+            own = torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device)
+            return cls(problem, 0, sym, own, reference=reference, pool_rows=pool_rows)
         import torch.distributed as dist
 
         if group is None and not (dist.is_available() and dist.is_initialized()):
@@ -115,13 +121,14 @@ class SymmetricBuffer:
         ranks = dist.get_world_size(group)
         if ranks != problem.num_ranks:
             raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {ranks}")
-        problems: list[Any] = [None] * ranks
-        dist.all_gather_object(problems, problem, group=group)
-        for other, theirs in enumerate(problems):
-            if theirs != problem:
-                raise ProblemError("problem", problem, f"the same on every rank; rank {other} has {theirs!r}")
+        given: list[Any] = [None] * ranks
+        dist.all_gather_object(given, (problem, pool_rows), group=group)
+        for other, theirs in enumerate(given):
+            for name, mine, their in zip(("problem", "pool_rows"), (problem, pool_rows), theirs, strict=True):
+                if their != mine:
+                    raise ProblemError(name, mine, f"the same on every rank; rank {other} has {their!r}")
         here = torch.device("cuda", torch.cuda.current_device())
-        size = (region or symmetric_buffer(problem, arch or device_arch(here))).size
+        size = (region or symmetric_buffer(problem, arch or device_arch(here), pool_rows)).size
         sym = symmetric_memory.empty(size, dtype=torch.uint8, device=here)
         sym.zero_()
         handle = symmetric_memory.rendezvous(sym, group)
@@ -130,7 +137,7 @@ class SymmetricBuffer:
         peers = torch.tensor([address + offset for address in addresses], dtype=torch.int64, device=here)
         torch.cuda.synchronize()
         dist.barrier(group)  # nobody writes into a buffer before it is zero
-        return cls(problem, rank, sym, peers, group, _handle=handle)
+        return cls(problem, rank, sym, peers, group, _handle=handle, pool_rows=pool_rows)
 
     @property
     def num_bytes(self) -> int:

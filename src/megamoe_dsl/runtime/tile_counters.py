@@ -3,7 +3,9 @@ at once share any."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 
 import torch
 from cuda.bindings import driver
@@ -17,12 +19,19 @@ EACH, BYTES = 3, 4
 """Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
 
 
+def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """A tensor that is kept.  A thread of its own makes it: what this thread allocates may be memory of a tree of CUDA graphs, all of which
+    torch takes back."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
+
+
 class TileCounters:
     """Of one device: so many `words` for each of up to `most` streams.  They are zero, and every launch leaves them so.  Launches that a
     graph captures on one stream share words of their own, for the graph may run beside the stream it was captured on."""
 
     def __init__(self, device: torch.device, words: int = EACH, most: int = COUNTERS) -> None:
-        self.memory = torch.zeros(most, words, dtype=torch.int32, device=device)
+        self.memory = outside_pools(partial(torch.zeros, most, words, dtype=torch.int32, device=device))
         self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         self._turns: dict[int, int] = {}

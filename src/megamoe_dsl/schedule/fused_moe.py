@@ -87,51 +87,6 @@ INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no 
 MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
 
 
-class LocalExperts(Protocol):
-    """What the order reads of a problem."""
-
-    @property
-    def experts_per_rank(self) -> int: ...
-
-
-class FusedMoePlan(Protocol):
-    """What the order reads of a configuration."""
-
-    @property
-    def problem(self) -> LocalExperts: ...
-
-    @property
-    def lookahead(self) -> int:
-        """Experts that Linear1 is ahead of Linear2."""
-        ...
-
-    @property
-    def block_m(self) -> int: ...
-
-    @property
-    def fc1_n_blocks(self) -> int:
-        """Weight blocks of an expert's Linear1."""
-        ...
-
-    @property
-    def fc2_n_blocks(self) -> int:
-        """Weight blocks of an expert's Linear2."""
-        ...
-
-    @property
-    def group_m(self) -> int:
-        """Token blocks of a band."""
-        ...
-
-    @property
-    def num_clusters(self) -> int: ...
-
-    @property
-    def blocks_per_fetch(self) -> int:
-        """Consecutive numbers that a cluster takes at a time."""
-        ...
-
-
 def mma_tokens(valid_m: Int) -> Int:
     """Tokens that an SM100 pair's MMA covers for a block with `valid_m` tokens."""
     return (valid_m + (MMA_N_GRANULE - 1)) & -MMA_N_GRANULE
@@ -175,9 +130,13 @@ class PhaseSizes:
 
 @dataclass(frozen=True)
 class FusedMoeOrder:
-    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead."""
+    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.
 
-    config: Any  # FusedMoePlan; cutlass.Constexpr in a kernel
+    Of a configuration it reads `problem.experts_per_rank`, `block_m`, `lookahead`, `fc1_n_blocks` and `fc2_n_blocks`, weight blocks of an
+    expert, `group_m`, token blocks of a band, and `blocks_per_fetch`, consecutive numbers that a cluster takes at a time.
+    """
+
+    config: Any  # cutlass.Constexpr in a kernel
     table: Any  # ExpertTable
 
     @property
@@ -239,7 +198,7 @@ class FusedMoeOrder:
         return band * size + row, n_block
 
     @classmethod
-    def blocks(cls, config: FusedMoePlan, counts: Sequence[int], cluster: int) -> Iterator[Block]:
+    def blocks(cls, config: Any, counts: Sequence[int], cluster: int) -> Iterator[Block]:
         """Blocks of one cluster, in order, for the token counts of the local experts, if they take numbers round robin.  Raises ValueError
         when there are more or fewer counts than local experts."""
         experts, at_a_time = config.problem.experts_per_rank, config.blocks_per_fetch
@@ -247,20 +206,6 @@ class FusedMoeOrder:
             raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {experts}")
         order = cls(config, HostTable.of(counts, config.block_m))
         return Scheduler.blocks(order, cluster * at_a_time, config.num_clusters * at_a_time, at_a_time)
-
-
-class RingPlan(FusedMoePlan, Protocol):
-    """What the order reads of a configuration."""
-
-    @property
-    def ring_blocks(self) -> int:
-        """Token blocks that the pool has rows for."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """Places from the first that Linear2 has yet to come to, to the last that Linear1 may come to; at most `ring_blocks`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -284,10 +229,9 @@ class RingStep:
 
 @dataclass(frozen=True)
 class RingOrder(FusedMoeOrder):
-    """Bands of Linear1, and of Linear2 as far behind as the ring allows."""
-
-    config: Any  # RingPlan; cutlass.Constexpr in a kernel
-    table: Any  # ExpertTable
+    """Bands of Linear1, and of Linear2 as far behind as the ring allows.  Of a configuration it also reads `ring_blocks`, token blocks that
+    the pool has rows for, and `window`, at most as many: places from the first that Linear2 has yet to come to, to the last that Linear1
+    may come to."""
 
     def has(self, step: Int, sizes: RingStep) -> Any:
         """While Linear2 of an expert is left."""

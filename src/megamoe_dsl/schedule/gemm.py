@@ -1,77 +1,24 @@
 """The orders of a GEMM's blocks: band after band of row blocks, and in each band all columns (`place_in_bands`).  With groups, whose rows
-are sorted by expert, expert by expert, and within an expert as in a dense GEMM."""
+are sorted by expert, expert by expert, and within an expert as in a dense GEMM.
+
+Of a configuration they read `block_m`, `n_blocks`, `group_m`, the row blocks of a band, and with groups `num_experts`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..layouts.arith import Int, ceil_div, minimum, select
-from .scheduler import NumberedSteps, OneSize, place_in_bands
-
-
-class DensePlan(Protocol):
-    """What the order reads of a configuration."""
-
-    @property
-    def block_m(self) -> int: ...
-
-    @property
-    def n_blocks(self) -> int: ...
-
-    @property
-    def group_m(self) -> int:
-        """Row blocks of a band."""
-        ...
+from .scheduler import OneSize, place_in_bands
 
 
 @dataclass(frozen=True)
-class DenseBlock:
-    """One tile of the result; `valid_m` of its rows exist, 0 or less past the last block."""
-
-    m_block: Int
-    n_block: Int
-    valid_m: Int
-
-
-@dataclass(frozen=True)
-class DenseOrder(NumberedSteps):
-    """`rows` rows, which may be known at run time only; all blocks are one step."""
-
-    config: Any  # DensePlan; cutlass.Constexpr in a kernel
-    rows: Int
-
-    @property
-    def num_steps(self) -> int:
-        return 1
-
-    def sizes(self, part: Int) -> OneSize:
-        """All blocks, or none past the only step."""
-        return OneSize(ceil_div(self._rows(part), self.config.block_m) * self.config.n_blocks)
-
-    def _rows(self, step: Int) -> Int:
-        """Of a step: all of them, or none past the only one."""
-        return select(step == 0, self.rows, 0)
-
-    def block(self, step: Int, local: Int, sizes: OneSize) -> DenseBlock:
-        """The block, with rows of the whole matrix."""
-        config, rows = self.config, self._rows(step)
-        m_block, n_block = place_in_bands(local, config.group_m, ceil_div(rows, config.block_m), config.n_blocks)
-        return DenseBlock(m_block, n_block, minimum(rows - m_block * config.block_m, config.block_m))
-
-
-class GroupedPlan(DensePlan, Protocol):
-    """What the order reads of a configuration: that of a dense GEMM for each expert, and how many experts there are."""
-
-    @property
-    def num_experts(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class GroupedBlock:
+class GemmBlock:
     """One tile of the result.
 
-    expert     num_experts past the last block
+    expert     past the last block, how many there are; a dense GEMM has one
     m_block    row block of the expert
     row_block  row block of the matrix in which every expert begins a block of its own
     n_block    column block
@@ -86,22 +33,69 @@ class GroupedBlock:
 
 
 @dataclass(frozen=True)
-class GroupedOrder(NumberedSteps):
-    """One step for each expert of the table."""
+class GemmOrder(ABC):
+    """One step for each expert."""
 
-    config: Any  # GroupedPlan; cutlass.Constexpr in a kernel
-    table: Any  # ExpertTable
+    config: Any  # cutlass.Constexpr in a kernel
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int: ...
+
+    @abstractmethod
+    def tokens(self, step: Int) -> Int:
+        """Rows of a step's expert, 0 past the last."""
+
+    @abstractmethod
+    def first_block(self, step: Int) -> Int:
+        """Where its row blocks begin."""
+
+    def has(self, step: Int, sizes: OneSize) -> Any:
+        return step < self.num_steps
+
+    def first_sizes(self, zero: Int) -> OneSize:
+        return self.sizes(zero)
+
+    def part(self, step: Int, before: OneSize) -> Int:
+        return step
+
+    def sizes(self, part: Int) -> OneSize:
+        return OneSize(ceil_div(self.tokens(part), self.config.block_m) * self.config.n_blocks)
+
+    def block(self, step: Int, local: Int, sizes: OneSize) -> GemmBlock:
+        """The block, within its expert and within the matrix."""
+        config, tokens = self.config, self.tokens(step)
+        m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
+        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
+        return GemmBlock(step, m_block, self.first_block(step) + m_block, n_block, valid_m)
+
+
+@dataclass(frozen=True)
+class DenseOrder(GemmOrder):
+    """`rows` rows, which may be known at run time only; all blocks are one step."""
+
+    rows: Int
+    num_steps = 1
+
+    def tokens(self, step: Int) -> Int:
+        return select(step == 0, self.rows, 0)
+
+    def first_block(self, step: Int) -> Int:
+        return 0
+
+
+@dataclass(frozen=True)
+class GroupedOrder(GemmOrder):
+    """The experts of a table (`fused_moe.ExpertTable`)."""
+
+    table: Any
 
     @property
     def num_steps(self) -> int:
-        return self.config.num_experts
+        return int(self.config.num_experts)
 
-    def sizes(self, part: Int) -> OneSize:
-        return OneSize(ceil_div(self.table.tokens(part), self.config.block_m) * self.config.n_blocks)
+    def tokens(self, step: Int) -> Int:
+        return self.table.tokens(step)
 
-    def block(self, step: Int, local: Int, sizes: OneSize) -> GroupedBlock:
-        """The block, within its expert and within the matrix."""
-        config, tokens = self.config, self.table.tokens(step)
-        m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
-        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
-        return GroupedBlock(step, m_block, self.table.first_block(step) + m_block, n_block, valid_m)
+    def first_block(self, step: Int) -> Int:
+        return self.table.first_block(step)

@@ -7,7 +7,7 @@ block number within that step.  To move on, one adds to the block number.  If it
 blocks exists.
 
 A scheduler is frozen and its state are plain integers.  Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`,
-`invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/walk.py).
+`invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/tiles.py).
 
 In a band of rows blocks are ordered so that those that run at the same time share rows and columns in the L2 cache.
 """
@@ -15,7 +15,6 @@ In a band of rows blocks are ordered so that those that run at the same time sha
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -123,26 +122,6 @@ class Order(Protocol):
     def block(self, step: Int, local: Int, sizes: Any) -> Any:
         """The block with number `local` within its step, whose sizes are given; also of the position past the last block."""
         ...
-
-
-class NumberedSteps(ABC):
-    """What an order of `num_steps` steps has in common, each of which its number alone says."""
-
-    @property
-    @abstractmethod
-    def num_steps(self) -> int: ...
-
-    @abstractmethod
-    def sizes(self, part: Int) -> OneSize: ...
-
-    def has(self, step: Int, sizes: OneSize) -> Any:
-        return step < self.num_steps
-
-    def first_sizes(self, zero: Int) -> OneSize:
-        return self.sizes(zero)
-
-    def part(self, step: Int, before: OneSize) -> Int:
-        return step
 
 
 def place_in_bands(number: Int, size: int, m_blocks: Int, n_blocks: int) -> tuple[Int, Int]:

@@ -18,6 +18,7 @@ from ...device.warp import ClusterPlace, elect
 from ...hardware.cta_pair import CLUSTER
 from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import Activity, Role, tile_detail
+from ..tiles import TileContext
 from .tile import SCALE_STEP, WORK_TILES
 
 APART, SAME_TOKENS, SAME_WEIGHTS, ALONE = range(4)
@@ -68,8 +69,8 @@ def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
 
 @cute.jit
 def read_end(tile: GemmTile, tiles: TileQueue, blocks_per_fetch: cutlass.Constexpr[int]):
-    """A warp that has no tile left, at the end of its role.  Where the cluster's other CTA had one more, that CTA's end is published after
-    it, to both: it is read before this CTA leaves, so that nothing is on its way to shared memory that is given up."""
+    """At the end of a role: where the cluster's other CTA had one more tile, that CTA's end is published after it, to both: it is read
+    before this CTA leaves, so that nothing is on its way to shared memory that is given up."""
     if cutlass.const_expr(blocks_per_fetch > 1):
         if tile.alone:
             next_tile(tiles)
@@ -110,7 +111,7 @@ class GemmStage(Stage):
 
 
 @dataclass(frozen=True)
-class GemmContext:
+class GemmContext(TileContext):
     """`config` and `maps` are the architecture's, `smem` is the shared address of the plan, `sm` the CTA's index in the grid, `cta_rank`
     its place in the cluster."""
 
@@ -137,6 +138,8 @@ class GemmContext:
 
     def k_blocks_of(self, tile: GemmTile) -> Any:
         """The same of a tile: all have as many, but where K are the rows of its group, of which even none take a stage."""
+        if self.config.arch.has_tensor_memory:
+            return Int32(self.config.k_blocks)
         if not self.config.problem.sums_rows:
             return self.k_blocks
         rows = Int32(load_shared_u32(self.shared("group_table", tile.group)))
@@ -184,30 +187,29 @@ class GemmContext:
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
+        return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
+
+    def next_tile(self, queue: TileQueue) -> tuple[GemmTile, TileQueue]:
+        tile, following = next_tile(queue)
+        return tile, following
+
+    def read_end(self, tile: GemmTile, queue: TileQueue) -> None:
+        read_end(tile, queue, self.config.blocks_per_fetch)
 
     def wait_rows(self, tile: GemmTile) -> None:
         """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
 
     def begin(self, role: Role) -> None:
-        """A warp's first stamp, in a kernel that is traced."""
         if self.config.trace:
             begin(self, role)
 
     def stamp(self, activity: Activity, tile: GemmTile) -> None:
-        """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
         if self.config.trace:
             stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""
         return tile.valid_m <= self.config.block_m // 2 if self.config.half_tiles else False
-
-    def shared(self, name: str, *index: Any) -> Any:
-        return self.config.smem.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        return self.shared(f"{name}_barrier", index)
 
 
 @cute.jit
@@ -220,5 +222,4 @@ def prefetch_maps(ctx: GemmContext):
 
 
 def rank_in_cluster(config: Any) -> Int32:
-    """This CTA's place among those of its cluster."""
     return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)

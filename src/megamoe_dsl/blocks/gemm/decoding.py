@@ -4,11 +4,12 @@ wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (b
 | role | waits | signals |
 |---|---|---|
 | decode_weights | work_tile_full, per tile; codes_full, empty, per stage | work_tile_empty, per tile; full, codes_empty, per stage |
-| multiply_columns, multiply_rows | work_tile_full, per tile; full, per stage | work_tile_empty, empty, per warp, tile and stage |
+| multiply | work_tile_full, per tile; full, per stage | work_tile_empty, empty, per warp, tile and stage |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -22,38 +23,43 @@ from ..sm90.decode import decode_tile
 from ..sm90.decoded_share import DecodedRows, DecodedShare
 from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedBlock, PackedShare
+from ..tiles import each_tile
 from . import store
 from .context import GemmContext, GemmTile, next_tile
 
 
-@cute.jit
-def decode_weights(ctx: GemmContext, warp: Int32):
+def decode_weights(ctx: GemmContext, warp: Int32) -> None:
     """One of the four warps."""
-    me = MathThread(Int32(0), warp, cute.arch.lane_idx())
-    table, part = ctx.shared("decoded"), PackedPart(ctx.config.block_n)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        stage = decode_tile(stage, me, table, ctx.k_blocks, part)
-        tile, tiles = next_tile(tiles)
+    me, table, part = MathThread(Int32(0), warp, cute.arch.lane_idx()), ctx.shared("decoded"), PackedPart(ctx.config.block_n)
+    each_tile(ctx, None, ctx.first_stage, lambda ctx, tile, stage: decode_tile(stage, me, table, ctx.k_blocks, part))
 
 
 @cute.jit
-def multiply_columns(ctx: GemmContext, warp: Int32):
-    """All math warps; `warp` counts within them and is uniform."""
+def multiply(ctx: GemmContext, warp: Int32, compute: Callable[..., Any]):
+    """All math warps; `warp` counts within them and is uniform.  `compute` has a tile's first stage, which is full, and gives the ring's
+    next stage, the next tile and the place of the one after it."""
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_read_stage
     while tile.valid():
         stage = ctx.of_tile(stage, tile)
         stage.wait_full()
-        share = share_of(ctx, tile, me)
-        sums, stage = share.multiply_tile(stage, None, ctx.k_blocks)
-        following, tiles = next_tile(tiles)
-        finish_tile(ctx, tile, share, sums, tiles)
-        tile = following
+        stage, tile, tiles = compute(ctx, tile, tiles, stage, me)
     # What TMA still reads is this CTA's.
     wait_group_read(0)
+
+
+@cute.jit
+def compute_columns(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me: MathThread):
+    """A tile whose rows of A are the wgmma's columns: sums to D, or to the CTA of the cluster that finishes them."""
+    share = share_of(ctx, tile, me)
+    sums, stage = share.multiply_tile(stage, None, ctx.k_blocks)
+    following, tiles = next_tile(tiles)
+    if cutlass.const_expr(ctx.config.split_k):
+        store.finish_split(ctx, tile, share, sums, tiles)
+    else:
+        store.finish_columns(ctx, tile, share, sums)
+    return stage, following, tiles
 
 
 def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> PackedShare:
@@ -66,34 +72,18 @@ def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> PackedShare:
 
 
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, me: PackedShare, sums: Any, after_next: TileQueue):
-    """Sums to D, or to the CTA of the cluster that finishes them."""
-    if cutlass.const_expr(ctx.config.split_k):
-        store.finish_split(ctx, tile, me, sums, after_next)
-    else:
-        store.finish_columns(ctx, tile, me, sums)
-
-
-@cute.jit
-def multiply_rows(ctx: GemmContext, warp: Int32):
-    """All math warps; `warp` counts within them and is uniform."""
-    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_read_stage
-    while tile.valid():
-        stage = ctx.of_tile(stage, tile)
-        stage.wait_full()
-        if cutlass.const_expr(ctx.config.is_tall):
-            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedRows.of(me))
-        elif cutlass.const_expr(ctx.config.half_tiles):
-            if ctx.is_half(tile):
-                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=True))
-            else:
-                stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+def compute_rows(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, stage: Stage, me: MathThread):
+    """A tile whose rows of A are the wgmma's rows."""
+    if cutlass.const_expr(ctx.config.is_tall):
+        stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedRows.of(me))
+    elif cutlass.const_expr(ctx.config.half_tiles):
+        if ctx.is_half(tile):
+            stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=True))
         else:
             stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
-    # What TMA still reads is this CTA's.
-    wait_group_read(0)
+    else:
+        stage, tile, tiles = compute(ctx, tile, tiles, stage, DecodedShare.of(me, half=False))
+    return stage, tile, tiles
 
 
 @cute.jit

@@ -48,7 +48,6 @@ class StoreTransposed(Store):
     """Sums go to D, whose columns are the wgmma's rows."""
 
     def finish(self, config: Any) -> Callable[..., Any]:
-        """What a warp does with the sums of a tile."""
         from .varlen_k import finish_transposed
 
         return finish_transposed
@@ -70,12 +69,10 @@ class AddSums(Store):
         return 4 * self.box[0]
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor map of D."""
         columns = config.problem.d_columns
         return {"d": MapFields(args.d, TensorMapDtype.F32, (columns, args.d_rows), (4 * columns,), self.box, self.swizzle)}
 
     def finish(self, config: Any) -> Callable[..., Any]:
-        """What a warp does with the sums of a tile."""
         from .varlen_k import add_sums
 
         return add_sums
@@ -119,7 +116,6 @@ class GateUpGradient(Store):
         require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
 
     def finish(self, config: Any) -> Callable[..., Any]:
-        """What a warp does with the sums of a tile."""
         from .gate_up_gradient import finish_gradient
 
         return finish_gradient
@@ -166,7 +162,6 @@ class ScatterPasses(Epilogue):
         return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, (columns * value_bytes,), (HALF_CHANNELS, 1), HALF_BYTES)}
 
     def part(self) -> Callable[..., Any]:
-        """What a warpgroup does with its part of a tile."""
         from .sm100.epilogue import finish_results
 
         return finish_results

@@ -2,8 +2,9 @@
 gradients of gate and up, the product times its weight, and parts of each row's product of sums and activated product, over 128 columns
 each, whatever the tile: the gradient of its weight.
 
-Gate and up come and their gradients leave 64 columns at a time, 16 bytes a lane, by way of a warp's box of SMEM: of gate, then of up, or
-where they alternate of both, twice.  Those of the next 64 columns are on their way meanwhile.
+Gate and up of 32 channels come and their gradients leave at a time, 16 bytes a lane, by way of a warp's box of SMEM: half a row of it is of
+gate and half of up, or all of it where they alternate.  Gradients take the places of the values that they are of.  Those of the next 64
+channels are on their way meanwhile.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ from .context import GemmContext, GemmTile
 from .problem import DOT_COLUMNS, INTERLEAVED, UP_FIRST
 from .tile import WARPS_PER_GROUP
 
-COLUMNS = ROW_BYTES // 2
-"""Of a box: of 64 channels gate and up take one each, or two together."""
+CHANNELS = ROW_BYTES // 4
+"""Of a box: each has a gate and an up."""
+AHEAD = 2
+"""Boxes that are on their way."""
 CHUNKS = ROW_BYTES // CHUNK
 ROWS_PER_STEP = 32 // CHUNKS
 STEPS = range(0, WARP_ROWS, ROWS_PER_STEP)
@@ -48,54 +51,52 @@ LOW_HALVES, HIGH_HALVES = 0x5410, 0x7632
 @cute.jit
 def finish_gradient(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile."""
-    args, problem, boxes = cast_to(GradientArguments, ctx.args), ctx.config.problem, ctx.config.block_n // COLUMNS
+    args, problem, boxes = cast_to(GradientArguments, ctx.args), ctx.config.problem, ctx.config.block_n // CHANNELS
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
     rows = [Int64(tile.row + cutlass.min(me.token + 8 * h, tile.valid_m - 1)) for h in range(2)]
     weights = [load_f32(args.row_weights + row * 4) for row in rows]
-    dots, coming = [Float32(0.0)] * 2, fetch(ctx, tile, me, 0)
+    dots, coming = [Float32(0.0)] * 2, [fetch(ctx, tile, me, box) for box in range(AHEAD)]
     values = [one for part in sums for one in part]
     for box in cutlass.range_constexpr(boxes):
-        halves = [fragments(staging, me.lane, problem.gradient, one) for one in coming]
-        coming = fetch(ctx, tile, me, box + 1) if box + 1 < boxes else []
-        found = []
-        for j in cutlass.range_constexpr(2 * CHUNKS):
-            pair, h = j // 2, j % 2
-            first = 4 * (box * CHUNKS + pair) + 2 * h
-            words, dots[h] = channels(
-                problem, values[first : first + 2], gate_up_of(problem.gradient, halves, pair, h), weights[h], dots[h]
-            )
-            found.append(words)
-        weighted, *both = zip(*found, strict=True)
-        column = tile.n_block * ctx.config.block_n + box * COLUMNS
-        stage_words(staging, me.lane, weighted)
-        store_rows(ctx, tile, me, staging, args.weighted, column, problem.n, "")
-        for half in cutlass.range_constexpr(2):
-            stage_words(staging, me.lane, half_of(problem.gradient, both, half))
-            store_rows(ctx, tile, me, staging, ctx.args.d, *place_of(problem, column, half), problem.gradient)
-        if cutlass.const_expr((box + 1) * COLUMNS % DOT_COLUMNS == 0):
-            store_dots(ctx, tile, me, (column + COLUMNS) // DOT_COLUMNS - 1, rows, dots)
+        sync_warp()
+        stage_fetched(staging, me.lane, problem.gradient, coming[box])
+        sync_warp()
+        weighted = []
+        for number in cutlass.range_constexpr(2):
+            places = places_of(problem.gradient, staging, me.lane, number)
+            weighted += four_channels(problem, values[16 * box + 8 * number :][:8], places, weights, dots)
+        if cutlass.const_expr(box + AHEAD < boxes):
+            coming.append(fetch(ctx, tile, me, box + AHEAD))
+        channel = tile.n_block * ctx.config.block_n + box * CHANNELS
+        sync_warp()
+        store_gradients(ctx, tile, me, staging, channel)
+        sync_warp()
+        for number in cutlass.range_constexpr(2):
+            store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])
+        sync_warp()
+        store_weighted(ctx, tile, me, staging, channel)
+        if cutlass.const_expr((box + 1) * CHANNELS % DOT_COLUMNS == 0):
+            store_dots(ctx, tile, me, (channel + CHANNELS) // DOT_COLUMNS - 1, rows, dots)
             dots = [Float32(0.0)] * 2
 
 
-def place_of(problem: Any, column: Any, half: int) -> tuple[Any, int]:
-    """The column of gate and up that a box begins at, for 64 channels from `column` on, and how many columns end behind them: where those
-    alternate all, else those of gate, or in the second box of up."""
+def lane_column(problem: Any, channel: Any, lane: Any) -> Any:
+    """The column of gate and up that a lane's 16 bytes begin at, of 32 channels from `channel` on."""
+    chunk = lane % CHUNKS
     if problem.gradient == INTERLEAVED:
-        return 2 * column + half * COLUMNS, 2 * problem.n
-    second = half != (problem.gradient == UP_FIRST)
-    return column + second * problem.n, problem.n * (1 + second)
+        return 2 * channel + chunk * 8
+    second = (chunk // (CHUNKS // 2)) ^ int(problem.gradient == UP_FIRST)
+    return channel + chunk % (CHUNKS // 2) * 8 + second * problem.n
 
 
 @cute.jit
 def fetch(ctx: GemmContext, tile: GemmTile, me: RowShare, box: cutlass.Constexpr[int]):
-    """Gate and up of the warp's rows and 64 channels, 16 bytes of every fourth row for each of two boxes."""
-    args, problem, coming = cast_to(GradientArguments, ctx.args), ctx.config.problem, []
-    for half in cutlass.range_constexpr(2):
-        column, end = place_of(problem, tile.n_block * ctx.config.block_n + box * COLUMNS, half)
-        at = args.gate_up + Int64(cutlass.min(column + me.lane % CHUNKS * 8, end - 8)) * 2
-        tokens = [cutlass.min(me.warp_token + step + me.lane // CHUNKS, tile.valid_m - 1) for step in STEPS]
-        coming.append([load_once_v4(at + Int64(tile.row + token) * (4 * problem.n)) for token in tokens])
-    return coming
+    """Gate and up of the warp's rows and 32 channels, 16 bytes of every fourth row."""
+    problem = ctx.config.problem
+    channel = cutlass.min(tile.n_block * ctx.config.block_n + box * CHANNELS, problem.n - CHANNELS)
+    at = cast_to(GradientArguments, ctx.args).gate_up + Int64(lane_column(problem, channel, me.lane)) * 2
+    tokens = [cutlass.min(me.warp_token + step + me.lane // CHUNKS, tile.valid_m - 1) for step in STEPS]
+    return [load_once_v4(at + Int64(tile.row + token) * (4 * problem.n)) for token in tokens]
 
 
 def lane_places(staging: Any, lane: Any, step: int, apart: bool) -> list[Any]:
@@ -112,9 +113,8 @@ def fragment_place(staging: Any, lane: Any, first: int) -> Any:
     return staging + SW128((lane & 15) * ROW_BYTES + ((lane >> 4) + first) * CHUNK)
 
 
-def fragments(staging: Any, lane: Any, order: str, fetched: Any) -> list[Any]:
-    """The words of a thread, two for each chunk, of its two rows, of what the warp has fetched."""
-    sync_warp()
+def stage_fetched(staging: Any, lane: Any, order: str, fetched: Any) -> None:
+    """A box from what the warp has fetched of its rows."""
     for step, words in zip(STEPS, fetched, strict=True):
         places = lane_places(staging, lane, step, order == INTERLEAVED)
         if len(places) == 1:
@@ -122,71 +122,71 @@ def fragments(staging: Any, lane: Any, order: str, fetched: Any) -> list[Any]:
         else:
             for place, two in zip(places, (words[::2], words[1::2]), strict=True):
                 store_shared_v2(place, *two)
+
+
+def places_of(order: str, staging: Any, lane: Any, number: int) -> list[Any]:
+    """Where a lane finds gate and up of half the channels: two chunks of each, or where they alternate four that follow one another."""
+    chunks = (4 * number, 4 * number + 2) if order == INTERLEAVED else (2 * number, CHUNKS // 2 + 2 * number)
+    return [fragment_place(staging, lane, first) for first in chunks]
+
+
+def four_channels(problem: Any, raw: Any, places: Any, weights: Any, dots: Any) -> list[Any]:
+    """Words of the weighted product of a thread's four channels in both rows; their gate and up become gradients, and `dots` are added to.
+    Every word is read when it is needed and written at once: ptxas keeps pairs of FP32 where words of BF16 wait, and would spill."""
+    read, alternate = [load_four(place) for place in places], problem.gradient == INTERLEAVED
+    pairs: Any = ((both[h], both[2 + h]) for both in read for h in range(2)) if alternate else zip(*read, strict=True)
+    found = []
+    for j, words in enumerate(pairs):
+        values = [unpack_bf16(one) for one in words]
+        gate_up: Any = zip(*values, strict=True) if alternate else values
+        word, of_gate, of_up = channels(problem, raw[2 * j : 2 * j + 2], gate_up, weights, dots, j % 2)
+        halves = (LOW_HALVES, HIGH_HALVES) if alternate else ()
+        found.append((word, *([permute(of_gate, of_up, half) for half in halves] or (of_gate, of_up))))
+    weighted, first, second = (list(one) for one in zip(*found, strict=True))
+    written = [[*first[half : half + 2], *second[half : half + 2]] for half in (0, 2)] if alternate else [first, second]
     sync_warp()
-    return [word for first in range(0, CHUNKS, 2) for word in load_four(fragment_place(staging, lane, first))]
+    for place, words in zip(places, written, strict=True):
+        store_b16(place, words)
+    return weighted
 
 
-def gate_up_of(order: str, halves: Any, pair: int, h: int) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Gates and ups of channels 8 pair + 2 (lane % 4) and the next in row h of a thread."""
-    if order != INTERLEAVED:
-        gate, up = (half[2 * pair + h] for half in halves)
-        return unpack_bf16(gate), unpack_bf16(up)
-    even, odd = (halves[pair // 4][2 * (2 * (pair % 4) + which) + h] for which in range(2))
-    (gate, up), (next_gate, next_up) = unpack_bf16(even), unpack_bf16(odd)
-    return (gate, next_gate), (up, next_up)
-
-
-def half_of(order: str, both: Any, half: int) -> list[Any]:
-    """Words of gradients of gate and of up as a box of them has its matrices."""
-    gate, up = both
-    if order != INTERLEAVED:
-        return list(both[half])
-    chosen = [(chunk // 2 + 4 * half, chunk % 2, h) for chunk in range(CHUNKS) for h in range(2)]
-    return [permute(gate[2 * pair + h], up[2 * pair + h], HIGH_HALVES if odd else LOW_HALVES) for pair, odd, h in chosen]
-
-
-def channels(problem: Any, raw: Any, gate_up: Any, weight: Any, dot: Any) -> tuple[tuple[Any, Any, Any], Any]:
-    """Words of two channels of a row: the product times its weight, gradients of gates and of ups; and `dot` with what they add to it."""
-    found = [gradients(problem.product, gate, up, one * weight) for gate, up, one in zip(*gate_up, raw, strict=True)]
+def channels(problem: Any, raw: Any, gate_up: Any, weights: Any, dots: Any, h: int) -> tuple[Any, Any, Any]:
+    """Words of two channels of row h: the product times its weight, gradients of gates and of ups; adds to the row's `dots`."""
+    found = [gradients(problem.product, gate, up, one * weights[h]) for gate, up, one in zip(*gate_up, raw, strict=True)]
     products, of_gate, of_up = zip(*found, strict=True)
     rounded = unpack_bf16(pack_bf16(*products))
     for one, value in zip(raw, rounded, strict=True):
-        dot = dot + one * value
-    return (pack_bf16(*(one * weight for one in rounded)), pack_bf16(*of_gate), pack_bf16(*of_up)), dot
-
-
-def stage_words(staging: Any, lane: Any, words: Any) -> None:
-    """A box from the words of threads, as `fragments` gives them."""
-    sync_warp()
-    for first in range(0, CHUNKS, 2):
-        store_b16(fragment_place(staging, lane, first), words[2 * first : 2 * first + 4])
-    sync_warp()
+        dots[h] = dots[h] + one * value
+    return pack_bf16(*(one * weights[h] for one in rounded)), pack_bf16(*of_gate), pack_bf16(*of_up)
 
 
 @cute.jit
-def store_rows(
-    ctx: GemmContext,
-    tile: GemmTile,
-    me: RowShare,
-    staging: Int32,
-    address: Int64,
-    column: Int32,
-    end: cutlass.Constexpr[int],
-    order: cutlass.Constexpr[str],
-):
-    """A box to rows of a matrix, from `column` on, up to column `end`; of gate and up in this order, or of the product."""
-    columns = (2 if order else 1) * ctx.config.problem.n
-    own = column + me.lane % CHUNKS * 8
+def store_gradients(ctx: GemmContext, tile: GemmTile, me: RowShare, staging: Int32, channel: Int32):
+    """A box to rows of gradients of gate and up."""
+    problem = ctx.config.problem
+    at = ctx.args.d + Int64(lane_column(problem, channel, me.lane)) * 2
     for step in cutlass.range_constexpr(0, WARP_ROWS, ROWS_PER_STEP):
         token = me.warp_token + step + me.lane // CHUNKS
-        if (token < tile.valid_m) & (own < end):
-            places = lane_places(staging, me.lane, step, order == INTERLEAVED)
+        if (token < tile.valid_m) & (channel < problem.n):
+            places = lane_places(staging, me.lane, step, problem.gradient == INTERLEAVED)
             if cutlass.const_expr(len(places) == 1):
                 words = load_shared_v4(places[0])
             else:
                 (a, c), (b, d) = load_shared_v2(places[0]), load_shared_v2(places[1])
                 words = a, b, c, d
-            store_v4(address + (Int64(tile.row + token) * columns + own) * 2, tuple(words))
+            store_v4(at + Int64(tile.row + token) * (4 * problem.n), tuple(words))
+
+
+@cute.jit
+def store_weighted(ctx: GemmContext, tile: GemmTile, me: RowShare, staging: Int32, channel: Int32):
+    """The first half of a box to rows of weighted products."""
+    args, chunks = cast_to(GradientArguments, ctx.args), CHUNKS // 2
+    at = args.weighted + Int64(channel + me.lane % chunks * 8) * 2
+    for step in cutlass.range_constexpr(0, WARP_ROWS, 2 * ROWS_PER_STEP):
+        row = step + me.lane // chunks
+        if (me.warp_token + row < tile.valid_m) & (channel < ctx.config.problem.n):
+            words = load_shared_v4(staging + SW128(row * ROW_BYTES + me.lane % chunks * CHUNK))
+            store_v4(at + Int64(tile.row + me.warp_token + row) * (2 * ctx.config.problem.n), tuple(words))
 
 
 @cute.jit

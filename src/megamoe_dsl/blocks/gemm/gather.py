@@ -12,6 +12,7 @@ blocks at once, and lie where no stage owns them.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Self
 
 import cutlass
@@ -22,8 +23,8 @@ from ...device.memory import VECTOR, arrive_when_copied, copy_vector, copy_word,
 from ...device.ring import SCALE_BYTES, Stage
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
-from ...layouts.records import Activity, Role
-from .context import GemmContext, GemmStage, GemmTile, next_tile, read_end
+from .. import tiles
+from .context import GemmContext, GemmStage, GemmTile
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,6 @@ class ScaledStage(Stage):
     word: Int32
 
     def next(self) -> Self:
-        """The stage after it in the ring, of the next K block."""
         following = super().next()
         # A power of two, so that math warps need not compare.
         return replace(following, word=(self.word + 1) & (self.places * self.at_once - 1)) if self.at_once > 1 else following
@@ -51,7 +51,6 @@ class ScaledStage(Stage):
 
     @property
     def scale_step(self) -> int:
-        """Bytes from a row's scale to the next one's."""
         return SCALE_BYTES * self.at_once
 
     @property
@@ -82,24 +81,15 @@ LANES_PER_ROW = ROW_BYTES // VECTOR
 ROWS_PER_COPY = 32 // LANES_PER_ROW
 
 
-@cute.jit
-def gather_tokens(ctx: GemmContext, number: Int32):
+def gather_tokens(ctx: GemmContext, number: Int32) -> None:
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
-    ctx.begin(Role.TOKEN_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
     rows, first = ctx.config.rows, ctx.first_stage
     stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, rows.scale_places(first.ring.depth), Int32(0))
-    while tile.valid():
-        ctx.wait_rows(tile)
-        ctx.stamp(Activity.WAIT_TOKENS, tile)
-        stage = gather_tile(ctx, tile, number, stage)
-        ctx.stamp(Activity.LOAD, tile)
-        tile, tiles = next_tile(tiles)
-    read_end(tile, tiles, ctx.config.blocks_per_fetch)
+    tiles.load_tokens(ctx, stage, partial(gather_tile, number=number), lambda ctx, tile: ctx.wait_rows(tile))
 
 
 @cute.jit
-def gather_tile(ctx: GemmContext, tile: GemmTile, number: Int32, stage: ScaledStage):
+def gather_tile(ctx: GemmContext, tile: GemmTile, stage: ScaledStage, number: Int32):
     """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scales of row l of every 32; every
     second four and 32 are this warp's.  Returns the ring's next stage."""
     config, lane = ctx.config, cute.arch.lane_idx()

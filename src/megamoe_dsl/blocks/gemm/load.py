@@ -3,7 +3,7 @@
 | role         | waits                                     | signals                                  |
 |---|---|---|
 | load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
-| load_weights, load_packed_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
+| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
 
 Where warps of their own decode B, codes_empty and codes_full take the places of empty and full.  Of gate and up a tile has 128 rows of
 B each, one after the other in the stage.
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...device.ring import Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
 from ...layouts.arith import select
-from ...layouts.records import Activity, Role
+from .. import tiles
 from ..sm90 import load
 from ..sm90.decode import CodeStage
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
-from .context import GemmContext, GemmTile, next_tile, read_end
+from .context import GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part
 
@@ -49,26 +49,20 @@ def with_scales(ctx: GemmContext, tile: RowTile) -> RowTile:
     return RowsOfTile(tile.tokens, tile.row, tile.rows, tile.num_bytes, ctx.maps.sfa)
 
 
-@cute.jit
-def load_tokens(ctx: GemmContext):
+def load_tokens(ctx: GemmContext) -> None:
     """Rows of A and their scales."""
-    config = ctx.config
-    ctx.begin(Role.TOKEN_LOADER)
+    tiles.load_tokens(ctx, ctx.first_stage, fill_tokens, lambda ctx, tile: ctx.wait_rows(tile))
+
+
+def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
+    """A tile's rows of A; returns the ring's next stage."""
+    config, half = ctx.config, ctx.is_half(tile)
     maps = OperandMaps(ctx.maps.tokens_part, ctx.maps.tokens, part(config.block_m))
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        ctx.wait_rows(tile)
-        ctx.stamp(Activity.WAIT_TOKENS, tile)
-        half = ctx.is_half(tile)
-        rows = Int32(select(half, part(config.block_m), config.block_m))
-        tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
-        num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
-        operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
-        stage = load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
-        ctx.stamp(Activity.LOAD, tile)
-        tile, tiles = next_tile(tiles)
-    read_end(tile, tiles, config.blocks_per_fetch)
+    rows = Int32(select(half, part(config.block_m), config.block_m))
+    tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
+    num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
+    operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
+    return load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
 
 
 def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
@@ -114,25 +108,20 @@ def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
 
 
 def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
-    """A tile's columns of its group's B."""
     return column_tile(ctx, tile, tile.group * ctx.config.problem.k)
 
 
-@cute.jit
-def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile):
-    """Rows of B, which `rows_of` says of a tile."""
-    ctx.begin(Role.WEIGHT_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        rows = rows_of(ctx, tile)
-        if cutlass.const_expr(ctx.config.burst > 1):
-            stage = load.load_weights_in_bursts(stage, rows, ctx.k_blocks, ctx.config.burst)
-        else:
-            stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
-        ctx.stamp(Activity.LOAD, tile)
-        tile, tiles = next_tile(tiles)
-    read_end(tile, tiles, ctx.config.blocks_per_fetch)
+def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile) -> None:
+    """Rows of B, which `rows_of` says of a tile; into the ring of codes where warps of their own decode them."""
+    first = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
+
+    def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
+        rows, burst = rows_of(ctx, tile), ctx.config.burst
+        if burst > 1:
+            return load.load_weights_in_bursts(stage, rows, ctx.k_blocks, burst)
+        return load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
+
+    tiles.load_weights(ctx, first, fill)
 
 
 @dataclass(frozen=True)
@@ -149,20 +138,14 @@ class PackedLines(WeightTile):
         load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
 
 
-@cute.jit
-def load_packed_weights(ctx: GemmContext):
+def packed_tile(ctx: GemmContext, tile: GemmTile) -> PackedLines:
     """A part of a packed tile for every K block."""
     problem, part = ctx.config.problem, PackedPart(ctx.config.block_n)
     lines_of_b = tiles_of(problem.n) * problem.k_blocks * TILE_LINES
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
-    while tile.valid():
-        base = tile.group * lines_of_b
-        codes, records = part.first_lines(tile.n_block, problem.k_blocks)
-        fetch = Fetch(ctx.maps.codes, Int32(0), Int32(1), False)
-        rows = PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
-        stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
-        tile, tiles = next_tile(tiles)
+    base = tile.group * lines_of_b
+    codes, records = part.first_lines(tile.n_block, problem.k_blocks)
+    fetch = Fetch(ctx.maps.codes, Int32(0), Int32(1), False)
+    return PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
 
 
 @dataclass(frozen=True)

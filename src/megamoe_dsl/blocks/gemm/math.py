@@ -92,15 +92,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
 
 
 @cute.jit
-def compute_rows(
-    ctx: GemmContext,
-    tile: GemmTile,
-    scales: Any,
-    me: MathThread,
-    stage: Stage,
-    half: cutlass.Constexpr[bool],
-    finish_rows: Callable[..., Any],
-):
+def compute_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: MathThread, stage: Stage, half: bool, finish_rows: Callable[..., Any]):
     """The same of a tile that may be a half one.  The ring's next stage."""
     rows = rows_of(ctx.config, me, half)
     sums, stage = multiply_rows(ctx, tile, scales, rows, stage)

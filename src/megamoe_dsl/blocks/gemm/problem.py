@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from ...activation import ACTIVATIONS, SILU, Activation, GatedProduct
-from ...config_error import as_integer
+from ...activation import SILU
 from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
-from ...problem import CHANNEL_STEP, MAX_CLAMP, MIN_CLAMP, ProblemError, integer_between
-from ...recipe import E2M1, E4M3, RECIPES, UNSCALED, Format, Recipe
+from ...problem import CHANNEL_STEP, ActivatingProblem, CheckedProblem, ProblemError, integer_between
+from ...recipe import E2M1, E4M3, UNSCALED, Format
 
 DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "aligned", "masked"
 KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
@@ -29,7 +28,7 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 
 @dataclass(frozen=True)
-class GemmProblem:
+class GemmProblem(CheckedProblem):
     """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`.
 
     n           columns of D, rows of B; a multiple of 16
@@ -38,7 +37,7 @@ class GemmProblem:
                 dense       one B
                 contiguous  rows sorted by group, each group padded to blocks of 128 rows; `groups` has the group of each block
                 packed      rows sorted by group without padding; `groups` has the end of each group's rows
-                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout); SM90 only
+                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout)
                 masked      every group has room for the same number of rows; `groups` has the number of valid ones
     num_groups  number of matrices B; 1 for a dense problem
     output      type of D: bf16 or f32
@@ -74,34 +73,21 @@ class GemmProblem:
     gradient: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for field in ("n", "k", "num_groups"):
-            value = as_integer(getattr(self, field))
-            if value is None or value < 1:
-                raise ProblemError(field, getattr(self, field), "a positive integer")
-            object.__setattr__(self, field, value)
-        self._require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
-        self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
+        self.require_positive("n", "k", "num_groups")
+        self.require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
+        self.require_one_of(GEMM_RECIPES, "recipe")
         step = self.k_block if self.formats.scaled else CHANNEL_STEP
-        self._require("k", self.k % step == 0, f"a multiple of {step}")
-        self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
+        self.require("k", self.k % step == 0, f"a multiple of {step}")
+        self.require_one_of(KINDS, "kind")
         most = 1 if self.kind == DENSE else MOST_GROUPS
-        self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
-        self._require("output", self.output in self.outputs, "one of " + ", ".join(self.outputs))
-        self._require("accumulate", isinstance(self.accumulate, bool), "True or False")
-        self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
-        self._require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
-        self._require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
-        self._require("transposed_b", isinstance(self.transposed_b, bool), "True or False")
+        self.require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
+        self.require_one_of(self.outputs, "output")
+        self.require_flags("accumulate", "transposed_b")
+        self.require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
+        self.require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
+        self.require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
         plain = not self.formats.scaled and self.kind == PACKED
-        self._require("transposed_b", plain or not self.transposed_b, "False but for a packed problem in bf16xbf16")
-
-    def _require(self, field: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ProblemError(field, getattr(self, field), allowed)
-
-    @property
-    def formats(self) -> Recipe:
-        return RECIPES[self.recipe]
+        self.require("transposed_b", plain or not self.transposed_b, "False but for a packed problem in bf16xbf16")
 
     @property
     def decodes(self) -> bool:
@@ -194,7 +180,7 @@ DOT_COLUMNS = 128
 
 
 @dataclass(frozen=True)
-class GatherGemmProblem(GemmProblem):
+class GatherGemmProblem(ActivatingProblem, GemmProblem):
     """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`.
 
     source  order of the rows of A:
@@ -227,27 +213,21 @@ class GatherGemmProblem(GemmProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
-        self._require("source", self.source in SOURCES, "one of " + ", ".join(SOURCES))
-        self._require("result", self.result in RESULTS, "one of " + ", ".join(RESULTS))
-        self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
-        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
-        clamp = self.activation_clamp
-        self._require(
-            "activation_clamp", clamp is None or MIN_CLAMP <= clamp <= MAX_CLAMP, f"None or a number between 2^-126 and {MAX_CLAMP:g}"
-        )
-        self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
-        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        self.require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
+        self.require_one_of(SOURCES, "source")
+        self.require_one_of(RESULTS, "result")
+        self.require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        self.check_activation()
         stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
-        self._require("preactivations", stored, "True or False, and False without gate_up")
+        self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
-        self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        self._require("gradient", self.gradient in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
+        self.require("gradient", self.gradient in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         plain = not (self.formats.scaled or self.gate_up or self.biases or self.places_rows)
-        self._require("gradient", plain or not self.gradient, "empty but for packed results in bf16xbf16 without gate_up and biases")
+        self.require("gradient", plain or not self.gradient, "empty but for packed results in bf16xbf16 without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
-        self._require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
+        self.require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
@@ -267,16 +247,6 @@ class GatherGemmProblem(GemmProblem):
     @property
     def output_bytes(self) -> int:
         return max(self.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
-
-    @property
-    def activates(self) -> Activation:
-        return ACTIVATIONS[self.activation]
-
-    @property
-    def product(self) -> GatedProduct:
-        """What becomes of gate and up; top-k weights are applied where a token's results are summed."""
-        clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
-        return GatedProduct(self.activates, clamp, self.fast_math, weighed=False)
 
     @property
     def places_rows(self) -> bool:  # type: ignore[override]
@@ -312,12 +282,12 @@ class VarlenKProblem(GemmProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
-        self._require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
-        self._require("biases", not self.biases, "empty: gradients have none")
-        self._require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
-        self._require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
-        self._require("gathered", self.gathered in SIDES, "one of " + ", ".join(SIDES))
+        self.require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
+        self.require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
+        self.require("biases", not self.biases, "empty: gradients have none")
+        self.require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
+        self.require_one_of(SIDES, "gathered")
 
     @property
     def transposes(self) -> bool:  # type: ignore[override]

@@ -58,7 +58,6 @@ class LoadedRows(RowSource):
         return tile.m + (SCALE_STEP if self.any_row else 0) if tile.scaled else 0
 
     def scales(self, tile: TileShape, num_stages: int) -> Field:
-        """Where scales lie: with their stage."""
         return Field("sfa", (num_stages, align(4 * self.scale_rows(tile), 128) // 4), F32, 128)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -109,7 +108,6 @@ class ListedRows(RowSource):
         return Field("sfa", (self.scale_places(num_stages), rows * self.at_once), F32, 128)
 
     def load(self, ctx: Any, number: Any) -> None:
-        """What warp `number` of those that gather does."""
         from .gather import gather_tokens
 
         gather_tokens(ctx, number)
@@ -129,7 +127,6 @@ class GatheredColumns(ListedRows):
     arrivals: ClassVar[int] = 32 * warps
 
     def load(self, ctx: Any, number: Any) -> None:
-        """What warp `number` of those that gather does."""
         from .varlen_k import gather_columns
 
         gather_columns(ctx, number)
@@ -166,7 +163,6 @@ class PairRows(RowSource):
         return ()
 
     def listed(self, stage: PairStage) -> tuple[Field, ...]:
-        """Which rows are a tile's."""
         return ()
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -228,7 +224,6 @@ class BroughtRows(RowSource):
         return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.copies else rows
 
     def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
-        """What those who gather wait for."""
         return gather_barriers(num_stages, self.gathers, self.copies)
 
     def sums(self, groups: int) -> tuple[Field, ...]:
@@ -268,7 +263,6 @@ class BroughtRows(RowSource):
         multiply_or_announce(ctx)
 
     def gather(self, ctx: Any, thread: Any) -> None:
-        """What the threads of the warps that gather do."""
         from .sm100.gather import gather_tokens
 
         gather_tokens(ctx, thread)

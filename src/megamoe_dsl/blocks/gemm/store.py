@@ -108,15 +108,7 @@ def store_whole_box(ctx: GemmContext, staging: Int32, x: Int32, y: Int32):
 
 
 @cute.jit
-def store_box_rows(
-    ctx: GemmContext,
-    staging: Int32,
-    x: Int32,
-    y: Int32,
-    rows: Int32,
-    lane: Int32,
-    ordered: cutlass.Constexpr[Callable[..., Any]] = tuple,
-):
+def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: Int32, lane: Int32, ordered: Callable[..., Any] = tuple):
     """The first `rows` rows, 16 bytes a lane, `ordered`; D has a multiple of 16 columns, so that 8 of them are all there or not."""
     config, tile = ctx.config, ctx.config.tile
     per_row = tile.store_columns // MATRIX

@@ -121,7 +121,6 @@ class TransposedTile(TileShape):
         return K_ROWS
 
     def boxes(self, half: bool) -> int:
-        """How many of them a warp stores of a tile."""
         return self.columns(half) // self.store_rows
 
 

@@ -25,7 +25,6 @@ from cutlass import Int32, Int64
 from ...device.memory import (
     load_relaxed_u32,
     load_shared_u16,
-    load_shared_u32,
     load_shared_v2,
     load_u32,
     reduce_add_u32,
@@ -39,22 +38,17 @@ from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
 from ...schedule.tile_sums import LANES
-from ..walk import Walk, advance_to_valid, first_number
+from ..tiles import SharedTable, Walk, advance_to_valid, first_number
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 
 
 @dataclass(frozen=True)
-class GroupTable:
-    """In SMEM: (rows, first row) of each group, then an entry without rows."""
-
-    address: Int32
-
-    def tokens(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8)
+class GroupTable(SharedTable):
+    """The rows of groups, counted one by one."""
 
     def first_row(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8 + 4)
+        return super().first_block(expert)
 
     def first_block(self, expert: Any) -> Any:
         """Not asked for: rows are counted, not blocks."""

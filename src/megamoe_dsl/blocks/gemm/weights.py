@@ -74,12 +74,10 @@ class TransposedWeights(WholeRows):
     mn_major: ClassVar[tuple[bool, bool]] = (False, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         problem = config.problem
         return {"weights": operand_rows(args.b, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)}
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .load import load_weights, transposed_tile
 
         load_weights(ctx, transposed_tile)
@@ -96,11 +94,9 @@ class SortedColumns(WholeRows):
     mn_major: ClassVar[tuple[bool, bool]] = (True, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name."""
         return {"weights": operand_rows(args.b, 2 * config.problem.tile_columns, args.m, K_ROWS)}
 
     def load(self, ctx: Any) -> None:
-        """What the weight loader does."""
         from .varlen_k import load_columns
 
         load_columns(ctx)
@@ -146,14 +142,14 @@ class PackedWeights(WholeRows):
         return {name: operand_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
 
     def load(self, ctx: Any) -> None:
-        from .load import load_packed_weights
+        from .load import load_weights, packed_tile
 
-        load_packed_weights(ctx)
+        load_weights(ctx, packed_tile)
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import multiply_columns
+        from .decoding import compute_columns, multiply
 
-        multiply_columns(ctx, warp)
+        multiply(ctx, warp, compute_columns)
 
 
 @dataclass(frozen=True)
@@ -189,9 +185,9 @@ class DecodedWeights(PackedWeights):
         )
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import multiply_rows
+        from .decoding import compute_rows, multiply
 
-        multiply_rows(ctx, warp)
+        multiply(ctx, warp, compute_rows)
 
     def decode(self, ctx: Any, warp: Any) -> None:
         from .decoding import decode_weights

@@ -1,8 +1,8 @@
 """The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM and MMAs, word by word of the scales (article 4.4);
 MMAs alone where operands have no scales.
 
-waits     full, per stage
-signals   empty of all CTAs that may write into one another's stages, per stage
+waits     work_tile_full and acc_empty, per tile; full, per stage
+signals   work_tile_empty, per tile; empty of all CTAs that may write into one another's stages, per stage; acc_full of both CTAs, per tile
 
 The pipe of the tensor core takes copies and MMAs in order, so every word of a stage's scales goes through the same columns.
 
@@ -12,7 +12,9 @@ consumers of a tile, each has weights of its own, which the same tokens are mult
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -20,11 +22,14 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import tcgen05
-from ...device.ring import Stage
+from ...device.mbarrier import wait
+from ...device.ring import Ring, Stage
 from ...device.warp import elect
 from ...hardware.cta_pair import BLOCK_N, CLUSTER, PairMma, ScaledMma
 from ...hardware.operand_tile import SF_ATOM_BYTES, KBlock
 from ...layouts.arith import select
+from ...layouts.records import Activity, Role
+from ..tiles import TileContext, each_tile
 
 
 @dataclass(frozen=True)
@@ -122,3 +127,26 @@ def copy_word(stage: Stage, tile: PairTile, word: int) -> None:
     for atom in range(columns.atoms):
         source = tcgen05.descriptor(sfa + (word * columns.atoms + atom) * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfa + 4 * atom, source)
+
+
+TileOf = Callable[[Any, Any, Ring], PairTile]
+"""(context, tile, place of its accumulator) to the tile as tensor cores see it."""
+
+
+def issue_mma(ctx: TileContext, tile_of: TileOf) -> None:
+    """The MMA warp of the even CTA, which fills the accumulators in turn; runs in all lanes, one lane issues."""
+    each_tile(ctx, Role.MMA, (ctx.first_stage, Ring.start(ctx.config.tmem.accumulators)), partial(multiply_tile, tile_of=tile_of))
+
+
+@cute.jit
+def multiply_tile(ctx: TileContext, tile: Any, places: tuple[Stage, Ring], tile_of: TileOf):
+    """A tile, whose first stage and accumulator are at these places; returns those of the next one."""
+    stage, acc = places
+    wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
+    tcgen05.fence_after_sync()
+    ctx.stamp(Activity.WAIT_STAGE, tile)
+    stage = multiply(stage, tile_of(ctx, tile, acc), ctx.k_blocks_of(tile))
+    if elect():
+        tcgen05.commit_pair(ctx.barrier("acc_full", acc.index), ctx.own_pair)
+    ctx.stamp(Activity.MULTIPLY, tile)
+    return stage, acc.next()

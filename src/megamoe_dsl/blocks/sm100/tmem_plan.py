@@ -34,7 +34,6 @@ class Sm100TmemPlan:
 
     @property
     def sfa_columns(self) -> int:
-        """Columns of the token scales: 4 per 128 rows."""
         return 4 * -(-self.block_m // TMEM_LANES) if self.scaled else 0
 
     @property
@@ -62,7 +61,6 @@ class Sm100TmemPlan:
 
     @property
     def fields(self) -> list[TmemField]:
-        """What the columns hold, in their order."""
         width = self.consumers * self.block_m
         accumulators = [TmemField(f"accumulator {i}", i * width, width) for i in range(self.accumulators)]
         scales = TmemField("token scales", self.sfa, self.sfa_columns), TmemField("weight scales", self.sfb, self.sfb_columns)

@@ -144,7 +144,6 @@ class DecodedShare(RowShare):
 
 @cute.jit
 def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
-    """Releases the stage where the condition holds."""
     if condition:
         release_stage(stage, lane)
 
@@ -219,7 +218,6 @@ class DecodedRows(DecodedShare):
         return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
 
     def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
-        """Chunk by chunk of tokens."""
         return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
 
     @cute.jit

@@ -65,7 +65,6 @@ class Fetch:
 
     @property
     def boxes(self) -> int:
-        """That are fetched for a stage."""
         return 1
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
@@ -163,7 +162,6 @@ class GroupsOfTile(WeightTile):
 
     @cute.jit
     def load(self, destination: Int32, full: Int32, k: Int32):
-        """Codes and records of K block k."""
         x, y = self.place(k)
         self.weights.load(destination + self.first * GROUP.code_bytes, full, x, y + self.first * GROUP.code_lines)
         load_tile_cta(destination + WHOLE_TILE.code_bytes, self.records, full, x, y + WHOLE_TILE.code_lines)

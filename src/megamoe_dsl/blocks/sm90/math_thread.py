@@ -90,7 +90,6 @@ class WeightScales:
     alternating: Boolean
 
     def at(self, k: Any) -> list[Any]:
-        """Scales of K block k."""
         out = []
         for parts in self.values:
             value = parts[0]

@@ -46,7 +46,6 @@ class ColumnShare(MathThread):
         return PromotedSums.zero(self.blocks, self.tokens // 2)
 
     def multiply_tile(self, stage: Stage, scales: WeightScales | None, k_blocks: Int32) -> tuple[Any, Stage]:
-        """`k_blocks` > 0 stages, the first of them full.  Returns the sums, part by part, and the stage after the last."""
         sums, following = multiply_tile(stage, self, scales, k_blocks)
         return sums, following
 
@@ -84,7 +83,6 @@ class ColumnShare(MathThread):
         return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
-        """sums + partial * token scale * weight scale."""
         return promote(sums, partial, token_scales, rows)
 
 

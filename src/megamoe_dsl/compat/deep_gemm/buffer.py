@@ -224,6 +224,9 @@ class SM90SymmBuffer(SymmBuffer):
         super().__init__(group, *shape, mma_type=mma_type, activation=activation, **options)
 
 
+get_symm_buffer_for_sm90_mega_moe = SM90SymmBuffer
+
+
 def get_symm_buffer_for_mega_moe(
     group: Any,
     num_experts: int,
@@ -258,22 +261,6 @@ def get_symm_buffer_for_mega_moe(
     kind = SymmBuffer if arch.has_tensor_memory else SM90SymmBuffer
     options: dict[str, Any] = {"num_shared_experts": num_shared_experts, "mma_type": mma_type, "activation": activation}
     return kind(group, *shape, **options, combine=combine, watchdog_ns=watchdog_ns)
-
-
-def get_symm_buffer_for_sm90_mega_moe(
-    group: Any,
-    num_experts: int,
-    num_max_tokens_per_rank: int,
-    num_topk: int,
-    hidden: int,
-    intermediate_hidden: int,
-    use_fp8_dispatch: bool = True,
-    activation: str = "swiglu",
-    **options: Any,
-) -> SM90SymmBuffer:
-    """The SM90 form of `get_symm_buffer_for_mega_moe`, with DeepGEMM's arguments; `options` are others of that function."""
-    shape = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
-    return SM90SymmBuffer(group, *shape, use_fp8_dispatch, activation, **options)
 
 
 def buffer_of(x: torch.Tensor) -> SymmBuffer:

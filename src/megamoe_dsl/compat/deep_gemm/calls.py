@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,7 +22,9 @@ Weights = tuple[torch.Tensor, ...]
 """Codes and scales of one linear, and with biases its bias."""
 _PLACES = {"fc1": "l1_weights[0]", "fc1_sf": "l1_weights[1]", "fc1_bias": "l1_weights[2]"}
 _GIVEN_AS = _PLACES | {name.replace("fc1", "fc2"): place.replace("l1", "l2") for name, place in _PLACES.items()}
-_NVFP4_ONLY = "None: it belongs to NVFP4, which no fused kernel here has"
+_NO_NVFP4 = "no fused kernel here has NVFP4"
+_NVFP4_ONLY = f"None: {_NO_NVFP4}"
+_SHARED = "shared experts are the last of a rank's routed ones"
 
 
 def fp8_mega_moe(
@@ -86,10 +89,9 @@ def fp8_fp4_mega_moe(
     Shared experts, factors of NVFP4, TRT-LLM's order of weights and a norm after each expert are refused.  Raises `ProblemError` before
     anything is launched.
     """
-    shared = "None: shared experts are the last of a rank's routed ones"
-    refuse("shared_l1_weights", shared_l1_weights, shared)
-    refuse("shared_l2_weights", shared_l2_weights, shared)
-    refuse("use_x_scales", use_x_scales, _NVFP4_ONLY.replace("None", "False"))
+    refuse("shared_l1_weights", shared_l1_weights, f"None: {_SHARED}")
+    refuse("shared_l2_weights", shared_l2_weights, f"None: {_SHARED}")
+    refuse("use_x_scales", use_x_scales, f"False: {_NO_NVFP4}")
     for name, factors in (("l1_alphas", l1_alphas), ("l2_alphas", l2_alphas), ("l2_act_scales", l2_act_scales)):
         refuse(name, factors, _NVFP4_ONLY)
     if weight_layout != "megamoe":
@@ -101,6 +103,21 @@ def fp8_fp4_mega_moe(
     options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
     bound = _bound(sym_buffer.problem, y, num_tokens_bound, global_num_tokens)
     _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, bound)
+
+
+def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
+    """A function of DeepGEMM that does nothing here but raise `ProblemError`."""
+
+    def call(*_: Any, **__: Any) -> NoReturn:
+        raise ProblemError("function", name, instead)
+
+    return call
+
+
+bf16_mega_moe = _refused("bf16_mega_moe", "megamoe_dsl.EpMoE, or moe on one GPU: no fused kernel here has BF16 weights")
+nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"moe on one GPU: {_NO_NVFP4}")
+transform_scales_for_mega_moe = _refused("transform_scales_for_mega_moe", f"transform_weights_for_mega_moe: {_NO_NVFP4}")
+get_block_m_for_mega_moe = _refused("get_block_m_for_mega_moe", f"none, as no caller lays scales out by it: {_SHARED}")
 
 
 def _run(
@@ -126,16 +143,13 @@ def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: i
     """The number of tokens of a rank that a kernel is chosen for, 1 at least.  Raises `ProblemError`."""
     rows, most = problem.check_num_tokens(y.shape[0], "y.shape[0]"), problem.max_tokens_per_rank
     if bound is not None:
-        return max(1, _check_bound(bound, rows, most))
+        allowed = f"between y.shape[0] = {rows} and the buffer's capacity {most}"
+        return max(1, integer_between("num_tokens_bound", bound, rows, most, allowed))
     if of_all_ranks is None:
         return most
     capacity = problem.num_ranks * most
     tokens = integer_between("global_num_tokens", of_all_ranks, 0, capacity, f"between 0 and the capacity of all ranks, {capacity}")
     return max(1, -(-tokens // problem.num_ranks))
-
-
-def _check_bound(bound: int, rows: int, most: int) -> int:
-    return integer_between("num_tokens_bound", bound, rows, most, f"between y.shape[0] = {rows} and the buffer's capacity {most}")
 
 
 def _check_call(name: str, mma: MmaType, recipe: Any) -> None:
@@ -157,7 +171,8 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
     if len(l1) != len(l2) or len(l1) not in (2, 3):
         raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")
     if arch.has_tensor_memory:
-        l1, l2 = ((_bytes_of_e2m1(problem, codes), scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
+        packed = problem.formats.weights.element == E2M1  # in int8, here in uint8
+        l1, l2 = ((codes.view(torch.uint8) if packed else codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
         if problem.formats.packs_activations:
             if l1[0].dim() != 5:
                 groups = "[experts, 2I/16, 2, 8, H/2], as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"
@@ -171,8 +186,3 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
             shape = f"{want.dtype} {tuple(want.shape)}, contiguous, as {how} returns it"
             raise ProblemError(_GIVEN_AS[name], f"{tensor.dtype} {tuple(tensor.shape)}", shape)
     return found
-
-
-def _bytes_of_e2m1(problem: Problem, codes: torch.Tensor) -> torch.Tensor:
-    """DeepGEMM has packed E2M1 in int8, this project in uint8; other codes as they are."""
-    return codes.view(torch.uint8) if problem.formats.weights.element == E2M1 else codes

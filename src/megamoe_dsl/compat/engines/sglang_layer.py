@@ -11,9 +11,8 @@ from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
 from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
-from ...target import Target
 from .adopted_weights import Parameters, adopt
-from .shared_parts import combine_element, prepared_bounds, recipe_of, symmetric_of
+from .shared_parts import combine_element, new_layer, recipe_of
 
 VARIABLE = "MEGAMOE_SGLANG"
 ACTIVATION_NAMES = {"swiglu": "silu", "swigluoai": "swigluoai", "situ": "situ"}
@@ -75,7 +74,7 @@ def build(experts: Any, names: dict[str, str]) -> None:
     shape, an activation or a parallelism that no kernel here has."""
     parameters = {field: getattr(experts, name) for field, name in names.items()}
     if experts not in LAYERS:
-        LAYERS[experts] = new_layer(problem_of(experts, parameters), parameters["fc1"].device)
+        LAYERS[experts] = layer_of(problem_of(experts, parameters), parameters["fc1"].device)
     adopt(LAYERS[experts], parameters)
     experts._mega_moe_weights_built = True
 
@@ -130,23 +129,16 @@ def activation_of(experts: Any) -> str:
     return name
 
 
-def new_layer(problem: Problem, device: torch.device) -> MegaMoE:
-    """A layer whose kernels are compiled, for every number of tokens, with SGLang's settings; its weights are zero."""
+def layer_of(problem: Problem, device: torch.device) -> MegaMoE:
+    """A new layer with SGLang's settings."""
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
-    field, arch = environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_RESERVED_SMS, layers.device_arch(device)
+    field = environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_RESERVED_SMS
     # The default is that of a kernel for SM100; SGLang has SM90's run on all SMs.
-    reserved = max(0, field.get()) if arch.has_tensor_memory or field.is_set() else 0
-    target = Target(arch, layers.usable_sms(device, reserved), layers.gpu_name(device))
+    reserved = max(0, field.get()) if layers.device_arch(device).has_tensor_memory or field.is_set() else 0
     group = get_parallel().moe_ep_group.device_group if problem.num_ranks > 1 else None
     settings: Settings = get_server_args()
-    return MegaMoE(
-        problem,
-        symmetric=symmetric_of(problem, group),
-        bounds=prepared_bounds(problem, target),
-        reserved_sms=reserved,
-        watchdog_ns=round(settings.watchdog_timeout * 1e9),
-    )
+    return new_layer(problem, device, group, reserved, settings.watchdog_timeout)
 
 
 def environment() -> Environment:

@@ -6,6 +6,8 @@ import os
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from ...arch import Arch
 from ...artifact.cache import require_writable
 from ...artifact.store import one_process
@@ -13,6 +15,7 @@ from ...json_file import cache_folder
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...recipe import BF16
+from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
 from ...runtime.selection import Selection
 from ...runtime.symmetric_memory import SymmetricBuffer
@@ -31,6 +34,18 @@ def recipe_of(arch: Arch, packed: bool, w4a4: bool) -> str:
 def combine_element() -> str:
     """How results travel back: what `MEGAMOE_COMBINE` says, by default BF16.  A `Problem` checks it."""
     return os.environ.get("MEGAMOE_COMBINE", BF16)
+
+
+def new_layer(problem: Problem, device: torch.device, group: Any, reserved_sms: int, watchdog_s: float) -> MegaMoE:
+    """A layer whose kernels are compiled, for every number of tokens; its weights are zero."""
+    target = Target(layers.device_arch(device), layers.usable_sms(device, reserved_sms), layers.gpu_name(device))
+    return MegaMoE(
+        problem,
+        symmetric=symmetric_of(problem, group),
+        bounds=prepared_bounds(problem, target),
+        reserved_sms=reserved_sms,
+        watchdog_ns=round(watchdog_s * 1e9),
+    )
 
 
 @lru_cache

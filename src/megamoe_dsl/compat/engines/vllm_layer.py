@@ -12,9 +12,8 @@ from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
 from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
-from ...target import Target
 from .adopted_weights import adopt
-from .shared_parts import combine_element, prepared_bounds, recipe_of, symmetric_of
+from .shared_parts import combine_element, new_layer, recipe_of
 
 VARIABLE, RESERVED, W4A4 = "MEGAMOE_VLLM", "MEGAMOE_RESERVED_SMS", "MEGAMOE_W4A4"
 FP8 = "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"
@@ -162,7 +161,7 @@ class ExpertsMethod:
         """Makes the layer of these experts, or loads it anew, and moves their parameters to its memory."""
         parameters = {field: getattr(layer, name) for field, name in self.names.items()}
         if layer not in LAYERS:
-            LAYERS[layer] = new_layer(self.problem, parameters["fc1"].device)
+            LAYERS[layer] = layer_of(self.problem, parameters["fc1"].device)
         adopt(LAYERS[layer], parameters)
 
     def apply(self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -242,21 +241,14 @@ def activation_of(moe: Config) -> str:
     return name
 
 
-def new_layer(problem: Problem, device: torch.device) -> MegaMoE:
-    """A layer whose kernels are compiled, for every number of tokens, with vLLM's settings; its weights are zero."""
+def layer_of(problem: Problem, device: torch.device) -> MegaMoE:
+    """A new layer with vLLM's settings."""
     from vllm import envs
     from vllm.distributed.parallel_state import get_ep_group
 
     environment: VllmEnvironment = envs
-    reserved, arch = reserved_sms(), layers.device_arch(device)
-    target = Target(arch, layers.usable_sms(device, reserved), layers.gpu_name(device))
-    return MegaMoE(
-        problem,
-        symmetric=symmetric_of(problem, get_ep_group().device_group if problem.num_ranks > 1 else None),
-        bounds=prepared_bounds(problem, target),
-        reserved_sms=reserved,
-        watchdog_ns=environment.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS * 10**9,
-    )
+    group = get_ep_group().device_group if problem.num_ranks > 1 else None
+    return new_layer(problem, device, group, reserved_sms(), environment.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
 
 
 def reserved_sms() -> int:

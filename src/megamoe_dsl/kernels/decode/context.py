@@ -9,6 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
+from ...blocks.cta import CtaContext
 from ...device.memory import load_shared_u16
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...layouts.arith import div, select
@@ -20,7 +21,7 @@ LAST = -1
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """64 rows of the weights of an expert by its rows of block `block` (slots.py), of which there are `count`; n_block is -1 past the last
+    """64 rows of the weights of an expert by its rows of block `block` (kernel.py), of which there are `count`; n_block is -1 past the last
     tile."""
 
     phase: Int32
@@ -41,7 +42,6 @@ class GroupStage(Stage):
     group: Int32
 
     def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.group * self.ring.depth + self.ring.index)
 
 
@@ -67,7 +67,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class DecodeContext:
+class DecodeContext(CtaContext):
     """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's counters."""
 
     config: cutlass.Constexpr[Any]
@@ -78,7 +78,6 @@ class DecodeContext:
     counters: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
-        """The first of a warpgroup's ring."""
         return GroupStage(self.config.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
 
     @property
@@ -87,22 +86,13 @@ class DecodeContext:
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.region, self.smem, WORK_TILES)
+        return TileQueue.first(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
         """The first place of a warpgroup's tiles."""
         return self.first_tile.alternate(group, GROUPS)
 
-    def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the SMEM plan."""
-        return self.config.region.address(self.smem, name, *index)
-
-    def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier."""
-        return self.shared(f"{name}_barrier", index)
-
     def counter(self, name: str, *index: Any) -> Any:
-        """Global address of a counter."""
         return self.config.counters.address(self.counters, name, *index)
 
     def counting_in(self, region: Any) -> DecodeContext:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...activation import ACTIVATIONS, SILU, GatedProduct
+from ...activation import SILU
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, INTERLEAVED, MOST_GROUPS, SCALE_BLOCK, UP_FIRST
-from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
-from ...recipe import RECIPES, Recipe
+from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem
 
 FC1, FC2 = range(2)
 """The linears."""
 
 
 @dataclass(frozen=True)
-class DecodeProblem:
+class DecodeProblem(ActivatingProblem):
     """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
 
     hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32
@@ -38,23 +37,13 @@ class DecodeProblem:
     fast_math: bool = True
 
     def __post_init__(self) -> None:
-        limits = {"hidden": 1 << 20, "intermediate": 1 << 20, "num_experts": MOST_GROUPS, "topk": MAX_TOPK}
-        for field, most in limits.items():
-            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, most, f"between 1 and {most}"))
-        self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
+        self.require_up_to(hidden=1 << 20, intermediate=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
+        self.require_one_of(GEMM_RECIPES, "recipe")
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         for field in ("hidden", "intermediate"):
-            self._require(field, getattr(self, field) % step == 0, f"a multiple of {step} in {self.recipe}")
-        self._require("gate_up", self.gate_up in GATE_UP[1:], "one of " + ", ".join(GATE_UP[1:]))
-        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
-
-    def _require(self, field: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ProblemError(field, getattr(self, field), allowed)
-
-    @property
-    def formats(self) -> Recipe:
-        return RECIPES[self.recipe]
+            self.require(field, getattr(self, field) % step == 0, f"a multiple of {step} in {self.recipe}")
+        self.require_one_of(GATE_UP[1:], "gate_up")
+        self.check_activation()
 
     @property
     def interleaved(self) -> bool:
@@ -63,13 +52,6 @@ class DecodeProblem:
     @property
     def up_first(self) -> bool:
         return self.gate_up == UP_FIRST
-
-    @property
-    def product(self) -> GatedProduct:
-        """What becomes of gate and up; top-k weights are applied where a token's results are summed."""
-        activation = ACTIVATIONS[self.activation]
-        clamp = activation.clamp if self.activation_clamp is None else self.activation_clamp
-        return GatedProduct(activation, clamp, self.fast_math, weighed=False)
 
     def n(self, phase: int) -> int:
         """Rows of an expert's weights of a linear."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...arch import ARCHES, SM90, SM100, Arch
-from ...blocks.gemm.problem import F32, GEMM_RECIPES, I64, INDICES, OUTPUTS
+from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
-from .problem import RoutingProblem, TopExpertsProblem
+from .problem import RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
 
 WARPS = 32
 MOST_SORTERS = 32
@@ -26,38 +26,38 @@ ROUTED: dict[str, tuple[str, ...]] = {
 """Number formats that tokens become on each architecture (recipe.py)."""
 
 
+THREADS: dict[type, int] = {RoutingProblem: 32 * WARPS, SumProblem: 512, TopExpertsProblem: 256}
+"""Of a CTA, by what it computes."""
+
+
 @dataclass(frozen=True)
 class TokensConfig:
-    """What the kernels have in common; raises `ConfigError` where a field is out of range.
+    """How experts are chosen, and their results summed; raises `ConfigError` where a field is out of range.
 
     num_sms    CTAs of the grid
     arch_name  `sm_90a` or `sm_100a`
     """
 
     cluster: ClassVar[int] = 1
-    num_threads: ClassVar[int] = 32 * WARPS
     least_sms: ClassVar[int] = 1
-    problems: ClassVar[type] = RoutingProblem
 
-    problem: Any
+    problem: TokensProblem
     num_sms: int
     arch_name: str = field(default=SM90.name, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, self.problems), "problem", self.problem, f"a {self.problems.__name__}")
+        require(type(self.problem) in THREADS, "problem", self.problem, " or ".join(f"a {one.__name__}" for one in THREADS))
         require(self.arch_name in ROUTED, "arch_name", self.arch_name, " or ".join(ROUTED))
         require_integers(self, "num_sms")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
-        self.check_recipe()
-
-    def check_recipe(self) -> None:
-        """Raises `ConfigError` for tokens in number formats that the architecture does not have."""
-        recipes = ROUTED[self.arch_name]
-        require(self.problem.recipe in recipes, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
 
     @property
     def arch(self) -> Arch:
         return ARCHES[self.arch_name]
+
+    @property
+    def num_threads(self) -> int:
+        return THREADS[type(self.problem)]
 
     @property
     def num_clusters(self) -> int:
@@ -73,6 +73,7 @@ class RouteConfig(TokensConfig):
     indices           type of top-k indices: i64 or i32
     """
 
+    problem: RoutingProblem
     sorters: int = 1
     slots_per_sorter: int = SLOTS_PER_SORTER
     indices: str = I64
@@ -81,6 +82,9 @@ class RouteConfig(TokensConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        recipes = ROUTED[self.arch_name]
+        require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
+        require(self.problem.recipe in recipes, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
         require_integers(self, "sorters", "slots_per_sorter")
         most = min(MOST_SORTERS, self.num_sms - 1)
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
@@ -92,32 +96,3 @@ class RouteConfig(TokensConfig):
         """Shared memory: of each warp and expert, how many slots, then the row of the next; slots of 32 experts."""
         counts = Field("counts", (WARPS, self.problem.num_experts), U32, 16)
         return Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16))
-
-
-@dataclass(frozen=True)
-class SumConfig(TokensConfig):
-    """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows.
-
-    weights   type of top-k weights: f32 or bf16
-    """
-
-    weights: str = F32
-
-    num_threads = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
-
-
-@dataclass(frozen=True)
-class TopExpertsConfig(TokensConfig):
-    """A warp takes a token at a time; a lane has registers for every 32nd expert."""
-
-    problem: TopExpertsProblem
-
-    num_threads = 256
-    problems = TopExpertsProblem
-
-    def check_recipe(self) -> None:
-        """Logits are in no recipe's formats."""

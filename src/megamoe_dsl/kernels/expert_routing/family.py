@@ -9,24 +9,20 @@ from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import FactoredRouteArguments, PlacedExpertsArguments, RouteArguments, SumArguments, TopExpertsArguments
-from .config import MOST_SORTERS, ROUTED, RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
-from .problem import RoutingProblem, TopExpertsProblem
+from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
+from .problem import RoutingProblem, SumProblem, TopExpertsProblem
 
 
 class RoutingKernel(Kernel):
     """A kernel over the tokens of one GPU."""
 
-    problem: ClassVar[type[Any]] = RoutingProblem
+    configs: ClassVar[Mapping[str, type[TokensConfig]]] = dict.fromkeys(ROUTED, TokensConfig)
     early = True
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         """A CTA for each of the target's SMs, whatever the number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_tokens(num_tokens)
-        kind: type[TokensConfig] = self.configs[target.arch.name]
-        return kind(problem, **{"num_sms": target.num_sms, "arch_name": target.arch.name, **fields})
-
-    def label(self, config: TokensConfig) -> str:
-        return f"{config.problem.hidden}-e{config.problem.num_experts}-k{config.problem.topk}-{self.name}"
+        return self.configs[target.arch.name](problem, **{"num_sms": target.num_sms, "arch_name": target.arch.name, **fields})
 
 
 class TopExpertsKernel(RoutingKernel):
@@ -34,17 +30,16 @@ class TopExpertsKernel(RoutingKernel):
 
     name = "top_experts"
     problem = TopExpertsProblem
-    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = dict.fromkeys(ROUTED, TopExpertsConfig)
 
-    def function(self, config: TopExpertsConfig) -> Callable[..., Any]:
+    def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .top_experts import top_experts_kernel
 
         return top_experts_kernel
 
-    def label(self, config: TokensConfig) -> str:
+    def label(self, config: Any) -> str:
         return f"e{config.problem.num_experts}-k{config.problem.topk}-{config.problem.scores}-{self.name}"
 
-    def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
+    def arguments_type(self, config: Any) -> type[TopExpertsArguments]:
         return PlacedExpertsArguments if config.problem.hashed or config.problem.replicas else TopExpertsArguments
 
 
@@ -52,6 +47,7 @@ class RouteKernel(RoutingKernel):
     """Tokens, BF16, quantized, and their slots sorted by expert: counts, offsets, and where each row comes from."""
 
     name = "route"
+    problem = RoutingProblem
     resident = True
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = dict.fromkeys(ROUTED, RouteConfig)
 
@@ -68,6 +64,9 @@ class RouteKernel(RoutingKernel):
         sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
         return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
+    def label(self, config: RouteConfig) -> str:
+        return f"{config.problem.hidden}-e{config.problem.num_experts}-k{config.problem.topk}-{self.name}"
+
     def smem(self, config: RouteConfig) -> Region:
         return config.region
 
@@ -76,12 +75,15 @@ class SumKernel(RoutingKernel):
     """Sums the rows of each token's experts, each times its weight."""
 
     name = "topk_sum"
-    configs: ClassVar[Mapping[str, type[SumConfig]]] = dict.fromkeys(ROUTED, SumConfig)
+    problem = SumProblem
 
-    def function(self, config: SumConfig) -> Callable[..., Any]:
+    def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .topk_sum import topk_sum_kernel
 
         return topk_sum_kernel
 
-    def arguments_type(self, config: SumConfig) -> type[SumArguments]:
+    def arguments_type(self, config: TokensConfig) -> type[SumArguments]:
         return SumArguments
+
+    def label(self, config: Any) -> str:
+        return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"

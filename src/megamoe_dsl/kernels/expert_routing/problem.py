@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
-from ...problem import CHANNEL_STEP, MAX_TOPK, ProblemError, integer_between
-from ...recipe import RECIPES, Recipe
+from ...problem import CHANNEL_STEP, MAX_TOPK, CheckedProblem, integer_between
 
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
 SCORES = (SOFTMAX, SIGMOID, SQRT_SOFTPLUS)
@@ -18,7 +17,7 @@ MOST_SLOTS = 1 << 27
 """Of all tokens together: rows are counted in 32 bits, with room."""
 
 
-class TokensProblem:
+class TokensProblem(CheckedProblem):
     """What every launch over tokens checks."""
 
     topk: int
@@ -27,10 +26,6 @@ class TokensProblem:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""
         most = MOST_SLOTS // self.topk
         return integer_between(field, tokens, 0, most, f"between 0 and {most}")
-
-    def require(self, field: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ProblemError(field, getattr(self, field), allowed)
 
 
 @dataclass(frozen=True)
@@ -49,17 +44,30 @@ class RoutingProblem(TokensProblem):
     recipe: str = GEMM_RECIPES[0]
 
     def __post_init__(self) -> None:
-        limits = {"hidden": 1 << 20, "num_experts": MOST_GROUPS, "topk": MAX_TOPK}
-        for field, most in limits.items():
-            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, most, f"between 1 and {most}"))
+        self.require_up_to(hidden=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
         self.require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
-        self.require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
+        self.require_one_of(GEMM_RECIPES, "recipe")
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         self.require("hidden", self.hidden % step == 0, f"a multiple of {step} in {self.recipe}")
 
-    @property
-    def formats(self) -> Recipe:
-        return RECIPES[self.recipe]
+
+@dataclass(frozen=True)
+class SumProblem(TokensProblem):
+    """Which rows are added to a token's.  Raises `ProblemError`.
+
+    hidden   channels of a row: a multiple of 32
+    topk     rows of a token, at most 32
+    weights  type of the top-k weights that rows are multiplied with: f32 or bf16
+    """
+
+    hidden: int
+    topk: int
+    weights: str = F32
+
+    def __post_init__(self) -> None:
+        self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
+        self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require_one_of(LOGITS, "weights")
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,13 @@ class TopExpertsProblem(TokensProblem):
     replicas: int = 0
 
     def __post_init__(self) -> None:
-        most = {"num_experts": MOST_GROUPS, "topk": MAX_TOPK, "groups": MOST_GROUPS // EXPERTS_PER_LANE_STEP}
-        for field, limit in most.items():
-            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, limit, f"between 1 and {limit}"))
+        self.require_up_to(num_experts=MOST_GROUPS, topk=MAX_TOPK, groups=MOST_GROUPS // EXPERTS_PER_LANE_STEP)
         allowed = f"between 1 and groups = {self.groups}"
         object.__setattr__(self, "topk_groups", integer_between("topk_groups", self.topk_groups, 1, self.groups, allowed))
         object.__setattr__(self, "scale", float(self.scale))
         integer_between("replicas", self.replicas, 0, MOST_REPLICAS, f"between 0 and {MOST_REPLICAS}")
-        self.require("scores", self.scores in SCORES, "one of " + ", ".join(SCORES))
-        self.require("logits", self.logits in LOGITS, "one of " + ", ".join(LOGITS))
+        self.require_one_of(SCORES, "scores")
+        self.require_one_of(LOGITS, "logits")
         self.require("biased", not (self.biased and self.scores == SOFTMAX), f"False with scores = {SOFTMAX}")
         by_scores = not self.hashed or not (self.biased or self.groups > 1)
         self.require("hashed", by_scores, "False with a bias or groups, by which experts would be chosen")

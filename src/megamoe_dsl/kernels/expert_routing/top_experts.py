@@ -20,7 +20,6 @@ from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
 from .arguments import TopExpertsArguments
-from .config import TopExpertsConfig
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
@@ -34,19 +33,19 @@ ATANH_TERMS = tuple(2.0 / (2 * term + 1) for term in reversed(range(8)))
 """Of 2 atanh(s) / s in s^2, which is 1/9 at most, the last first: the rest is below a rounding of FP32."""
 
 
-def logit_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
+def logit_of(config: Any, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
     """Loads the logit that the router gives an expert for a token."""
     bf16 = config.problem.logits != F32
     return load_float(args.logits + (Int64(token) * config.problem.num_experts + expert) * (2 if bf16 else 4), bf16)
 
 
-def score_of(config: TopExpertsConfig, args: TopExpertsArguments, logit: Any, expert: Any) -> Float32:
+def score_of(config: Any, args: TopExpertsArguments, logit: Any, expert: Any) -> Float32:
     """What experts are chosen by."""
     score = logit if config.problem.scores == SOFTMAX else share_of(config, logit)
     return score + load_f32(args.bias + Int64(expert) * 4) if config.problem.biased else score
 
 
-def share_of(config: TopExpertsConfig, logit: Any) -> Float32:
+def share_of(config: Any, logit: Any) -> Float32:
     """The sigmoid of a logit, or the root of log(1 + exp(logit)), to a few roundings.  With q = 1 / (1 + exp(|x|)) and s = q / (2 - q),
     log(1 + exp(x)) is max(x, 0) + 2 atanh(s)."""
     if config.problem.scores == SIGMOID:
@@ -97,7 +96,7 @@ def without(words: list[Any], lane: Any, expert: Any) -> list[Any]:
     return [Uint32(cutlass.select_(lane + step * LANES == expert, Uint32(NONE), word)) for step, word in enumerate(words)]
 
 
-def in_best_groups(config: TopExpertsConfig, words: list[Any], lane: Any) -> list[Any]:
+def in_best_groups(config: Any, words: list[Any], lane: Any) -> list[Any]:
     """Words of experts, taken out where their group is none of the best; of equal groups the first are better."""
     problem = config.problem
     steps, sums = len(words) // problem.groups, []
@@ -119,7 +118,7 @@ def in_best_groups(config: TopExpertsConfig, words: list[Any], lane: Any) -> lis
     return kept
 
 
-def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, lane: Any) -> list[Any]:
+def words_of(config: Any, args: TopExpertsArguments, token: Any, lane: Any) -> list[Any]:
     """A lane's experts' words, every 32nd expert's; past the last there is none."""
     experts, words = config.problem.num_experts, []
     for first in range(0, experts, LANES):
@@ -129,7 +128,7 @@ def words_of(config: TopExpertsConfig, args: TopExpertsArguments, token: Any, la
     return words
 
 
-def expert_of_id(config: TopExpertsConfig, args: Any, token: Any, lane: Any) -> Int32:
+def expert_of_id(config: Any, args: Any, token: Any, lane: Any) -> Int32:
     """What the table names in a lane's slot for a token's id; -1 for an id past the table, and for what is no expert or no slot."""
     topk, identity = config.problem.topk, Int64(load_u64(args.token_ids + Int64(token) * 8))
     there = (identity >= Int64(0)) & (identity < Int64(args.hash_rows))
@@ -139,7 +138,7 @@ def expert_of_id(config: TopExpertsConfig, args: Any, token: Any, lane: Any) -> 
     return Int32(cutlass.select_(there, expert, Int32(-1)))
 
 
-def place_of(config: TopExpertsConfig, args: Any, token: Any, expert: Any) -> Int32:
+def place_of(config: Any, args: Any, token: Any, expert: Any) -> Int32:
     """Where a replica of an expert is: a token's number chooses among them in turn; -1 for no expert, and for one without a place."""
     known, places = cutlass.max(expert, Int32(0)), []
     for replica in range(config.problem.replicas):
@@ -154,7 +153,6 @@ def place_of(config: TopExpertsConfig, args: Any, token: Any, expert: Any) -> In
 
 
 def highest_logit(there: Any, logit: Any) -> Float32:
-    """The highest logit among the lanes that have a slot."""
     return score_of_word(warp_max_u32(cutlass.select_(there, word_of(logit), Uint32(NONE))))
 
 
@@ -166,7 +164,7 @@ def raised(there: Any, logit: Any) -> Float32:
 
 
 @cute.jit
-def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments, token: Int32, lane: Int32):
+def choose_experts(config: cutlass.Constexpr[Any], args: TopExpertsArguments, token: Int32, lane: Int32):
     """A warp chooses the experts of one token and stores them with their weights."""
     problem, mine = config.problem, Int32(0)
     if cutlass.const_expr(problem.hashed):
@@ -205,7 +203,7 @@ def choose_experts(config: cutlass.Constexpr[TopExpertsConfig], args: TopExperts
 
 
 @cute.kernel
-def top_experts_kernel(config: cutlass.Constexpr[TopExpertsConfig], args: TopExpertsArguments):
+def top_experts_kernel(config: cutlass.Constexpr[Any], args: TopExpertsArguments):
     """One CTA: its warps stride over the tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     warps = config.num_threads // LANES

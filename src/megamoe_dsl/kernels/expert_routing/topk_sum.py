@@ -5,6 +5,8 @@ A warp takes 256 channels of a token at a time, eight a lane.  Waits for the lau
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
@@ -15,20 +17,19 @@ from ...blocks.weighted_sum import PER_LANE, add_row, packed_sum
 from ...device.memory import load_float, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
-from .config import SumConfig
 
 LANES = 32
 CHUNK = LANES * PER_LANE
 
 
-def weight_of(config: SumConfig, args: SumArguments, place: Int64) -> Float32:
+def weight_of(config: Any, args: SumArguments, place: Int64) -> Float32:
     """What the row of a slot is multiplied with."""
-    bf16 = config.weights == BF16
+    bf16 = config.problem.weights == BF16
     return load_float(args.weights + place * (2 if bf16 else 4), bf16)
 
 
 @cute.jit
-def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: Int32, channel: Int32):
+def sum_chunk(config: cutlass.Constexpr[Any], args: SumArguments, token: Int32, channel: Int32):
     """Eight channels of a token."""
     hidden, topk = config.problem.hidden, config.problem.topk
     total = (Float32(0.0),) * PER_LANE
@@ -41,7 +42,7 @@ def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: I
 
 
 @cute.kernel
-def topk_sum_kernel(config: cutlass.Constexpr[SumConfig], args: SumArguments):
+def topk_sum_kernel(config: cutlass.Constexpr[Any], args: SumArguments):
     """One CTA: its warps stride over the chunks of all tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     of_token, warps = -(-config.problem.hidden // CHUNK), config.num_threads // LANES

@@ -43,8 +43,7 @@ from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...blocks.gemm.sm100.epilogue import epilogue
-from ...blocks.gemm.sm100.load import load_weights
-from ...blocks.gemm.sm100.mma import issue_mma
+from ...blocks.gemm.sm100.load import issue_mma, load_weights
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
 from ...blocks.sm100 import pair_warps

@@ -15,7 +15,7 @@ class Arguments:
 
     sym              this rank's symmetric buffer (layouts/symmetric.py)
     peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
-    maps             table of tensor maps (maps.py)
+    maps             table of tensor maps (memory_plan.py)
     y                bf16 [num_tokens, hidden], the output
     stats            i32[experts_per_rank] to which received tokens are added, or 0
     num_tokens       tokens of this rank

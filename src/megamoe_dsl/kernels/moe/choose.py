@@ -43,10 +43,10 @@ def choose(
     return kind(problem, num_sms=num_sms, **{**chosen, **fields}) if fields else made(kind, problem, num_sms=num_sms, **chosen)
 
 
-def measured(kind: type[MegaMoeConfig], problem: Problem, entry: Entry) -> MegaMoeConfig:
+def measured(kind: type[MegaMoeConfig], problem: Problem, entry: Entry, pool_rows: int | None = None) -> MegaMoeConfig:
     """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
     take more SMEM, the deepest ring that fits."""
-    fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
+    fields: dict[str, Any] = {**entry.choice, "num_stages": 0, "pool_rows": pool_rows}
     deepest, stages = made(kind, problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
     return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 

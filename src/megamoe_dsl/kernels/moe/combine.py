@@ -127,7 +127,6 @@ def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, channels: Any, fir
 
 
 def part_of(plan: CombinePlan, index: Any) -> Any:
-    """Which of its token's pieces a piece is."""
     return index - div(index, plan.pieces) * plan.pieces
 
 

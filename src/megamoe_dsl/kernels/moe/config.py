@@ -15,10 +15,11 @@ from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
+from ...layouts.region import Region
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, SmemPlan
-from .layouts.symmetric import ring_blocks
+from .layouts.symmetric import checked_pool_rows, ring_blocks, symmetric_buffer
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
 
@@ -41,12 +42,14 @@ class MegaMoeConfig(ABC):
     lookahead   experts by which Linear1 runs ahead of Linear2; with experts_per_rank, Linear2 starts after all tiles of Linear1
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 chooses the deepest that fits
+    pool_rows   None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows; a row is used
+                again after Linear2 of its token (schedule/fused_moe.py)
     trace       warps record time stamps for profiles (layouts/records.py)
 
     Kernels and the schedule also ask an architecture's configuration for
 
     group_m             token blocks that the schedule takes together
-    maps_per_linear     tensor maps from one of Linear1 to that of Linear2 (maps.py)
+    maps_per_linear     tensor maps from one of Linear1 to that of Linear2 (memory_plan.py)
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
@@ -63,6 +66,7 @@ class MegaMoeConfig(ABC):
     lookahead: int
     num_sms: int
     num_stages: int = 0
+    pool_rows: int | None = field(default=None, kw_only=True)
     trace: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,7 @@ class MegaMoeConfig(ABC):
         require_integers(self, "block_m", "lookahead", "num_sms", "num_stages")
         tiles = self.tiles_of(self.problem)
         require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)} for {self.problem.recipe}")
+        object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         local = self.problem.experts_per_rank
         require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
@@ -164,7 +169,7 @@ class MegaMoeConfig(ABC):
     @property
     def ring_blocks(self) -> int:
         """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
-        return ring_blocks(self.problem, self.block_m)
+        return ring_blocks(self.problem, self.pool_rows, self.block_m)
 
     @property
     def order(self) -> type[FusedMoeOrder]:
@@ -221,6 +226,10 @@ class MegaMoeConfig(ABC):
         """How many warps finish tiles, and what else says how they do it."""
 
     # --- plans
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem, self.arch, self.pool_rows)
+
     @cached_property
     def smem(self) -> SmemPlan:
         return self.smem_plan(self.num_stages)

@@ -1,4 +1,4 @@
-"""What every role needs: the configuration, this CTA's place, and addresses."""
+"""What every role needs: the tile that it works on, the configuration, this CTA's place, and addresses."""
 
 from __future__ import annotations
 
@@ -6,23 +6,61 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cutlass
+import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.rank_barrier import RankContext
+from ...blocks.tiles import TileContext
 from ...device.memory import load_u64
-from ...device.ring import Stage, TileQueue
+from ...device.ring import Stage, TileQueue, read_tile
+from ...device.stamps import begin, detail_of, stamp
 from ...device.warp import ClusterPlace
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
+from ...layouts.records import Activity, Role
 from ...layouts.region import Region
-from ...schedule.fused_moe import FC1, FC2
+from ...schedule.fused_moe import FC1, FC2, mma_tokens
 from .layouts.smem_plan import CombineRow
-from .layouts.symmetric import Wait, symmetric_buffer
+from .layouts.waits import Wait
 from .results import Bf16Results, E4m3Results
 
 
 @dataclass(frozen=True)
-class Context(RankContext):
+class WorkTile:
+    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less.
+
+    same_tokens   whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
+    """
+
+    phase: Int32
+    expert: Int32
+    n_block: Int32
+    pool_block: Int32
+    valid_m: Int32
+    same_tokens: cutlass.Boolean
+
+    @property
+    def same_weights(self) -> cutlass.Boolean:
+        return self.same_tokens == 0
+
+    @property
+    def mma_n(self) -> Int32:
+        """Tokens the MMA of a CTA pair covers."""
+        return mma_tokens(self.valid_m)
+
+    def valid(self) -> cutlass.Boolean:
+        return self.valid_m > 0
+
+
+@cute.jit
+def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
+    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
+    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
+    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
+
+
+@dataclass(frozen=True)
+class Context(RankContext, TileContext):
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
     place in the pair."""
 
@@ -39,7 +77,7 @@ class Context(RankContext):
 
     @property
     def region(self) -> Region:  # type: ignore[override]
-        return symmetric_buffer(self.config.problem, self.config.arch)
+        return self.config.symmetric  # type: ignore[no-any-return]
 
     @property
     def results(self) -> Bf16Results | E4m3Results:
@@ -73,13 +111,36 @@ class Context(RankContext):
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
+        return TileQueue.first(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
-    def k_blocks(self, tile: Any) -> Int32:
+    def next_tile(self, queue: TileQueue) -> tuple[WorkTile, TileQueue]:
+        tile, following = next_tile(queue)
+        return tile, following
+
+    def take_first(self, role: Role | None) -> tuple[WorkTile, TileQueue]:
+        tile, tiles = super().take_first(role)
+        stamp(self, Activity.WAIT_COUNTS)
+        return tile, tiles
+
+    def read_end(self, tile: WorkTile, queue: TileQueue) -> None:
+        """The ends of the other warpgroups, so that each place of the queue is read by all that read every tile."""
+        for _ in range(self.config.alternating_groups - 1):
+            _, queue = next_tile(queue)
+
+    def begin(self, role: Role) -> None:
+        begin(self, role)
+
+    def stamp(self, activity: Activity, tile: Any) -> None:
+        stamp(self, activity, detail_of(tile))
+
+    def is_half(self, tile: Any) -> Any:
+        """On SM90, whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""
+        return True if self.config.swap_ab else tile.valid_m <= self.config.part_tokens
+
+    def k_blocks_of(self, tile: Any) -> Int32:
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
     def map(self, which: Any, phase: Any = 0) -> Any:
-        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
         if isinstance(phase, int):
             return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)

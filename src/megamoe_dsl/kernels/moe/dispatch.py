@@ -19,6 +19,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint64
 
 from ...blocks.rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
+from ...blocks.tiles import SharedTable
 from ...device.mbarrier import wait
 from ...device.memory import (
     atomic_add_shared,
@@ -42,9 +43,8 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from ...layouts.records import Activity, Role
 from .context import Context
 from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
-from .layouts.symmetric import ONE_REPORT, RankBarrier
+from .layouts.waits import ONE_REPORT, RankBarrier
 from .pull import pull_tokens
-from .tile_scheduler import SharedTable
 
 
 @cute.jit

@@ -17,17 +17,16 @@ from ..kernel import Kernel, Work, with_parts
 from .arguments import Arguments, LayerBiasArguments, ScaleArguments
 from .choose import choose
 from .config import MegaMoeConfig
-from .layouts.symmetric import symmetric_buffer
 from .measures import measure_sm90, measure_sm100
-from .sm90 import maps as sm90_maps
+from .sm90 import memory_plan as sm90
 from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
-from .sm100 import maps as sm100_maps
+from .sm100 import memory_plan as sm100
 from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
 from .work import Load, count_work
 
-TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90_maps.tensor_maps, SM100.name: sm100_maps.tensor_maps}
+TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90.tensor_maps, SM100.name: sm100.tensor_maps}
 MIB = 1 << 20
 HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
@@ -81,7 +80,7 @@ class MegaMoeKernel(Kernel):
 
     def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem, config.arch), **traced}
+        return {"sym": config.symmetric, **traced}
 
     def tensor_maps(self, config: MegaMoeConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any, cast
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -23,10 +23,9 @@ from ...device.sync import Equals32, Equals64, spin
 from ...device.warp import ballot
 from ...layouts.arith import select
 from ...schedule.fused_moe import FC1
-from .arguments import LayerBiasArguments
 from .context import Context
 from .layouts.smem_plan import TILE_ROWS
-from .layouts.symmetric import Wait
+from .layouts.waits import Wait
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
@@ -55,17 +54,19 @@ def wait_tokens(ctx: Context, tile: Any):
 
 @cute.jit
 def wait_operands(ctx: Context, tile: Any):
-    """Until the tile's tokens, or for Linear2 the Linear1 outputs of its block, are in the pool, visible to TMA."""
-    if tile.phase == FC1:
-        wait_tokens(ctx, tile)
-    else:
-        parts = ctx.config.fc2_parts
-        finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
-        arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished))
-        spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
-    # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
-    # replaces a fence in every writer.
-    fence_async_global()
+    """Until the tile's tokens, or for Linear2 the Linear1 outputs of its block, are in the pool, visible to TMA, where they arrive in the
+    same launch."""
+    if cutlass.const_expr(ctx.operands_arrive):
+        if tile.phase == FC1:
+            wait_tokens(ctx, tile)
+        else:
+            parts = ctx.config.fc2_parts
+            finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
+            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished), "gpu")
+            spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
+        # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
+        # replaces a fence in every writer.
+        fence_async_global()
 
 
 @cute.jit
@@ -100,7 +101,7 @@ def as_signed64(value: int) -> Any:
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
     """Address of the bias of a weight row, counted in the order of the weights."""
-    config, args = ctx.config, cast(LayerBiasArguments, ctx.args)
+    config, args = ctx.config, ctx.args
     base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
     return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4
 
@@ -121,5 +122,4 @@ def weights_of_pair(ctx: Context, address: Any) -> tuple[Any, ...]:
 
 
 def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any:
-    """A sum with its row's bias."""
     return fma(bias, weight, sum_) if weighs_bias(ctx, phase) else sum_ + bias

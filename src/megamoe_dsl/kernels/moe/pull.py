@@ -20,6 +20,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
+from ...blocks.tiles import SharedTable
 from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store_f32, store_u32, store_u64
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
@@ -29,7 +30,6 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from .context import Context
 from .layouts.smem_plan import RowChunks
 from .pool import wait_rows
-from .tile_scheduler import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
 LANES = 32  # of a warp: so many ranks are one set

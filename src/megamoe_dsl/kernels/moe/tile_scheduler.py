@@ -15,7 +15,6 @@ epilogues, so the queue has two places; where two epilogue warpgroups take alter
 | role           | waits                                                           | signals                                        |
 |---|---|---|
 | schedule_tiles | expert_recv_count_sum and counts, once; work_tile_empty | counts, once; work_tile_full                |
-| next_tile      | work_tile_full                                                  | work_tile_empty, per lane, when it has read it |
 """
 
 from __future__ import annotations
@@ -28,37 +27,24 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...blocks.walk import Walk, advance_to_valid, first_number
+from ...blocks.tiles import SharedTable, Walk, advance_to_valid, first_number
 from ...device.mbarrier import arrive, wait
-from ...device.memory import load_shared_u32, load_u64, store_shared_v2
-from ...device.ring import Ring, TileQueue, fetch_numbers, publish, read_tile
+from ...device.memory import load_u64, store_shared_v2
+from ...device.ring import Ring, TileQueue, fetch_numbers, publish
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import inclusive_sum, shuffle, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule.fused_moe import Block, FusedMoeOrder, FusedMoePlan, RingOrder, RingPlan, mma_tokens
+from ...schedule.fused_moe import Block, FusedMoeOrder, RingOrder
 from ...schedule.scheduler import Order
 from .context import Context
-from .layouts.symmetric import Wait
-
-
-@dataclass(frozen=True)
-class SharedTable:
-    """An expert table in SMEM: (tokens, first pool block) per local expert, then an entry with no tokens."""
-
-    address: Int32
-
-    def tokens(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8)
-
-    def first_block(self, expert: Any) -> Any:
-        return load_shared_u32(self.address + expert * 8 + 4)
+from .layouts.waits import Wait
 
 
 @dataclass(frozen=True)
 class TracedOrder(FusedMoeOrder):
     """The order in a kernel: the DSL is told which fields are compile-time."""
 
-    config: cutlass.Constexpr[FusedMoePlan]
+    config: cutlass.Constexpr[Any]
     table: SharedTable
 
 
@@ -66,7 +52,7 @@ class TracedOrder(FusedMoeOrder):
 class TracedRingOrder(RingOrder):
     """The same on a ring."""
 
-    config: cutlass.Constexpr[RingPlan]
+    config: cutlass.Constexpr[Any]
     table: SharedTable
 
 
@@ -107,33 +93,6 @@ def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
 
 Finish = Callable[[Context, Block, Ring], Ring]
 """Of a tile, with the place in a ring that belongs to the warp; returns that of the next one."""
-
-
-@dataclass(frozen=True)
-class WorkTile:
-    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less.
-
-    same_tokens   whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
-    """
-
-    phase: Int32
-    expert: Int32
-    n_block: Int32
-    pool_block: Int32
-    valid_m: Int32
-    same_tokens: cutlass.Boolean
-
-    @property
-    def same_weights(self) -> cutlass.Boolean:
-        return self.same_tokens == 0
-
-    @property
-    def mma_n(self) -> Int32:
-        """Tokens the MMA of a CTA pair covers."""
-        return mma_tokens(self.valid_m)
-
-    def valid(self) -> cutlass.Boolean:
-        return self.valid_m > 0
 
 
 @cute.jit
@@ -181,17 +140,3 @@ def publish_blocks(ctx: Context, blocks: Walk, queue: TileQueue):
         return (block.expert * 4 + same_tokens * 2 + block.phase, block.n_block, block.pool_block, block.valid_m)
 
     publish(queue, words)
-
-
-@cute.jit
-def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
-    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
-    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
-    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
-
-
-@cute.jit
-def read_ends(ctx: Context, queue: TileQueue):
-    """A warp that reads every tile and has read the first end: the ends of the other warpgroups, so that each place is read by all."""
-    for _ in cutlass.range_constexpr(ctx.config.alternating_groups - 1):
-        _, queue = next_tile(queue)

@@ -13,7 +13,7 @@ from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
-from ..problem import CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import WARPS_PER_GROUP
@@ -97,7 +97,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
             return (PACKED,)
-        return (DENSE, CONTIGUOUS, MASKED, *(() if self.problem.formats.scaled else (PACKED,)))
+        return (DENSE, CONTIGUOUS, MASKED, ALIGNED, *(() if self.problem.formats.scaled else (PACKED,)))
 
     @property
     def block_ms(self) -> tuple[int, ...]:

@@ -37,7 +37,6 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
-from ...sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ...sm100.epilogue_tile import (
     FC1_CHANNELS,
     HALF_BYTES,
@@ -49,7 +48,7 @@ from ...sm100.epilogue_tile import (
     read_row,
     write_address,
 )
-from ...sm100.results import ROWS_PER_STEP, ResultPart, stage_pass, store_results
+from ...sm100.results import OUTPUTS, ROWS_PER_STEP, ResultPart, activate_group, joint_exponents, share_maxima, stage_pass, store_results
 from ..arguments import FactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile, next_tile
 from ..problem import INTERLEAVED
@@ -160,7 +159,6 @@ class ResultsOfTile:
         return self.ctx.args.d + Int64(self.tile.row + first + own_row) * self.row_bytes
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """Times the factor, if there is one."""
         return with_factor(self.ctx, sums, self.factor)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
@@ -297,19 +295,11 @@ def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row:
 
 
 @cute.jit
-def finish_tile(
-    ctx: GemmContext,
-    tile: GemmTile,
-    column: Int32,
-    group: Int32,
-    warp: Int32,
-    lane: Int32,
-    finish_part: cutlass.Constexpr[Callable[..., Any]],
-):
+def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32, finish: Callable[..., Any]):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
     config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
     n_block = tile.n_block * config.cluster + ctx.cta_rank
     if cutlass.const_expr(config.consumers > 1):
         n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
     shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
-    finish_part(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
+    finish(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))

@@ -25,9 +25,8 @@ from ....device.tma import wait_group_read
 from ....device.warp import shuffle_f32, shuffle_xor_f32
 from ....layouts.arith import select
 from ...quantize import divided, ue4m3_scale
-from ...sm100.activated_rows import OUTPUTS, activate_channels
 from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address
-from ...sm100.results import ResultPart
+from ...sm100.results import OUTPUTS, ResultPart, activate_channels
 from ..arguments import HiddenFactorArguments
 from ..context import GemmContext, GemmTile
 from ..tile import WARPS_PER_GROUP

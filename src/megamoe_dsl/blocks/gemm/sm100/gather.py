@@ -35,7 +35,7 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext, GemmTile, next_tile
 from ..tile import GATHER_WARPS, LISTS
-from .mma import issue_mma
+from .load import issue_mma
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class CopiedStage(Stage):
 
     @property
     def copied(self) -> Any:
-        """Shared address of that mbarrier."""
         return self.shared("copied_barrier")
 
     def wait_copied(self) -> None:

@@ -1,9 +1,10 @@
-"""The two loader warps of a CTA of a pair: which rows, of which matrix; the loops are blocks (blocks/sm100/load.py).
+"""The two loader warps of a CTA of a pair, which rows, of which matrix, and the MMA warp; the loops are blocks (blocks/sm100).
 
 | role         | waits                                     | signals                                        |
 |---|---|---|
 | load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
 | load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
+| issue_mma    | work_tile_full and acc_empty per tile; full per stage | work_tile_empty, acc_full per tile; empty per stage |
 """
 
 from __future__ import annotations
@@ -11,36 +12,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass.cute as cute
 from cutlass import Int32
 
+from ....device import tcgen05
+from ....device.ring import Ring, Stage
 from ....device.tma import load_box_5d
 from ....hardware.operand_tile import SF_ATOM_ROWS
-from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
-from ...sm100 import load
+from ... import tiles
+from ...sm100 import load, mma
 from ...sm100.load import PairOperand
-from ..context import GemmContext, GemmTile, next_tile
+from ...sm100.mma import PairTile, ScaleColumns
+from ..context import GemmContext, GemmTile
 from ..problem import UP_FIRST, GatherGemmProblem
 
 
-@cute.jit
-def load_tokens(ctx: GemmContext):
+def load_tokens(ctx: GemmContext) -> None:
     """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
-    config = ctx.config
-    ctx.begin(Role.TOKEN_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        ctx.wait_rows(tile)
-        ctx.stamp(Activity.WAIT_TOKENS, tile)
+
+    def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
+        config = ctx.config
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
         atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
         operand = PairOperand(ctx.maps.tokens, ctx.maps.sfa, row, atom, 0, config.k_block, num_bytes)
-        stage = load.load_tokens(stage, operand, Int32(config.k_blocks))
-        ctx.stamp(Activity.LOAD, tile)
-        tile, tiles = next_tile(tiles)
+        return load.load_tokens(stage, operand, Int32(config.k_blocks))
+
+    tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: ctx.wait_rows(tile))
 
 
 def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
@@ -51,16 +49,13 @@ def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
     return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
 
 
-@cute.jit
-def load_weights(ctx: GemmContext):
+def load_weights(ctx: GemmContext) -> None:
     """Each CTA: its rows of B of every tile, and their scales."""
-    ctx.begin(Role.WEIGHT_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
-    while tile.valid():
-        stage = load.load_weights(stage, ctx.config.weights.operand(ctx, tile), Int32(ctx.config.k_blocks))
-        ctx.stamp(Activity.LOAD, tile)
-        tile, tiles = next_tile(tiles)
+
+    def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
+        return load.load_weights(stage, ctx.config.weights.operand(ctx, tile), Int32(ctx.config.k_blocks))
+
+    tiles.load_weights(ctx, ctx.first_stage, fill)
 
 
 @dataclass(frozen=True)
@@ -83,3 +78,24 @@ def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
 def first_gate(problem: GatherGemmProblem) -> int:
     """Where a thread's gates are among four of its sums: two of the first run's row, two of the second's."""
     return 2 if problem.gate_up == UP_FIRST else 0
+
+
+ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
+
+
+def issue_mma(ctx: GemmContext) -> None:
+    """The MMA warp of the even CTA."""
+    mma.issue_mma(ctx, pair_tile)
+
+
+def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
+    """The tile as tensor cores see it."""
+    config, tmem = ctx.config, ctx.config.tmem
+    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
+    kind = (config.mma, config.k_block)
+    sums = (config.consumers, config.block_m)
+    if not tmem.scaled:
+        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums)
+    first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
+    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
+    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)

@@ -45,7 +45,6 @@ class WeightedPiece:
 
 
 def count_tasks(ctx: EpContext) -> Any:
-    """How many tasks combine has."""
     return ceil_div(ctx.args.num_tokens, ctx.config.task_tokens)
 
 

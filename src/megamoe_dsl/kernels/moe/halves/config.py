@@ -71,7 +71,6 @@ class EpConfig(ABC):
         p, part = self.problem, self.part
         require(p.recipe in part.recipes, "problem.recipe", p.recipe, " or ".join(part.recipes) + f" for {self.arch}")
         require_whole_tiles(p, "in halves of the layer")
-        require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")

@@ -14,18 +14,30 @@ from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
 from ....target import Target
+from ....tuned import EpEntry, EpShare, tuned_table
 from ...kernel import Kernel, with_parts
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
-from .choose import choose
-from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
 from .gemm_part import PARTS
 from .layouts.symmetric import symmetric_buffer
 
 RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
 
+def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
+    """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
+    if gpu is None:
+        return {}
+    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
+    rows_of_expert = max(num_tokens, 1) * problem.topk / problem.experts_per_rank
+    near: list[EpEntry] = tuned_table(gpu, EpEntry).near(share, rows_of_expert)
+    return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
+
+
 class EpKernel(Kernel):
     """What both have in common."""
+
+    configs: ClassVar[Mapping[str, type[EpConfig]]]
 
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
@@ -36,8 +48,13 @@ class EpKernel(Kernel):
         return with_parts(self.takes_arguments, {TraceArguments: config.trace})
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
-        kind: type[EpConfig] = self.configs[target.arch.name]
-        return choose(kind, problem, target, num_tokens, **fields)
+        """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
+        problem.check_num_tokens(num_tokens)
+        kind, arch = self.configs[target.arch.name], target.arch.name
+        chosen = PARTS[arch].chosen(kind.linear(problem), fields.get("num_sms", target.num_sms))
+        measured = tuned_fields(kind.half, problem, num_tokens, target.gpu)
+        config: EpConfig = kind(problem, arch_name=arch, **{**chosen, **measured, **fields})
+        return config
 
     def label(self, config: EpConfig) -> str:
         recipe = config.problem.recipe

@@ -26,7 +26,6 @@ from ....blocks.gemm.load import load_tokens, load_weights
 from ....blocks.gemm.math import math
 from ....blocks.gemm.sm100 import load as pair_load
 from ....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
-from ....blocks.gemm.sm100.mma import issue_mma
 from ....blocks.gemm.store import finish_rows
 from ....blocks.rank_barrier import Group, arrive
 from ....blocks.sm100 import pair_warps
@@ -115,7 +114,7 @@ def finish_tiles(gemm: EpGemm, warp: Any):
 def loaders(config: EpConfig) -> tuple[WarpRole, ...]:
     """The first four warps of a CTA."""
     if config.arch.has_tensor_memory:
-        return pair_warps.loader_roles(pair_load.load_tokens, pair_load.load_weights, issue_mma, schedule_tiles)
+        return pair_warps.loader_roles(pair_load.load_tokens, pair_load.load_weights, pair_load.issue_mma, schedule_tiles)
     return (
         one_warp("token loader", TOKENS_WARP, load_tokens),
         one_warp("weight loader", WEIGHTS_WARP, load_weights),

@@ -72,7 +72,6 @@ IN_FLIGHT = 4
 
 
 def part_of_rows(ctx: EpContext, row: Any, part: Any) -> Any:
-    """Number of a part of the block's rows that has this row."""
     return div(row, ctx.config.block_m) * ctx.config.token_blocks + part
 
 
@@ -138,7 +137,6 @@ class SentRows(ResultsOfTile):
     ctx: EpGemm
 
     def begin(self, first: Any, own_row: Any) -> Any:
-        """Address of what says where the row goes; those past the tile's are read, and nothing goes there."""
         return self.ctx.ep.at("destinations", self.tile.row + first + own_row)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:

@@ -73,7 +73,6 @@ class RowGroups:
 
     @property
     def behind(self) -> Any:
-        """Number of the first group of the next expert."""
         return self.number + ceil_div(self.rows, LANES)
 
     def row(self, number: Any) -> Any:
@@ -84,7 +83,6 @@ class RowGroups:
 
 
 def rows_of(ctx: EpContext, expert: Any) -> Any:
-    """Rows of a local expert."""
     return load_u32(ctx.at("expert_rows", expert))
 
 

@@ -81,7 +81,6 @@ class CombinePlan:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a piece of a result, and of its scales."""
         return self.part_bytes + self.row.scale_bytes
 
     @property
@@ -142,7 +141,6 @@ class CombineRow:
 
     @property
     def first_scale(self) -> int:
-        """Byte of the row's first scale."""
         return self.format.row_bytes(self.hidden)
 
     @property
@@ -244,7 +242,6 @@ class SmemPlan(ABC):
 
     @property
     def work_tile_words(self) -> Field:
-        """Four words per place of the queue of tiles."""
         return Field("work_tiles", (self.work_tiles, 4), U32, 16)
 
     @property
@@ -280,7 +277,6 @@ class RowChunks:
         return ceil_div(self.num_bytes, self.chunk)
 
     def start(self, index: int) -> int:
-        """Byte of the row that a chunk begins with."""
         return index * self.chunk
 
     def size(self, index: int) -> int:

@@ -39,53 +39,51 @@ grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go furt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from math import lcm
 
 from ....arch import Arch
+from ....config_error import as_integer, require
 from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
-from ....layouts.arith import Int, align, ceil_div
+from ....layouts.arith import align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
 from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED, Recipe
 from .smem_plan import CombineRow
+from .waits import RankBarrier
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
+POOL_GRANULE = 128  # rows of a pool that is limited: a whole number of token blocks of every size
 SMALLEST_TIER = {E4M3: 16, E2M1: 32}
 """The smallest block_m in use on SM100, by the element of the tokens.  One CTA's half of a block has to fill the 1024 bytes that a stage's
 operands are aligned to: 8 rows of 128 bytes, or 16 of 64."""
 
 
-def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, experts_per_rank: int) -> int:
-    """Rows that hold any routing: every token of every rank, on as many local experts as top-k allows, each expert padded to a block."""
-    tokens = num_ranks * max_tokens_per_rank * min(topk, experts_per_rank)
-    return align(tokens + experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
-
-
 def whole_pool(problem: Problem) -> int:
-    """Rows of a pool that holds any routing."""
-    return pool_capacity(
-        num_ranks=problem.num_ranks,
-        max_tokens_per_rank=problem.max_tokens_per_rank,
-        topk=problem.topk,
-        experts_per_rank=problem.experts_per_rank,
-    )
+    """Rows that hold any routing: every token of every rank, on as many local experts as top-k allows, each expert padded to a block."""
+    tokens = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
+    return align(tokens + problem.experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
 
 
-def pool_tokens(problem: Problem) -> int:
-    """Rows of a rank's token pool."""
+def checked_pool_rows(pool_rows: object) -> int | None:
+    """So many, or None for a whole pool.  Raises `ConfigError` for what is no whole number of blocks."""
+    rows = as_integer(pool_rows)
+    good = pool_rows is None or (rows is not None and rows > 0 and rows % POOL_GRANULE == 0)
+    require(good, "pool_rows", pool_rows, f"None or a multiple of {POOL_GRANULE}")
+    return rows
+
+
+def pool_tokens(problem: Problem, pool_rows: int | None = None) -> int:
+    """Rows of a rank's token pool: for any routing, or at most `pool_rows`."""
     whole = whole_pool(problem)
-    return whole if problem.pool_rows is None else min(problem.pool_rows, whole)
+    return whole if pool_rows is None else min(pool_rows, whole)
 
 
-def is_ring(problem: Problem) -> bool:
+def is_ring(problem: Problem, pool_rows: int | None) -> bool:
     """Whether some routing does not fit in the pool."""
-    return pool_tokens(problem) < whole_pool(problem)
+    return pool_tokens(problem, pool_rows) < whole_pool(problem)
 
 
 def most_blocks(problem: Problem, block_m: int) -> int:
@@ -94,20 +92,15 @@ def most_blocks(problem: Problem, block_m: int) -> int:
     return (tokens + problem.experts_per_rank * (block_m - 1)) // block_m
 
 
-def ring_blocks(problem: Problem, block_m: int) -> int:
+def ring_blocks(problem: Problem, pool_rows: int | None, block_m: int) -> int:
     """Blocks of the ring that the pool is for tiles of so many tokens; 0 if all that they can need has rows of its own."""
-    blocks = pool_tokens(problem) // block_m
+    blocks = pool_tokens(problem, pool_rows) // block_m
     return blocks if blocks < most_blocks(problem, block_m) else 0
 
 
 def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
     """The smallest tile in use on an architecture for a recipe."""
     return SMALLEST_TIER[recipe.activations.element] if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
-
-
-def max_pool_blocks(capacity: int, arch: Arch, recipe: Recipe) -> int:
-    """Blocks of the smallest tile."""
-    return capacity // smallest_block_m(arch, recipe)
 
 
 def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
@@ -125,23 +118,10 @@ def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:
     return first
 
 
-ONE_REPORT = 1 << 32
-"""In the high word of an expert's sum of counts: one more rank has reported."""
-
-
-class RankBarrier(IntEnum):
-    """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At
-    BEFORE_PULL only SM 0 waits, for the CTAs of its rank, and when tokens are few it does not (dispatch.py); what tells the other
-    ranks to pull are the counts that SM 0 sends after it."""
-
-    BEFORE_PULL = 0
-    BEFORE_COMBINE = 1
-
-
-def workspace(problem: Problem, arch: Arch) -> Region:
+def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:
     """The workspace of one rank.  Blocks of a ring count as those of a whole pool: each place has counters of its own."""
     local, ranks = problem.experts_per_rank, problem.num_ranks
-    blocks = max_pool_blocks(whole_pool(problem), arch, problem.formats)
+    blocks = whole_pool(problem) // smallest_block_m(arch, problem.formats)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),
@@ -154,9 +134,9 @@ def workspace(problem: Problem, arch: Arch) -> Region:
         Field("expert_counts_seen", (local,), U64),
         Field("fc1_arrival_count", (blocks,), U32),
         Field("fc2_arrival", (blocks,), U64),
-        *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem) else ()),
+        *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem, pool_rows) else ()),
         Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
-        Field("token_src_metadata", (pool_tokens(problem),), U64),
+        Field("token_src_metadata", (pool_tokens(problem, pool_rows),), U64),
     )
 
 
@@ -172,8 +152,10 @@ def scale_row(problem: Problem) -> int:
 
 
 @lru_cache
-def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
-    """One rank's buffer.  T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
+def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:
+    """One rank's buffer, with a token pool of at most `pool_rows`.
+
+    T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
 
     | field           | shape          | written by | read by |
     |---|---|---|---|
@@ -194,7 +176,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
-    pool = pool_tokens(problem)
+    pool = pool_tokens(problem, pool_rows)
     words, between_words = (ceil_div(channels, CHANNELS_PER_WORD) for channels in (hidden, intermediate))
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
@@ -203,7 +185,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(
         "symmetric buffer",
-        workspace(problem, arch),
+        workspace(problem, arch, pool_rows),
         Field("x", (tokens, activations.row_bytes(hidden)), CODES[activations.element], TMA_ALIGNMENT),
         Field("x_sf", (tokens, scale_row(problem)), scale, TMA_ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
@@ -215,67 +197,3 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
         Field("fc2_sf", (between_words, sf_rows), word, TMA_ALIGNMENT),
         Field("combine", *results, TMA_ALIGNMENT),
     )
-
-
-def map_to_rank(address: Int, own_base: Int, peer_base: Int) -> Int:
-    """The peer's address of what this rank has at `address`: symmetric buffers agree in their offsets."""
-    return address - own_base + peer_base
-
-
-@dataclass(frozen=True)
-class WatchedWaits:
-    """Waits of a family of kernels, and the messages that their records become.
-
-    detail, barrier  of each wait what its detail counts; what it is an index of at a rank barrier
-    phase, phases    of a wait, and of a rank barrier, where the launch was; `anywhere`, of a record that two waits wrote at once
-    of_ranks         the wait whose counter has reports of ranks in its high word
-    """
-
-    detail: Mapping[IntEnum, str]
-    phase: Mapping[IntEnum, str]
-    barrier: type[IntEnum]
-    phases: Mapping[IntEnum, str]
-    anywhere: str
-    of_ranks: IntEnum | None = None
-
-    def describe(self, words: list[int]) -> str | None:
-        """Message for a record of eight words: rank, phase, and barrier, expert, row or block; None when no watchdog has fired."""
-        wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
-        if not wait:
-            return None
-        expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
-        [name] = [one for one in self.detail if one == wait]
-        phase, what = self.phase.get(name), str(detail)
-        if phase is None and detail in self.phases:
-            phase, what = self.phases[self.barrier(detail)], self.barrier(detail).name
-        seen = f"{observed >> 32:#x} ranks" if name == self.of_ranks else f"{observed:#x}"
-        waited = f"wait {name.name} ({self.detail[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
-        return f"rank {rank}, SM {sm}, {phase or self.anywhere}: {waited}"
-
-
-class Wait(IntEnum):
-    """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
-
-    COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
-    FC1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
-    FC2_ARRIVAL = 3  # token loader: Linear1 output of a pool block
-    GRID = 4  # SM 0: all CTAs at a rank barrier
-    RANK = 5  # all CTAs: every rank at a rank barrier
-    ROWS = 6  # dispatch, of a pool that is a ring: Linear2 of the block whose rows a token takes
-
-
-WAITS = WatchedWaits(
-    detail={
-        Wait.COUNTS: "local expert",
-        Wait.FC1_ARRIVAL: "pool block",
-        Wait.FC2_ARRIVAL: "pool block",
-        Wait.GRID: "rank barrier",
-        Wait.RANK: "rank barrier",
-        Wait.ROWS: "pool block",
-    },
-    phase={Wait.COUNTS: "dispatch", Wait.FC1_ARRIVAL: "Linear1", Wait.FC2_ARRIVAL: "Linear2", Wait.ROWS: "dispatch"},
-    barrier=RankBarrier,
-    phases={RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"},
-    anywhere="dispatch or combine",
-    of_ranks=Wait.COUNTS,
-)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from ....arch import ARCHES, Arch
 from ....config_error import require, require_integers
+from ....layouts.region import Region
 from ....problem import Problem
 from ....shared_experts import SharedExperts
-from ..layouts.symmetric import scale_row
+from ..layouts.symmetric import checked_pool_rows, scale_row, symmetric_buffer
 
 THREADS = 512
 CHUNK = 256  # channels that a warp quantizes at a time
@@ -24,6 +25,7 @@ class PreDispatchConfig:
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
     quantized  True: tokens have the recipe's format and scales already, and are copied; False: BF16 tokens are quantized
     shared     shared experts of each rank, which take as many slots of each token; callers' routing omits them (shared_experts.py)
+    pool_rows  as in the configurations of the kernels that read what it leaves
     """
 
     cluster: ClassVar[int] = 1
@@ -34,9 +36,11 @@ class PreDispatchConfig:
     arch_name: str
     quantized: bool = False
     shared: int = 0
+    pool_rows: int | None = None
 
     def __post_init__(self) -> None:
         require_integers(self, "num_sms", "shared")
+        object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
         require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
         recipe = self.problem.recipe
@@ -52,6 +56,10 @@ class PreDispatchConfig:
     @property
     def arch(self) -> Arch:
         return ARCHES[self.arch_name]
+
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem, self.arch, self.pool_rows)
 
     @property
     def packed(self) -> bool:

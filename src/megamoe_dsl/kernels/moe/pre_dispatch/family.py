@@ -11,7 +11,6 @@ from ....target import Target
 from ...kernel import Kernel, with_parts
 from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
 from ..family import MegaMoeKernel
-from ..layouts.symmetric import symmetric_buffer
 from .config import PreDispatchConfig
 
 CTAS_PER_SM = 4
@@ -45,4 +44,4 @@ class PreDispatchKernel(Kernel):
         return f"{config.problem.label}-pre{given}"
 
     def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
-        return {"sym": symmetric_buffer(config.problem, config.arch)}
+        return {"sym": config.symmetric}

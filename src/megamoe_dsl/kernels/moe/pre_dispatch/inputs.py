@@ -30,7 +30,7 @@ from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import UE8M0
 from ..arguments import PreDispatchArguments
 from ..dispatch import MASKED
-from ..layouts.symmetric import scale_row, symmetric_buffer
+from ..layouts.symmetric import scale_row
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 
@@ -69,7 +69,6 @@ class Chunk:
 
     @property
     def there(self) -> Any:
-        """Whether the lane has channels."""
         return self.has(self.lane * PER_LANE, CHUNK, self.config.problem.hidden)
 
     @property
@@ -88,7 +87,7 @@ ONE = 0x3F800000  # the weight of a shared expert, FP32
 def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
     """256 channels of one token by one warp; `chunk` counts over all tokens."""
     problem = config.problem
-    region, mine = symmetric_buffer(problem, config.arch), Chunk(config, chunk, lane)
+    region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
     words = load_constant_v4(args.x + channel * 2)
     values = [value for word in words for value in unpack_bf16(word)]
@@ -113,7 +112,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
     """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
     them ends within a word."""
-    region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
+    region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
     if cutlass.const_expr(config.packed):
         store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2)))
@@ -150,7 +149,7 @@ def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
 @cute.jit
 def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, slot: Int32):
     """One top-k slot; masked where there is no token."""
-    region, topk = symmetric_buffer(config.problem, config.arch), config.problem.topk
+    region, topk = config.symmetric, config.problem.topk
     idx, weight = Int64(-1), Int32(0)
     if slot < args.num_tokens * topk:
         idx = load_constant_u64(args.topk_idx + Int64(slot) * 8)
@@ -162,7 +161,7 @@ def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatch
 @cute.jit
 def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: Int32):
     """As `copy_routing`, with slots of the shared experts, and the others' numbers among all experts."""
-    region, shared = symmetric_buffer(config.problem, config.arch), config.shared_experts
+    region, shared = config.symmetric, config.shared_experts
     slots, given = config.problem.topk, shared.routed.topk
     token = div(slot, slots)
     place = slot - token * slots

@@ -21,7 +21,7 @@ from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget
 from ..layouts.smem_plan import WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
-from .smem_plan import Sm100SmemPlan
+from .memory_plan import Sm100SmemPlan
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
 NUM_SMS = 148  # of a B200
@@ -66,12 +66,8 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
-        require(
-            not is_ring(self.problem),
-            "problem.pool_rows",
-            self.problem.pool_rows,
-            f"None, or at least {whole_pool(self.problem)}, on sm_100a",
-        )
+        whole = not is_ring(self.problem, self.pool_rows)
+        require(whole, "pool_rows", self.pool_rows, f"None, or at least {whole_pool(self.problem)}, on sm_100a")
         require_integers(self, "store_block_m", "epilogue_warpgroups", "block_k")
         passes = store_block_ms(self.problem)
         store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0

@@ -8,7 +8,7 @@ signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, f
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 
 Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4); which channels a thread has,
-how two warps find a scale and how outputs are rounded is a block (blocks/sm100/activated_rows.py).  Linear2: rows of results straight into
+how two warps find a scale and how outputs are rounded is a block (blocks/sm100/results.py).  Linear2: rows of results straight into
 the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a thread has two, and
 four weight rows: 8 k + lane / 4 of its warp's 32.
 """
@@ -24,9 +24,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ....blocks.sm100.epilogue_tile import fc1_scale
-from ....blocks.sm100.results import ResultPart, store_results
+from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_group, joint_exponents, share_maxima, store_results
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
@@ -42,12 +41,11 @@ from ....layouts.arith import div
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
-from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:
@@ -79,7 +77,6 @@ class PoolResults:
         return with_bias(self.ctx, self.ctx.result_phase, sums, self.biases, self.row + first)
 
     def begin(self, first: Any, own_row: Any) -> Any:
-        """Address of what says where they go."""
         return self.ctx.result_place(self.row + first + own_row)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
@@ -191,7 +188,6 @@ def epilogue(ctx: Context, thread: Int32):
 
 @cute.jit
 def finish_tile(ctx: Context, tile: Tile):
-    """A tile of either linear."""
     if tile.block.phase == FC1:
         finish_fc1(ctx, tile)
     else:

@@ -21,16 +21,13 @@ import cutlass.cute as cute
 from ....blocks.cta import WarpRole, acquire_maps, init_barriers, run_roles, shared_memory, warp_group
 from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
 from ....device.warp import sync_cluster
-from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS
 from ..tile_scheduler import schedule_tiles
-from .config import Sm100Config
 from .epilogue import epilogue
-from .load import load_tokens, load_weights
-from .maps import NUM_MAPS
-from .mma import issue_mma
+from .load import issue_mma, load_tokens, load_weights
+from .memory_plan import NUM_MAPS
 
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
@@ -52,7 +49,7 @@ def loaders(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, .
     return loader_roles(load_tokens, load_weights, issue_mma, schedule, first)
 
 
-def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
+def roles(config: Any) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, last = config.registers, FIRST_EPILOGUE_WARP
 
@@ -67,7 +64,7 @@ def roles(config: Sm100Config) -> tuple[WarpRole, ...]:
 
 
 @cute.kernel
-def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
+def mega_moe_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())

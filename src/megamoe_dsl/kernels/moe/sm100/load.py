@@ -1,70 +1,71 @@
-"""The two loader warps: which rows, of which matrix, and when; the loops are blocks (blocks/sm100/load.py).
+"""The two loader warps, which rows, of which matrix, and when, and the MMA warp; the loops are blocks (blocks/sm100).
 
 | role         | waits                                                                    | signals                                       |
 |---|---|---|
 | load_tokens  | work_tile_full and an arrival count or mask, per tile; empty, per stage  | work_tile_empty per tile; full of the even CTA |
 | load_weights | work_tile_full, per tile; empty, per stage                               | work_tile_empty per tile; full of the even CTA |
+| issue_mma    | work_tile_full and acc_empty, per tile; full, per stage             | work_tile_empty, acc_full per tile; empty per stage |
 """
 
 from __future__ import annotations
 
-import cutlass
-import cutlass.cute as cute
+from typing import Any
+
 from cutlass import Int32
 
-from ....blocks.sm100 import load
+from ....blocks import tiles
+from ....blocks.sm100 import load, mma
 from ....blocks.sm100.load import PairOperand
-from ....device.stamps import begin, detail_of, stamp
+from ....blocks.sm100.mma import PairTile, ScaleColumns
+from ....device import tcgen05
+from ....device.ring import Ring, Stage
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
-from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..context import Context
+from ..context import Context, WorkTile
 from ..layouts.smem_plan import TILE_ROWS
 from ..pool import wait_operands
-from ..tile_scheduler import next_tile, read_ends
-from .maps import Sm100Map
+from .memory_plan import Sm100Map
 
 
-@cute.jit
-def load_tokens(ctx: Context):
+def load_tokens(ctx: Context) -> None:
     """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
-    config = ctx.config
-    begin(ctx, Role.TOKEN_LOADER)
-    block, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    while block.valid():
-        if cutlass.const_expr(ctx.operands_arrive):
-            wait_operands(ctx, block)
-        stamp(ctx, Activity.WAIT_TOKENS, detail_of(block))
+
+    def fill(ctx: Context, block: WorkTile, stage: Stage) -> Any:
+        config = ctx.config
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         num_bytes = config.smem.stage.token_transaction
         tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, num_bytes)
-        stage = load.load_tokens(stage, tile, ctx.k_blocks(block))
-        stamp(ctx, Activity.LOAD, detail_of(block))
-        block, tiles = next_tile(tiles)
-    read_ends(ctx, tiles)
+        return load.load_tokens(stage, tile, ctx.k_blocks_of(block))
+
+    tiles.load_tokens(ctx, ctx.first_stage, fill, wait_operands)
 
 
-@cute.jit
-def load_weights(ctx: Context):
+def load_weights(ctx: Context) -> None:
     """TMA-B: each CTA loads its 128 of the tile's 256 weight rows and their scales."""
-    config, k_block = ctx.config, ctx.config.k_block
-    begin(ctx, Role.WEIGHT_LOADER)
-    block, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    while block.valid():
+
+    def fill(ctx: Context, block: WorkTile, stage: Stage) -> Any:
+        config, k_block = ctx.config, ctx.config.k_block
         weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
-        k_blocks = ctx.k_blocks(block)
+        k_blocks = ctx.k_blocks_of(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
         rows = select(block.phase == FC1, Int32(config.fc1_n_blocks * TILE_ROWS), Int32(config.fc2_n_blocks * TILE_ROWS))
         row, num_bytes = block.expert * rows + channel, config.smem.stage.weight_transaction
         tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
-        stage = load.load_weights(stage, tile, k_blocks)
-        stamp(ctx, Activity.LOAD, detail_of(block))
-        block, tiles = next_tile(tiles)
-    read_ends(ctx, tiles)
+        return load.load_weights(stage, tile, k_blocks)
+
+    tiles.load_weights(ctx, ctx.first_stage, fill)
+
+
+def issue_mma(ctx: Context) -> None:
+    """The MMA warp of the even CTA."""
+    mma.issue_mma(ctx, tile_of)
+
+
+def tile_of(ctx: Context, block: WorkTile, acc: Ring) -> PairTile:
+    """A tile as tensor cores see it."""
+    config, tmem = ctx.config, ctx.config.tmem
+    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms)
+    return PairTile(acc.index * config.block_m, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)

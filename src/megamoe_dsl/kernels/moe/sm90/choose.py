@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
 from ....layouts.arith import align, ceil_div
-from ....problem import POOL_GRANULE, Problem
+from ....problem import Problem
 from ..choose import experts_with
-from ..layouts.symmetric import most_blocks
+from ..layouts.symmetric import POOL_GRANULE, most_blocks
 from .config import NUM_SMS, cluster_sizes, has_packed_weights, tiles_of
-from .smem_plan import TILE_ROWS
+from .memory_plan import TILE_ROWS
 
 DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
@@ -83,6 +82,6 @@ def choose_pool_rows(problem: Problem) -> int:
     return align(rows, POOL_GRANULE)
 
 
-def with_pool_rows(problem: Problem, rows: int | None) -> Problem:
-    """The problem with so many pool rows, 0 for as many as `choose_pool_rows` says.  Raises `ProblemError`."""
-    return replace(problem, pool_rows=choose_pool_rows(problem) if rows == 0 else rows)
+def given_pool_rows(problem: Problem, rows: int | None) -> int | None:
+    """So many pool rows; for 0, as many as `choose_pool_rows` says."""
+    return choose_pool_rows(problem) if rows == 0 else rows

@@ -23,17 +23,30 @@ from ....device.memory import fence_async_shared, load_f32, load_f32x2, load_sha
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..layouts.smem_plan import NamedBarrier
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weights_of_pair
-from ..tile_scheduler import WorkTile
-from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
+from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128
 ROWS_PER_STEP = 8  # tokens that the four warps of a group write at a time, two per warp
 HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
+MATH_THREADS = 128 * MATH_WARPGROUPS
+
+
+def sync_math_warps() -> None:
+    """All threads of both warpgroups."""
+    named_barrier(NamedBarrier.EPILOGUE_ALL, MATH_THREADS)
+
+
+def begin_exchange() -> None:
+    """Before the math warps write the maxima of a tile: all of them have read those of the tile before.
+
+    The wait for store_empty has ordered that already, but by way of single lanes of the store warp, which compute-sanitizer does not
+    follow.  This barrier says it again for the tool.  It costs no time: another barrier, after the maxima are written, follows at once.
+    """
+    sync_math_warps()
 
 
 @cute.jit

@@ -40,12 +40,11 @@ from ....device.memory import (
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
-from ..context import Context
+from ..context import Context, WorkTile
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
-from ..tile_scheduler import WorkTile
-from .math_warps import begin_exchange, sync_math_warps
-from .smem_plan import TILE_ROWS
+from .epilogue_columns import begin_exchange, sync_math_warps
+from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
 """Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""
@@ -97,7 +96,6 @@ class E4m3Pass:
         return [self.codes[h][2 * i + j] for j in range(2) for h in range(2)]
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        """Word q of a chunk has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
         return joined_pairs(chunk)
 
 

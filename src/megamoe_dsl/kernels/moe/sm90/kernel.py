@@ -40,14 +40,12 @@ from ....blocks.cta import (
     warp_group,
 )
 from ....device.e2m1 import store_table
-from ..arguments import Arguments
 from ..context import Context
 from ..dispatch import dispatch
 from ..tile_scheduler import schedule_tiles
-from .config import Sm90Config
 from .load import decode_weights, load_operands, load_tokens, load_weights
-from .maps import NUM_MAPS
 from .math import math
+from .memory_plan import NUM_MAPS
 from .store import schedule_and_store, store_tiles
 
 
@@ -60,12 +58,11 @@ class SetUpWarps:
     table: int
 
 
-def set_up_warps(config: Sm90Config) -> SetUpWarps:
-    """Which warps prepare the CTA."""
+def set_up_warps(config: Any) -> SetUpWarps:
     return SetUpWarps(maps=2, barriers=3, table=0) if config.decoded else SetUpWarps(maps=4, barriers=5, table=6)
 
 
-def roles(config: Sm90Config) -> tuple[WarpRole, ...]:
+def roles(config: Any) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first = config.registers, config.dispatch_warps + config.loader_warps
     dispatches = WarpRole("dispatch", range(config.dispatch_warps), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
@@ -109,7 +106,7 @@ def initialize(ctx: Context, warp: Any):
 
 
 @cute.kernel
-def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
+def mega_moe_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)

@@ -18,67 +18,56 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....blocks import tiles
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage, Half, decode_tile
 from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
 from ....blocks.sm90.math_thread import MathThread
-from ....device.stamps import begin, detail_of, stamp
+from ....blocks.tiles import each_tile
+from ....device.ring import Stage
 from ....hardware.packed_tile import WHOLE_TILE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..pool import wait_operands
-from ..tile_scheduler import WorkTile, next_tile
-from .maps import Sm90Map
-from .math_warps import is_half_tile
+from .memory_plan import Sm90Map
 
 
-@cute.jit
-def load_tokens(ctx: Context):
+def load_tokens(ctx: Context) -> None:
     """Loads tokens and their scales, tile by tile, in the token-loader warp."""
-    begin(ctx, Role.TOKEN_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    while tile.valid():
-        if cutlass.const_expr(ctx.operands_arrive):
-            wait_operands(ctx, tile)
-        stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
+
+    def fill(ctx: Context, tile: WorkTile, stage: Stage) -> Any:
         tokens, k_blocks = tokens_of(ctx, tile)
-        stage = load.load_tokens(stage, tokens, k_blocks)
-        stamp(ctx, Activity.LOAD, detail_of(tile))
-        tile, tiles = next_tile(tiles)
+        return load.load_tokens(stage, tokens, k_blocks)
+
+    tiles.load_tokens(ctx, ctx.first_stage, fill, wait_operands)
 
 
 def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens with their scales, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
-    half = is_half_tile(ctx, tile)
+    half = ctx.is_half(tile)
     maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
     scales = ctx.map(Sm90Map.SFA, tile.phase)
     row = config.first_row(tile.pool_block)
-    k_blocks = ctx.k_blocks(tile)
+    k_blocks = ctx.k_blocks_of(tile)
     num_bytes = plan.token_transaction(rows)
     if config.halves_decoding:
         num_bytes = num_bytes + select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))  # from the other CTA
     return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
 
 
-@cute.jit
-def load_weights(ctx: Context):
+def load_weights(ctx: Context) -> None:
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
-    begin(ctx, Role.WEIGHT_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    while tile.valid():
+
+    def fill(ctx: Context, tile: WorkTile, stage: Stage) -> Any:
         weights, k_blocks = weights_of(ctx, tile)
-        stage = load.load_weights(stage, weights, k_blocks)
-        stamp(ctx, Activity.LOAD, detail_of(tile))
-        tile, tiles = next_tile(tiles)
+        return load.load_weights(stage, weights, k_blocks)
+
+    tiles.load_weights(ctx, ctx.first_stage, fill)
 
 
 def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
@@ -87,7 +76,7 @@ def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     same = tile.same_weights
     maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), lines // config.cluster)
     weights = Fetch.of(maps, ctx.place, False, same)
-    k_blocks = ctx.k_blocks(tile)
+    k_blocks = ctx.k_blocks_of(tile)
     n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))
     row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
     if config.halves_decoding:
@@ -96,26 +85,25 @@ def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes), k_blocks
 
 
-@cute.jit
-def load_operands(ctx: Context):
+def load_operands(ctx: Context) -> None:
     """Both of them, packed weights a K block ahead of tokens: they have farther to go, and need not wait for other CTAs."""
-    begin(ctx, Role.TOKEN_LOADER)
-    tile, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    codes = CodeStage.of(stage)
-    while tile.valid():
-        weights, k_blocks = weights_of(ctx, tile)
-        codes = load.load_weights(codes, weights, Int32(1))
-        if cutlass.const_expr(ctx.operands_arrive):
-            wait_operands(ctx, tile)
-        stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
-        tokens, _ = tokens_of(ctx, tile)
-        for k in cutlass.range(k_blocks, unroll=1):
-            codes = load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k + 1)
-            stage = load.load_tokens(stage, tokens, Int32(1), k)
-        stamp(ctx, Activity.LOAD, detail_of(tile))
-        tile, tiles = next_tile(tiles)
+    each_tile(ctx, Role.TOKEN_LOADER, (CodeStage.of(ctx.first_stage), ctx.first_stage), load_both)
+
+
+@cute.jit
+def load_both(ctx: Context, tile: WorkTile, stages: tuple[CodeStage, Stage]):
+    """A tile's stages of both rings; returns those after them."""
+    codes, stage = stages
+    weights, k_blocks = weights_of(ctx, tile)
+    codes = load.load_weights(codes, weights, Int32(1))
+    wait_operands(ctx, tile)
+    ctx.stamp(Activity.WAIT_TOKENS, tile)
+    tokens, _ = tokens_of(ctx, tile)
+    for k in cutlass.range(k_blocks, unroll=1):
+        codes = load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k + 1)
+        stage = load.load_tokens(stage, tokens, Int32(1), k)
+    ctx.stamp(Activity.LOAD, tile)
+    return codes, stage
 
 
 PHASE_AND_TOKENS = (0, 3)  # words of a work tile
@@ -131,9 +119,9 @@ def decode_weights(ctx: Context, warp: Int32):
     while tile.valid():
         if cutlass.const_expr(ctx.config.halves_decoding):
             if tile.same_weights:
-                stage = decode_tile(stage, me, table, ctx.k_blocks(tile), WHOLE_TILE, Half(ctx.cta_rank))
+                stage = decode_tile(stage, me, table, ctx.k_blocks_of(tile), WHOLE_TILE, Half(ctx.cta_rank))
             else:
-                stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+                stage = decode_tile(stage, me, table, ctx.k_blocks_of(tile))
         else:
-            stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+            stage = decode_tile(stage, me, table, ctx.k_blocks_of(tile))
         tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)

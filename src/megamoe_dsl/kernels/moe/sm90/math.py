@@ -32,14 +32,12 @@ from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import NamedBarrier
-from ..layouts.symmetric import RankBarrier
-from ..tile_scheduler import WorkTile, next_tile
+from ..layouts.waits import RankBarrier
 from . import epilogue_columns, epilogue_rows
-from .epilogue_columns import columns_with_bias
+from .epilogue_columns import MATH_THREADS, columns_with_bias
 from .epilogue_rows import rows_with_bias
-from .math_warps import MATH_THREADS, is_half_tile
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
@@ -79,7 +77,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
     stores = Ring.start(1)
     while tile.valid():
         if cutlass.const_expr(config.decoded):
-            if is_half_tile(ctx, tile):
+            if ctx.is_half(tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
                 share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
@@ -89,7 +87,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
         elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
         else:
-            if is_half_tile(ctx, tile):
+            if ctx.is_half(tile):
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
             else:
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
@@ -102,7 +100,7 @@ def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage,
     scales = weight_scales(ctx, tile, me) if ctx.config.weight_scales else None
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks(tile))
+    sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks_of(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     stores = finish(ctx, tile, me, sums, stores)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
@@ -128,7 +126,7 @@ def weight_scales(ctx: Context, tile: WorkTile, me: Share | PackedShare) -> Weig
     for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
     config = ctx.config
     is_fc1 = tile.phase == FC1
-    k_blocks = ctx.k_blocks(tile)
+    k_blocks = ctx.k_blocks_of(tile)
     row_blocks = select(is_fc1, Int32(2 * config.fc1_n_blocks), Int32(2 * config.fc2_n_blocks))
     up = config.fc1_n_blocks  # from a gate block to its up block
     own = me.group if me.has_own_weights else 0

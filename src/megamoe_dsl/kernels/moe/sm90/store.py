@@ -18,11 +18,10 @@ from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule.fused_moe import FC1, Block
-from ..context import Context
+from ..context import Context, WorkTile, next_tile
 from ..pool import part_mark, signal_part
-from ..tile_scheduler import WorkTile, next_tile, schedule_tiles
-from .maps import Sm90Map
-from .math_warps import is_half_tile
+from ..tile_scheduler import schedule_tiles
+from .memory_plan import Sm90Map
 
 
 @cute.jit
@@ -58,7 +57,7 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
         wait(ctx.barrier("store_full"), stores.phase)
         stores = stores.next()
         if lane == 0:
-            output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
+            output = select(ctx.is_half(tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
             store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
             commit_group()
             wait_group_read(0)

@@ -65,7 +65,7 @@ STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
 
 
 @lru_cache
-def stage_results(problem: Problem) -> Region:
+def stage_results(problem: Problem, pool_rows: int | None = None) -> Region:
     """P = pool rows, H = hidden, I = intermediate.
 
     | field   | shape         | written by | read by |
@@ -73,7 +73,7 @@ def stage_results(problem: Problem) -> Region:
     | fc1_out | bf16 [P, 2 I] | Linear1    | SwiGLU; columns in the order of the weights' rows |
     | fc2_out | bf16 [P, H]   | Linear2    | combine |
     """
-    pool = pool_tokens(problem)
+    pool = pool_tokens(problem, pool_rows)
     return Region.stack(
         "results",
         Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
@@ -136,7 +136,7 @@ class StageConfig:
         require_integers(self, "num_stages")
         problem, fused = self.fused.problem, self.fused.of_stage(self.part.linear)
         require_whole_tiles(problem, "in stages")
-        require(not fused.ring_blocks, "problem.pool_rows", problem.pool_rows, "None, or enough for any routing, in stages")
+        require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
         most, capacity = NO_RING, self.arch.smem_bytes
         if self.part.linear or self.plan(1).num_bytes > capacity:
@@ -188,6 +188,11 @@ class StageConfig:
     def plan(self, num_stages: int) -> StagePlan:
         """Shared memory with a ring of another depth."""
         return StagePlan(self.fused.stage_plan(num_stages), self.part)
+
+    @property
+    def results(self) -> Region:
+        """What stages leave for one another."""
+        return stage_results(self.problem, self.pool_rows)
 
     # --- linear stages, for the order of tiles (`GroupedOrder`)
     @property

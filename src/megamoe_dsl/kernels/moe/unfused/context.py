@@ -15,7 +15,7 @@ from ....schedule.fused_moe import FC1
 from ..context import Context
 from ..layouts.smem_plan import CombineRow
 from ..results import Bf16Results
-from .config import StageConfig, stage_results
+from .config import StageConfig
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StageContext(Context):
         return phase
 
     def result(self, name: str, *index: Any) -> Any:
-        return stage_results(self.config.problem).address(self.args.results, name, *index)
+        return self.config.results.address(self.args.results, name, *index)
 
     def result_place(self, row: Any) -> Any:
         """The pool row itself, which says where its result goes."""

@@ -15,8 +15,7 @@ from ...kernel import Kernel, with_parts
 from ..arguments import Arguments, StageArguments
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
-from ..layouts.symmetric import symmetric_buffer
-from .config import LAYER_STAGES, LayerStage, StageConfig, stage_results
+from .config import LAYER_STAGES, LayerStage, StageConfig
 
 FUSED = MegaMoeKernel()
 
@@ -72,7 +71,7 @@ class StageKernel(Kernel):
         return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
-        return {"sym": symmetric_buffer(config.problem, config.arch), "results": stage_results(config.problem)}
+        return {"sym": config.symmetric, "results": config.results}
 
     def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The fused kernel's; `addresses` of sym and of the weights in kernel order."""

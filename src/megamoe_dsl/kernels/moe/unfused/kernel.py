@@ -34,6 +34,7 @@ from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm100.pair_warps import end_pair
+from ....blocks.tiles import SharedTable
 from ....device.e2m1 import store_table
 from ....device.mbarrier import wait
 from ....device.memory import store_u32
@@ -43,16 +44,17 @@ from ....schedule.fused_moe import Block
 from ....schedule.gemm import GroupedOrder
 from ..arguments import Arguments
 from ..combine import combine_tokens
+from ..context import WorkTile
 from ..dispatch import THREADS, clean_workspace, exchange_counts
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
-from ..layouts.symmetric import RankBarrier
+from ..layouts.waits import RankBarrier
 from ..pull import pull_tokens
 from ..sm90.load import load_tokens, load_weights
-from ..sm90.maps import NUM_MAPS
 from ..sm90.math import compute_tiles, epilogue_of, with_bias
+from ..sm90.memory_plan import NUM_MAPS
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
-from ..tile_scheduler import SharedTable, WorkTile, fill_table, publish_tiles, start_walk
+from ..tile_scheduler import fill_table, publish_tiles, start_walk
 from .config import StageConfig
 from .context import StageContext, stage_context
 from .pool_rows import activate_part, activate_scaled, activate_tokens, push_results

@@ -25,6 +25,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.swiglu import activate_bf16
+from ....blocks.tiles import SharedTable
 from ....device import cast
 from ....device.mbarrier import wait
 from ....device.memory import load_constant_v4, load_u64, store_f32, store_u8, store_v2, store_v4
@@ -36,7 +37,6 @@ from ....recipe import E2M1
 from ..layouts.smem_plan import LANE_VECTOR
 from ..pool import weight_of
 from ..pull import Cursor, advance_to_valid
-from ..tile_scheduler import SharedTable
 from .config import BLOCKS_PER_PART, SWIGLU_WARPS
 from .context import StageContext
 

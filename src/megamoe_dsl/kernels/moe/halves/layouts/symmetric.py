@@ -8,10 +8,11 @@ from typing import Any
 
 from .....hardware.operand_tile import CHANNELS_PER_WORD
 from .....layouts.arith import Int, align, ceil_div
+from .....layouts.records import WatchedWaits
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from .....problem import Problem
 from .....recipe import UE8M0
-from ...layouts.symmetric import CODES, WatchedWaits
+from ...layouts.symmetric import CODES
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile

@@ -1,14 +1,23 @@
-"""Shared memory of one CTA on SM90: tiles whose accumulators live in registers."""
+"""Memory of the SM90 kernel: a CTA's shared memory, for tiles whose accumulators live in registers, and the table of tensor maps, twelve,
+Linear2 at a fixed distance from Linear1.
+
+An operand has two maps: one whose box is the whole operand of a stage, and one whose box is a part of it.  A part is what a CTA fetches for
+all CTAs of its cluster, or the tokens of a half tile.  Where CTAs decode a half of packed weights each, the boxes have the codes of a
+half, and the records of the whole tile.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from enum import IntEnum
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
-from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
-from ....layouts.arith import Int, align
+from ....hardware.packed_tile import ENTRY_BYTES, GROUP, SHIFTS, TILE_BYTES, WHOLE_TILE
+from ....hardware.tensor_map import TensorMap, TensorMapDtype
+from ....layouts.arith import Int, align, ceil_div
 from ....layouts.region import F32, U8, U32, Field, MBarrier
 from ..layouts.smem_plan import TILE_ROWS, SmemPlan
 
@@ -124,3 +133,55 @@ class Sm90SmemPlan(SmemPlan):
             MBarrier("pull", pulled, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
             MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
         )
+
+
+class Sm90Map(IntEnum):
+    """Position of a map in the table; maps of Linear2 are `Sm90Config.maps_per_linear` further."""
+
+    TOKENS = 0
+    SFA = 1
+    WEIGHTS = 2
+    TOKENS_PART = 3
+    WEIGHTS_PART = 4
+    FC1_OUTPUT = 10
+    FC1_OUTPUT_PART = 11
+
+
+NUM_MAPS = 12
+
+
+def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
+    """Descriptors in table order.  Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing.
+
+    sym      address of this rank's symmetric buffer
+    weights  addresses by name; fc1, fc2: tiles of 256 rows by 128 of K, one after another (quant.tile_sm90, hardware/packed_tile.py)
+    """
+    problem = config.problem
+    region = config.symmetric
+    experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
+    pool = region["fc1_topk_weights"].field.shape[0]
+
+    def rows(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
+
+    def phase(acts: str, sf: str, k: int, tiles: int, address: int) -> list[TensorMap]:
+        words, sf_rows = region[sf].field.shape
+        tokens = partial(rows, region.address(sym, acts), k, pool)
+        lines = config.weight_lines
+        whole, part = (GROUP.code_lines, WHOLE_TILE.record_lines) if config.halves_decoding else (lines, lines // config.cluster)
+        weights = partial(rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, BLOCK_K), swizzle=0 if config.packed else 128)
+        return [
+            tokens(config.block_m),
+            TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
+            weights(whole),
+            tokens(config.part_tokens),
+            weights(part),
+        ]
+
+    fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)
+    return [
+        *phase("fc1_acts", "fc1_sf", hidden, config.fc1_n_blocks, weights["fc1"]),
+        *phase("fc2_acts", "fc2_sf", intermediate, config.fc2_n_blocks, weights["fc2"]),
+        fc1_output(config.block_m),
+        fc1_output(config.part_tokens),
+    ]

@@ -1,0 +1,126 @@
+"""Tiles in a kernel: the scheduler's walk over them (schedule/scheduler.py), the same object on traced integers; and the loop of a warp
+that works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ..device.memory import load_shared_u32
+from ..device.ring import TileQueue
+from ..layouts.arith import div
+from ..layouts.records import Activity, Role
+from ..schedule.scheduler import Scheduler
+from .cta import CtaContext
+
+
+@dataclass(frozen=True)
+class Walk(Scheduler):
+    """A scheduler whose order is a kernel's: a frozen dataclass that tells the DSL which of its fields are compile-time."""
+
+    stride: cutlass.Constexpr[int]
+
+
+@cute.jit
+def advance_to_valid(walk: Walk) -> Walk:
+    """As `Scheduler.advance_to_valid`, on traced integers."""
+    while walk.invalid():
+        walk = walk.advance()
+    return walk
+
+
+@cute.jit
+def next_block(walk: Walk) -> Walk:
+    """The walk at its next block, or past the last one."""
+    return advance_to_valid(walk.skip())
+
+
+def first_number(sm: Int32, config: Any) -> Int32:
+    """Number of the first block that a cluster, whose first CTA is this one, takes before it fetches any."""
+    return sm if config.blocks_per_fetch == config.cluster else div(sm, config.cluster) * config.blocks_per_fetch
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """In SMEM: (tokens, first pool block) of each local expert, or (rows, first row) of each group, then an entry without any."""
+
+    address: Int32
+
+    def tokens(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8)
+
+    def first_block(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8 + 4)
+
+
+class TileContext(CtaContext):
+    """Base of the contexts of kernels whose warps work on tiles of a queue, whose first place is `first_tile`."""
+
+    first_stage: Any
+    first_tile: Any
+    own_pair: Any = 3
+    """Mask of the CTAs of this one's pair, where there are pairs."""
+
+    def k_blocks_of(self, tile: Any) -> Any:
+        """How many stages a tile takes."""
+        raise NotImplementedError
+
+    def next_tile(self, queue: TileQueue) -> tuple[Any, TileQueue]:
+        """A warp's next tile, and the place of the one after it."""
+        raise NotImplementedError
+
+    def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
+        """The same at the beginning of a role, None for one that leaves no stamps."""
+        if role is not None:
+            self.begin(role)
+        return self.next_tile(self.first_tile)
+
+    def read_end(self, tile: Any, queue: TileQueue) -> None:
+        """What a warp still reads that has no tile left."""
+
+    def begin(self, role: Role) -> None:
+        """A warp's first stamp, in a kernel that is traced."""
+
+    def stamp(self, activity: Activity, tile: Any) -> None:
+        """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
+
+
+Work = Callable[[Any, Any, Any], Any]
+"""(context, tile, state) to the state of the next tile."""
+
+
+@cute.jit
+def each_tile(ctx: TileContext, role: cutlass.Constexpr[Role | None], state: Any, work: Work):
+    """A warp's role: `work` on every tile; `state` is the first one's, say the ring's first stage."""
+    tile, tiles = ctx.take_first(role)
+    while tile.valid():
+        state = work(ctx, tile, state)
+        tile, tiles = ctx.next_tile(tiles)
+    ctx.read_end(tile, tiles)
+
+
+@cute.jit
+def load_tile(ctx: TileContext, tile: Any, stage: Any, load: Work, waits: Callable[[Any, Any], None] | None = None):
+    """A loader's work: `load` fills a tile's stages, when what it `waits` for is there."""
+    if cutlass.const_expr(waits is not None):
+        waits(ctx, tile)  # type: ignore[misc]
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
+    stage = load(ctx, tile, stage)
+    ctx.stamp(Activity.LOAD, tile)
+    return stage
+
+
+def load_tokens(ctx: TileContext, stage: Any, load: Work, waits: Callable[[Any, Any], None]) -> None:
+    """The token loader's role, from the ring's first `stage` on."""
+    each_tile(ctx, Role.TOKEN_LOADER, stage, partial(load_tile, load=load, waits=waits))
+
+
+def load_weights(ctx: TileContext, stage: Any, load: Work) -> None:
+    """The weight loader's role; weights are there before the launch."""
+    each_tile(ctx, Role.WEIGHT_LOADER, stage, partial(load_tile, load=load))

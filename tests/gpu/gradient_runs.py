@@ -1,0 +1,82 @@
+"""Small GEMMs of a backward pass: what the simulator, silicon and the faults run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gather_runs import BF16, GatherRun
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import VarlenKProblem
+from megamoe_dsl.kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case
+
+
+@dataclass(frozen=True)
+class VarlenKRun:
+    """A case by its name: rows of each group, and fields of a problem and a configuration."""
+
+    name: str
+    counts: tuple[int, ...]
+    n: int
+    k: int
+    problem: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> GemmConfig:
+        problem = VarlenKProblem(self.n, self.k, num_groups=len(self.counts), **self.problem)
+        return GemmConfig(problem, **{"block_m": 128, "block_n": 256, "num_sms": 2, "dynamic_schedule": True, **self.fields})
+
+    def case(self, *, exact: bool) -> VarlenKCase:
+        return varlen_k_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+
+
+class GradientRun(GatherRun):
+    """Sums are gradients of gate and up."""
+
+    def case(self, *, exact: bool) -> GradientCase:
+        return gradient_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+
+
+FP32 = {"output": "f32", "accumulate": True}
+LEFT = {"gathered": "left"}
+VARLEN_K_RUNS = (
+    VarlenKRun("right", (70, 0, 1, 130), 288, 160),
+    VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
+    VarlenKRun("right-f32", (65, 0, 3), 288, 160, FP32),
+    VarlenKRun("left-f32", (65, 0, 3), 160, 288, {**LEFT, **FP32}),
+    VarlenKRun("right-f32-in-turn", (0, 64, 9), 96, 128, FP32, {"dynamic_schedule": False, "epilogue_buffers": 1}),
+    VarlenKRun("left-192", (0, 0, 127), 96, 192, LEFT, {"block_n": 192}),
+    VarlenKRun("right-192-one-box", (127, 192), 192, 128, {}, {"block_n": 192, "epilogue_buffers": 1}),
+    VarlenKRun("right-pairs", (70, 0, 1, 130), 288, 256, {}, {"num_sms": 4, "cluster": 2}),
+    VarlenKRun("left-f32-pairs", (65, 0, 3), 256, 320, {**LEFT, **FP32}, {"num_sms": 4, "cluster": 2}),
+    VarlenKRun("two-stages", (200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
+    VarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
+    VarlenKRun("row-alone", (1,), 64, 64, {}, {"block_n": 64, "num_sms": 1}),
+)
+GRADIENT = {"n": 160, "k": 96, "transposed_b": True, **BF16}
+GRADIENT_RUNS = tuple(
+    GradientRun(
+        f"{activation}-{order}-{block_n}",
+        (70, 0, 130),
+        128,
+        block_n,
+        {**GRADIENT, "gradient": order, "activation": activation},
+        {"dynamic_schedule": True},
+    )
+    for activation in ("silu", "swigluoai")
+    for order in ("gate_first", "up_first", "interleaved")
+    for block_n in (128, 256)
+)
+VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
+GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}
+EVERYTHING_SUMMED = VarlenKRun("faults-varlen-k", (70, 0, 130), 96, 160, FP32, {"block_n": 64, "num_stages": 2})
+"""All that a sum over rows of groups does."""
+EVERYTHING_OF_GRADIENTS = GradientRun(
+    "faults-gradients",
+    (70, 0, 130),
+    128,
+    128,
+    {**GRADIENT, "k": 192, "gradient": "gate_first"},
+    {"dynamic_schedule": True, "num_stages": 2},
+)
