@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,6 @@ _PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.matmul}
 """What takes `out_dtype` on a GPU only."""
 _MOVES = {torch.Tensor.cuda, torch.Tensor.cpu}
 _ADDRESSES = {torch.Tensor.data_ptr}
-_KEEPS = {torch.Tensor.pin_memory, torch.Tensor.record_stream}
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -57,7 +57,7 @@ class OnHost(TorchFunctionMode):
             return GPU
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
-        if function in _KEEPS:
+        if function is torch.Tensor.pin_memory:
             return args[0]
         if function is torch.device:
             return function(*args, **kwargs)  # it has no memory; where it is used, it is replaced
@@ -210,12 +210,14 @@ def install(
         return operator
 
     torch.library.custom_op = define  # type: ignore[assignment]
+    torch.Tensor.record_stream = _nothing  # type: ignore[method-assign]
+    threading.Thread.run = _within(threading.Thread.run, mode)  # type: ignore[method-assign]
     torch.autograd._engine_run_backward = _within(torch.autograd._engine_run_backward, mode)  # type: ignore[attr-defined]
     mode().__enter__()
 
 
 def _within(function: Callable[..., Any], mode: Callable[[], OnHost]) -> Callable[..., Any]:
-    """A function that torch calls with all modes off, on the stand-in all the same."""
+    """A function that is called with all modes of torch off, on the stand-in all the same."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with mode():
