@@ -13,7 +13,7 @@ import pytest
 
 FORKED = get_context("forkserver")  # has one server for all of a process, and so has bench/public_programs.py
 RECORD = "record.pt"
-PRELOAD = ["pytest", "torch.distributed", "cutlass.cute", "megamoe_dsl.sim"]
+PRELOAD = ["pytest", "torch.distributed", "cutlass.cute", "megamoe_dsl.sim", "megamoe_dsl.runtime.nodes"]
 
 
 def forked_process(target: Callable[..., None], args: tuple[Any, ...]) -> ForkServerProcess:

@@ -100,7 +100,8 @@ class Definition:
                 yield Place.of([node]), ast.unparse(new.keyword)
 
     def _like(self, wanted: ast.expr | ast.keyword) -> list[ast.expr | ast.keyword]:
-        return [node for node in ast.walk(self.node) if type(node) is type(wanted) and ast.dump(node) == ast.dump(wanted)]
+        kind, text = type(wanted), ast.dump(wanted)
+        return [node for node in ast.walk(self.node) if type(node) is kind and ast.dump(node) == text]
 
 
 def elided(node: ast.stmt) -> bool:

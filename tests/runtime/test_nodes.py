@@ -20,6 +20,7 @@ from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
 from megamoe_dsl.runtime.nodes import DomainLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
+from sweep import rarely
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
 ROUTINGS = ("free", "limited", "one node", "no tokens of a node", "nobody")
@@ -79,10 +80,10 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
             torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
             and traffic.counts == found[routing][1]["counts"]
         )
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(*call_of("free", rank, nodes, ranks)), found["free"][0])
     x, idx, weights = call_of("free", rank, nodes, ranks)
-    if ranks > 1 or problem.formats.scaled:
+    if chunks == 1:
+        assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x, idx, weights), found["free"][0])
+    else:
         with pytest.raises(ProblemError, match=r"x.requires_grad = True"):
             layer(x.requires_grad_(), idx, weights)
     torch.save(found, folder / f"{rank}.pt")
@@ -115,7 +116,7 @@ def sum_of_nodes(layer: MoE, call: tuple[torch.Tensor, ...], nodes: int) -> torc
 
 @pytest.mark.parametrize(
     ("nodes", "ranks", "recipe", "chunks", "combine"),
-    [(2, 2, "fp8xfp8", 2, "bf16"), (3, 1, "bf16xbf16", 1, "bf16"), (2, 3, "fp8xfp4", 3, "e4m3")],
+    [(2, 2, "fp8xfp4", 2, "e4m3"), (3, 1, "bf16xbf16", 1, "bf16"), rarely(2, 3, "fp8xfp4", 3, "e4m3")],
 )
 def test_y_is_the_sum_over_nodes(nodes: int, ranks: int, recipe: str, chunks: int, combine: str, tmp_path: Path) -> None:
     """To the bit, close to the layer of one domain, and with the bytes that tokens and their nodes say."""
@@ -168,7 +169,7 @@ def run_shared(folder: Path, rank: int, recipe: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+@pytest.mark.parametrize("recipe", ["fp8xfp8", rarely("bf16xbf16")])
 def test_shared_experts_are_added_once(recipe: str, tmp_path: Path) -> None:
     """A token's own rank adds them, after the nodes' results."""
     run_all(run_shared, [(tmp_path, rank, recipe) for rank in range(2)])
@@ -211,7 +212,7 @@ def slopes(rank: int, tokens: int) -> torch.Tensor:
     return torch.randn(tokens, PROBLEM.hidden, generator=torch.Generator().manual_seed(rank)).bfloat16().float()
 
 
-@pytest.mark.parametrize(("chunks", "bound"), [(1, None), (2, 7)])
+@pytest.mark.parametrize(("chunks", "bound"), [rarely(1, None), (2, 7)])
 def test_gradients_travel_back(chunks: int, bound: int | None, tmp_path: Path) -> None:
     """Of tokens the FP32 sum of each node's, to the bit; of weights, close to those of one rank with all experts and tokens."""
     run_all(run_training, [(tmp_path, rank, chunks, bound) for rank in range(3)])

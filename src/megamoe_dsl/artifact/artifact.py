@@ -54,7 +54,6 @@ class Artifact:
 
     @cached_property
     def resources(self) -> Resources:
-        """Registers, stack and spills that ptxas reports in the cubin."""
         return read_resources(self.cubin)[self.entry]
 
     @cached_property
@@ -64,7 +63,6 @@ class Artifact:
 
     @property
     def sass(self) -> str:
-        """nvdisasm's output; raises as `listing`."""
         return self.listing.text
 
     @cached_property

@@ -39,7 +39,6 @@ def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None
 
 
 def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
-    """The stored kernel, or None."""
     try:
         return store.load(config)
     except ArtifactError:

@@ -110,7 +110,6 @@ def describe_files(*paths: Path) -> dict[str, dict[str, Any]]:
 
 
 def sha256(path: Path) -> str:
-    """Digest of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -78,7 +78,6 @@ def source_digest(kernel: Kernel) -> str:
 
 @lru_cache
 def dsl_version() -> str | None:
-    """Version of the DSL, or None where there is none."""
     try:
         return version(DSL) if find_spec("cutlass") is not None else None
     except PackageNotFoundError:

@@ -178,7 +178,6 @@ def asks_for_other_tables(config: EpConfig, ep: EpMoE) -> TypeGuard[DispatchGemm
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[bool, bool]:
-    """What routing tables depend on."""
     return config.token_saving, config.token_sorting
 
 

@@ -47,7 +47,6 @@ class Host:
         return Target(self.arch, self.num_sms, self.gpu)
 
     def check(self, points: Iterable[Point]) -> None:
-        """Raises `HostError` for a point with more ranks than GPUs."""
         for point in points:
             if point.ranks > self.gpus:
                 raise HostError("ranks", point.ranks, f"at most {self.gpus}, the GPUs of this host")

@@ -110,7 +110,6 @@ def without_folders(text: str) -> str:
 
 
 def command_line() -> list[str]:
-    """This process's command, without the folders of absolute paths."""
     return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
 
 

@@ -100,7 +100,6 @@ def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: Supports
 
 
 def _with_biases(problem: Problem, weights: ExpertWeights, generator: torch.Generator) -> ExpertWeights:
-    """The same weights, with normal biases if the layer has any."""
     if not problem.biases:
         return weights
     layout, device = checkpoint_layout(problem), generator.device

@@ -281,7 +281,6 @@ def _sparse_values(rows: int, columns: int, generator: torch.Generator) -> torch
 
 
 def _sparse_codes(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    """The same as packed E2M1 [rows, columns / 2]."""
     place = _places(rows, columns, generator)
     codes = _bytes(place.shape, 1, 8, generator) + 8 * _bytes(place.shape, 0, 2, generator)
     return quant.pack_e2m1(_filled(place, codes, columns))

@@ -57,13 +57,11 @@ class Estimate:
 
     @classmethod
     def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:
-        """Estimates one launch of the inputs stage, which has no weights, with `tokens` tokens on each rank."""
         p = config.problem
         return cls(0, 2 * config.symmetric.size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
 
     @classmethod
     def of_gemm(cls, config: BaseGemmConfig, rows: int, launches: int) -> Estimate:
-        """Estimates `launches` launches of a GEMM on the simulator with so many rows, and its reference in FP64."""
         p = config.problem
         tiles = max(min(p.num_groups, rows), rows // config.block_m)
         seconds = tiles * p.n * p.k / WEIGHTS_PER_INSTRUCTION / INSTRUCTION_RATE

@@ -178,7 +178,6 @@ class ConfigOptions(LayerOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        """The problem; raises as `layer`."""
         numerics = {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
         return self.layer(self.architecture, max_tokens_per_rank, **numerics, **given_only({"activation": self.activation}))
 
@@ -234,7 +233,6 @@ class CompiledOptions(KernelOptions):
 
     @property
     def chosen(self) -> Any:
-        """The kernel's configuration, which has its problem.  Raises `ProblemError` and `ConfigError`."""
         if not self.of_layer:
             return self.other(self.tokens, self.sms)
         capacity, option = (self.tokens, "--tokens") if self.max_tokens is None else (self.max_tokens, "--max-tokens")

@@ -45,7 +45,6 @@ class PredictOptions(LayerOptions):
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
-        """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
         if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
             raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")

@@ -187,7 +187,7 @@ def shape_refusal(*shape: Any) -> str:
 
 @lru_cache
 def known_refusal(hidden: int, intermediate: int, num_experts: int, recipe: str) -> str:
-    """The same, found once."""
+    """What `shape_refusal` says, found once for each shape."""
     try:
         ExpertLayer(hidden, intermediate, num_experts, 1, recipe=recipe)
     except ProblemError as error:

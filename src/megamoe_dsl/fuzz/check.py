@@ -76,7 +76,6 @@ class GpuMachine:
         return found
 
     def hopper_bound(self, case: Case) -> list[torch.Tensor]:
-        """What approximate exponentials and reciprocals explain."""
         if case.exact:
             return SimulatedMachine().hopper_bound(case)
         return error_bound(case, sums_exact=True, accumulate="hopper")

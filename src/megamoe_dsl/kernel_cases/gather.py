@@ -62,7 +62,6 @@ class GatherCase:
         return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
 
     def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        """Gate and up as they are stored, in the columns of B's rows, likewise."""
         assert self.tensors.preactivations is not None
         found = self.tensors.preactivations.clone()
         found[self.placed] = self.packed.reference(accumulate)
@@ -122,7 +121,6 @@ def as_integers(values: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """These rows, in this order."""
     return as_integers(values)[rows].view(values.dtype)
 
 

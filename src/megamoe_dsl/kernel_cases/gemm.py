@@ -100,7 +100,6 @@ class GemmCase:
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, by name, with `ends`."""
         return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
 
 

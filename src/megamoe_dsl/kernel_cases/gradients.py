@@ -96,7 +96,6 @@ class GradientCase:
         return router_metadata(self.topk_idx, self.problem.num_groups)
 
     def reference(self, b: torch.Tensor) -> reference.RowGradients:
-        """With this B; sums as Hopper's tensor core forms them."""
         t, p, order = self.tensors, self.problem, self.problem.gradient
         assert t.gradient is not None
         columns = (lambda rows: gate_then_up(rows, order)), (lambda rows: rows_of_w1(rows, order))

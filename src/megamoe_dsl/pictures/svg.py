@@ -176,7 +176,6 @@ def _legend(sheet: _Sheet, chart: BarChart) -> None:
 
 
 def _ticks(sheet: _Sheet, chart: BarChart, x: float, axis: float, height: float) -> None:
-    """Round numbers over the axis with lines down through the lanes, and its end with the unit."""
     end = f"{chart.extent:,.0f} {chart.unit}"
     sheet.text(x + axis, sheet.y + 14, end, anchor="end", paper="soft")
     room = axis - len(end) * CHARACTER - GAP

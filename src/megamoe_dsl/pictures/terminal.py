@@ -26,7 +26,6 @@ def render(picture: Picture, width: int = 80) -> Group:
 
 
 def _legend(chart: BarChart) -> Text:
-    """A line that breaks between kinds only."""
     pairs = (
         (Text(style(kind).fill * 2, style=terminal_color(kind)), Text(f"{HARD_SPACE}{kind.replace(' ', HARD_SPACE)}  "))
         for kind in chart.kinds

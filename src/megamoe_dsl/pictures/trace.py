@@ -45,7 +45,6 @@ def read_trace(path: Path) -> list[TraceRecord]:
 
 
 def _finite(value: Any) -> float:
-    """A time.  Raises ValueError for one that cannot be drawn."""
     if not isfinite(number := float(value)):
         raise ValueError(f"{number} is no time")
     return number

@@ -158,7 +158,6 @@ class Engine:
         self._touch_pool(blocks, 0, pool.fc1_keys)
 
     def _touch_pool(self, blocks: Ints, first: int, past: int) -> None:
-        """These K blocks of the pool have just been written."""
         keys = self.pool.weight_keys + blocks[:, None] * self.pool.key_blocks + np.arange(first, past)
         self.touched[keys], self.seen[keys] = self.into_l2, True
 
@@ -192,7 +191,6 @@ class Engine:
             self._fill_pool(tile[fc1], end[fc1])
 
     def _fill_pool(self, tile: Ints, end: Floats) -> None:
-        """Linear1 tiles are signalled in their pool blocks."""
         pools, arrivals, ready = self.tiles.pools[tile], self.tiles.arrivals[tile], end + self.machine.flag
         twice = pools[:, 0] != pools[:, 1]
         for blocks, count, when in ((pools[:, 0], arrivals, ready), (pools[twice, 1], arrivals[twice], ready[twice])):

@@ -143,7 +143,6 @@ class Subject:
         return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), in_the_end)
 
     def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
-        """At the clock that the GPU's power allows; `first` is a clock that is near."""
         return at_power(lambda clock: self.launch(calibration, clock), calibration, first)
 
 

@@ -108,7 +108,6 @@ class Flow:
         return frozenset(i for i in {first} | nx.descendants(self._dominated, first) if i < self.end)
 
     def reachable(self, index: int) -> frozenset[int]:
-        """What can run after `index`, slow paths included."""
         seen, work = {index}, [index]
         while work:
             at = work.pop()

@@ -77,7 +77,6 @@ class Measurer:
         raise InspectionError(f"no loop around {self.code[loop.head].address:#x}")
 
     def accumulator_load(self, function: str) -> int:
-        """Index of the first LDTM that comes from `function`."""
         for i, one in enumerate(self.code):
             if one.operation == "LDTM" and (function_of(one) or "").startswith(function):
                 return i
@@ -102,12 +101,10 @@ class Measurer:
         return Measure(key, role, unit, len(indices) / units, per_unit, self.code[loop.head].address)
 
     def k_loop(self, function: str, operation: str, per_block: int) -> tuple[Loop, float]:
-        """A role's K loop and the K blocks of one iteration."""
         loop = self.inner(function, **{operation: per_block})
         return loop, _count(self._instructions(loop.body), operation) / per_block
 
     def tiled_loop(self, key: str, role: str, function: str, operation: str, per_block: int) -> list[Measure]:
-        """A role that walks tiles and, within, K blocks: a measure of each."""
         loop, blocks = self.k_loop(function, operation, per_block)
         tile = self.measure(f"{key}_tile", role, "tile", self.around(loop), 1, [loop])
         return [self.measure(f"{key}_k_block", role, "K block", loop, blocks), tile]
@@ -135,7 +132,6 @@ SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", 
 
 @lru_cache(maxsize=128)
 def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
-    """(first line, last line, name) of every function of a file, outer ones first."""
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except OSError:

@@ -82,7 +82,6 @@ class GlobalRows:
         return values[self.index(offset)]
 
     def store(self, values: NDArray[Any], offset: int, new: NDArray[Any] | bool) -> None:
-        """Replace the rows of an array in which the lowest begins at `offset`."""
         if self.pitch:
             self.of(values, offset)[...] = new
         else:

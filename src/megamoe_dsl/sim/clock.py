@@ -217,7 +217,6 @@ class Said(NamedTuple):
     read: tuple[tuple[LaneAgents, int], ...]
 
     def write(self, clock: Clock, bits: int, width: Callable[[], int]) -> Clock:
-        """Into a clock, as lanes `bits` say it."""
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
         clock.fit(width())
         clock.raise_to((READS,), [(agents.having(FULL), when) for agents, when in self.read])

@@ -78,7 +78,6 @@ class Grid:
             self._holding -= 1
 
     def may_begin(self) -> bool:
-        """Whether the launches before let it, if it is early."""
         return self.before is None or not self.before._holding
 
     def begins_with(self) -> Clock | None:
@@ -222,7 +221,6 @@ class Warp:
             self.agent = self.order.agents.agent
 
     def forget(self) -> None:
-        """Give back what it holds: it has ended, or its run has."""
         self.wake = self.why = self.local = None
         self.R.clear()
         self.state.clear()

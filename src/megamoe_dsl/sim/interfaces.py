@@ -93,7 +93,6 @@ class RunState:
         return self.instructions + 64 * self.sweeps
 
     def chance(self, probability: float) -> bool:
-        """Whether something happens that does with this probability."""
         return self.rng.random() < probability
 
     def post(self, action: Action, origin: Origin) -> None:

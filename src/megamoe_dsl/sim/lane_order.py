@@ -101,7 +101,6 @@ class LaneOrder:
         return FULL if bits | self.missing == FULL else bits
 
     def whole(self, bits: int) -> int:
-        """The same lanes; FULL when they are all there are."""
         return FULL if bits | self.missing == FULL else bits
 
     def touching(self, bits: int) -> list[Strand]:

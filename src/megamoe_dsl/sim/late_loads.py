@@ -97,7 +97,6 @@ def land_some(world: RunState, w: Warp) -> None:
 
 
 def _land(w: Warp, loads: list[_Late], mask: Mask) -> None:
-    """Take the values of loads; of some lanes only, if a mask is given."""
     line = w.line
     for one in loads:
         now = one.lanes if mask is None else one.lanes & mask

@@ -59,7 +59,6 @@ class LoadsInFlight:
         return holds
 
     def _effect(self, number: dict[int, int], ins: PtxInstruction) -> tuple[int, int]:
-        """The loads that an instruction uses, and the one that it is."""
         used = 0
         if ins.parts[0] != "mov":
             for name in registers_of(ins):

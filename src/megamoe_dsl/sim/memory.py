@@ -185,7 +185,6 @@ class SharedMemory(ByteStore):
         return low >= SMEM_RESERVED and end <= self.limit
 
     def check(self, low: int, end: int) -> None:
-        """[low, end) must lie inside the kernel's shared memory."""
         if not self.holds(low, end):
             reach = f"{self.label}+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}"
             raise SimError(f"shared access out of bounds: {reach}, size {self.limit - SMEM_RESERVED}")

@@ -34,7 +34,6 @@ def _unlinear(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
-    """Registers that are the same for every thread of a CTA."""
     table: dict[str, Callable[[Cta], int]] = {
         "%ntid": lambda c: c.launch.block[axis], "%ctaid": lambda c: c.ctaid[axis], "%nctaid": lambda c: c.launch.grid[axis],
         "%clusterid": lambda c: c.ctaid[axis] // c.launch.cluster[axis],

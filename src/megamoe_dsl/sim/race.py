@@ -131,7 +131,6 @@ class Race:
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
     def shadow_of(self, store: ByteStore) -> Shadow:
-        """The shadow of a shared memory or of a global buffer in this run."""
         if store.shadow is None:
             store.shadow = Shadow(len(store.data), CHUNK, store.name, store.label, store.origin, store.space)
             self.stores.append(store)

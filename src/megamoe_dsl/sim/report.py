@@ -36,7 +36,6 @@ class Finding:
 
 
 def describe_line(line: int, kernel: str, source: str) -> str:
-    """A PTX line with its kernel and source, where there are any."""
     return f"PTX line {line}" + (f" of {kernel}" if kernel else "") + (f", {source}" if source else "")
 
 

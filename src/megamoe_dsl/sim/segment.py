@@ -330,7 +330,6 @@ class _Writer:
         self.values |= {one.name: result for one, result in zip(group, results, strict=True)}
 
     def function(self, one: LaneOperation) -> tuple[Callable[..., Any], bool]:
-        """What computes an operation from its operands, and whether it asks for the warp."""
         match tree := _tree(one.template):
             case ast.Call(ast.Name(name), arguments):
                 if [ast.unparse(argument) for argument in arguments] == [f"a{i}" for i in range(len(one.operands))]:

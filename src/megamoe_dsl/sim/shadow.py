@@ -91,7 +91,6 @@ class Readers:
 
 
 def _by_page(index: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_] | slice, NDArray[np.int64]]]:
-    """Locations by their pages: the page, which of them lie there, and where."""
     low, high = int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
     if low == high:
         return [(low, slice(None), index - (low << PAGE_SHIFT))]

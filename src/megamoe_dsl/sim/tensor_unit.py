@@ -164,7 +164,6 @@ class TensorUnit:
         cta.exit_checks["tensor memory"] = self._exit_check
 
     def work(self, action: Action, origin: Origin) -> None:
-        """Put an operation on tensor memory into the pipe."""
         self.working += 1
 
         def run() -> None:

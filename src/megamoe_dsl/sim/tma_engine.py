@@ -90,7 +90,6 @@ class AsyncGroups:
         return [copy.clock for group in groups for copy in group if copy.clock is not None]
 
     def left_over(self) -> str | None:
-        """What is wrong when the thread exits now, or None."""
         if self.open:
             return f"{len(self.open)} bulk stores were never committed to a group"
         unread = [group for group in list(self.committed)[self.reads_waited :] if group]
@@ -170,7 +169,6 @@ class StoreActors:
 
     @classmethod
     def of(cls, w: Warp, lane: int) -> StoreActors | None:
-        """Snapshot at issue by a lane; None when the detector is off."""
         race = w.world.race
         if race is None:
             return None

@@ -39,7 +39,6 @@ _E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as o
 
 
 def element_bytes(name: str) -> int:
-    """Bytes an element occupies for the purpose of MN-major addressing."""
     return {"f16": 2, "bf16": 2, "tf32": 4}.get(name, 1)
 
 

@@ -152,7 +152,6 @@ def run_point(
 
 
 def copies_of(tensors: GemmTensors) -> int:
-    """So many of B that L2 does not hold them; no more than a graph has launches."""
     return min(GRAPH_LAUNCHES, -(-BEYOND_L2 // (tensors.b.numel() * tensors.b.element_size())))
 
 

@@ -74,7 +74,6 @@ def _address(array: Any) -> int:
 
 
 def _element_bits(array: Any) -> int:
-    """Bits of an element; 0 for what is no array."""
     if hasattr(array, "data_ptr") and not callable(array.data_ptr):  # of the DSL
         return int(array.element_type.width)
     itemsize = getattr(array, "itemsize", 0) if is_array(array) else 0

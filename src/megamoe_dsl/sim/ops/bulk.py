@@ -85,7 +85,6 @@ def _load(issue: tma.Issue, start: int, fetch: tuple[Cta, int] | None, target: C
 
 
 def _build_store(ins: PtxInstruction, b: Binder, reduction: tma.Reduction | None) -> Straight:
-    """[destination], [source], size [, policy]"""
     destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modeled")

@@ -81,7 +81,6 @@ def _ue8m0(x: Any, up: bool) -> Any:
 
 
 def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
-    """float32 to f16 or bf16 bits."""
     if kind == "bf16":
         return (lambda x: (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)) if towards_zero else f32_to_bf16
     return _f16_towards_zero if towards_zero else lambda x: x.astype(np.float16).view(np.uint16)
@@ -96,7 +95,6 @@ def _f16_towards_zero(x: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any], Any], type]:
-    """Two float32 (the first goes to the upper half) to a packed pair."""
     relu = "relu" in qualifiers
     if kind in ("f16", "bf16"):
         encode = _encode16(kind, "rz" in qualifiers)
@@ -130,7 +128,6 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
 
 @lru_cache(maxsize=64)
 def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type]:
-    """A packed narrow pair to f16x2 or bf16x2 bits."""
     table = UE8M0 if kind == "ue8m0" else _TABLES[kind][0]
     source = np.uint8 if kind == "e2m1" else np.uint16
     encode = (lambda v: v.astype(np.float16).view(np.uint16)) if target == "f16" else (lambda v: f32_to_bf16(v.astype(np.float32)))

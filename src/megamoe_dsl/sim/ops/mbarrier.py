@@ -59,7 +59,6 @@ class Mbarrier:
         self._check()
 
     def complete(self, count: int) -> None:
-        """`complete_tx`: `count` bytes have arrived."""
         self.expect(-count)
         self._check()
 
@@ -70,7 +69,6 @@ class Mbarrier:
         self.complete(count)
 
     def left_over(self) -> str | None:
-        """Text for a barrier that is in the middle of a phase, else None."""
         return f"{self!r} left mid-phase at exit ({self})" if self.pending != self.count or self.transactions else None
 
     def expect(self, count: int) -> None:

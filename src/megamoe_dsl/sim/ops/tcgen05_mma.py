@@ -96,7 +96,6 @@ def operand_chunks(descriptor: SmemDescriptor, rows: int, k_bytes: int, size: in
 
 @lru_cache(maxsize=4096)
 def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, fields: InstructionDescriptor) -> Chunks:
-    """Chunks that both operands of an operation touch in one CTA."""
     k_bytes = fields.k_bytes
     of_a = operand_chunks(a, rows, k_bytes, umma.element_bytes(fields.a_format), fields.a_mn_major)[0]
     of_b = operand_chunks(b, columns, k_bytes, umma.element_bytes(fields.b_format), fields.b_mn_major)[0]

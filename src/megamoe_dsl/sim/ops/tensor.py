@@ -53,7 +53,6 @@ def _dimensions(ins: PtxInstruction) -> int:
 
 
 def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
-    """Reads descriptor and coordinates of every issuing lane."""
     dimensions = _dimensions(ins)
     address, coordinate_readers = b.tensor_address(operand)
     rows = any(part in ("tile::gather4", "tile::scatter4") for part in ins.parts)
