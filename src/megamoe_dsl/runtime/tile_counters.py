@@ -32,7 +32,7 @@ def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 class TileCounters:
-    """Of one device, for up to `most` streams: a stream's words, which are zero, and every launch leaves them so."""
+    """Words of one device for up to `most` streams. A stream's words are zero, and every launch leaves them so."""
 
     def __init__(self, device: torch.device, most: int = COUNTERS) -> None:
         self.memory = outside_pools(partial(torch.zeros, most, EACH, dtype=torch.int32, device=device))
@@ -56,21 +56,21 @@ class TileCounters:
         return self._first + self.memory.stride(0) * BYTES * self._slots[key]
 
     def early(self, counter: int) -> int:
-        """Of the next launch that deals tiles before the one before it has ended, on the stream with this counter: not the one before's,
-        whichever that was.  By then those before that one have ended."""
+        """Address of the words for a launch that takes tiles before the launch before it has ended, on the stream with this counter.
+        Launches take turns, so the launch before has other words; those before it have ended by then."""
         turn = self._turns[counter] = EACH - self._turns.get(counter, EACH - 1)
         return counter + turn * BYTES
 
 
 @lru_cache
 def tile_counters(device: torch.device) -> TileCounters:
-    """Those of a device; made outside of a capture, when its first kernel is loaded."""
+    """The counters of a device, made outside of a capture when its first kernel is loaded."""
     return TileCounters(device)
 
 
 class DecodeMemory:
-    """Of one kernel of a few tokens on a device: a stream's `memory` (kernels/decode/config.py), made for its first launch.  A call outside
-    of captures leaves one to spare for the next capture; a further capture makes its own in the graph."""
+    """Memory between CTAs of a decode kernel on one device (kernels/decode/config.py): one tensor a stream, made for its first launch. A
+    call outside of captures leaves a spare tensor for the next capture; a further capture makes its own in the graph."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._words, self._device = size // BYTES, device

@@ -34,7 +34,7 @@ LINE = 128
 ABSENT = -1
 """A word of two BF16 or of a float that no arithmetic makes: a NaN with all bits set."""
 MOST_BYTES = 64 << 20
-"""Of the memory of a stream."""
+"""Most bytes of a stream's memory."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class DecodeConfig:
 
     @property
     def source(self) -> PlainRows:
-        """Of weights."""
+        """How a tile of weights lies in memory and is loaded: rows as they are, or packed E2M1."""
         return PackedRows() if self.problem.packed else PlainRows()
 
     @property

@@ -17,8 +17,8 @@ from .problem import DecodeProblem
 
 
 def few_config(layer: Problem, target: Target) -> DecodeConfig | None:
-    """Of calls of a layer with packed weights that have no more tokens than the smallest tile of rows, beyond which its fused kernel may be
-    faster (docs/lab/one_gpu.md); None where the kernel does not take the layer."""
+    """The configuration for calls of at most `TOKENS[0]` tokens of a layer with packed weights; with more tokens its fused kernel may be
+    faster (docs/lab/one_gpu.md). None where the kernel does not take the layer."""
     problem = DecodeProblem.of(layer) if target.arch == DecodeConfig.arch else None
     with suppress(ConfigError):
         return None if problem is None else DecodeConfig.choose(problem, target, TOKENS[0])

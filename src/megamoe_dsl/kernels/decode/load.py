@@ -84,7 +84,7 @@ class GateUpRuns(Fetch):
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
-    """A tile's weight rows."""
+    """A tile's weight rows as boxes of a tensor map. `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
     if phase == FC1:
         first, apart = select(part == 2, Int32(RUNS // 2), Int32(0)), select(part == 0, Int32(RUNS // 2), Int32(0))
         fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
@@ -94,7 +94,7 @@ def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: 
 
 
 def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> PackedLines:
-    """The same of packed tiles."""
+    """A tile's packed codes and scales, as lines of memory."""
     part, first = PackedRows.PART, expert * ctx.config.source.lines(ctx.config, phase)
     codes, records = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
     line, record_line = part.first_lines(n_block, ctx.config.k_blocks(phase))
@@ -103,7 +103,7 @@ def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> Pa
 
 
 def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
-    """A tile's weight rows."""
+    """A tile's weight rows, as they are or packed."""
     if ctx.config.problem.packed:
         return packed_rows(ctx, phase, expert, n_block)
     return plain_rows(ctx, phase, expert, n_block, part)
@@ -205,7 +205,7 @@ def bytes_there(ctx: DecodeContext, k: Any, part: Any, phase: int) -> Any:
 
 @cute.jit
 def load_parts(places: Any, num_bytes: cutlass.Constexpr[int], phase: cutlass.Constexpr[int]):
-    """Of each place, an address and whether anything is there, 16 or 32 bytes, or zeros.  The whole warp waits for results of Linear1."""
+    """Loads 16 or 32 bytes from each address, or zeros where nothing is there. The whole warp waits for results of Linear1."""
     load = load_v4 if phase == FC1 else load_relaxed_v4
     loaded = tuple(load_part(*place, num_bytes, load) for place in places)
     if cutlass.const_expr(phase == FC2):

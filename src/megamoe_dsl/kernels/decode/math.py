@@ -62,7 +62,7 @@ def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage
 
 @cute.jit
 def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """Of rows as they are."""
+    """Multiplies by weight rows as they are, with their scales where there are some."""
     config, k_blocks = ctx.config, ctx.config.k_blocks(phase)
     if cutlass.const_expr(not config.problem.formats.scaled):
         return accumulate_tile(stage, me, Int32(k_blocks), config.problem.formats.activations.element)
@@ -71,7 +71,7 @@ def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage:
 
 @cute.jit
 def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """Of packed tiles, which the threads decode for themselves."""
+    """Multiplies by packed tiles, which the threads decode for themselves."""
     part, config = PackedRows.PART, ctx.config
     second = part.block_of_group(tile.n_block) != 0
     stage.wait_full()

@@ -15,9 +15,9 @@ from ...layouts.region import Field
 from .problem import FC1, FC2
 
 WEIGHT_ROWS = 64
-"""Of a tile, and of a wgmma."""
+"""Weight rows of a tile, and of a wgmma."""
 RUNS = WEIGHT_ROWS // 16
-"""Of a tile of Linear1: 8 rows of gate and the 8 of up that belong to them, a warp's."""
+"""Runs of rows in a tile of Linear1. A warp has one: 8 rows of gate, and the 8 rows of up that belong to them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PlainRows:
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
     most_stages: ClassVar[int] = 8
-    """Of a ring: what more would ask of memory at once, all that CTAs wait for from one another would queue behind."""
+    """Stages of a ring. With more, requests of weights would delay what CTAs wait for from one another."""
     halves: ClassVar[bool] = True
     """Whether a tile of Linear1 may be half of one."""
 
