@@ -117,7 +117,7 @@ static void instantiate() {{ auto pointer = reinterpret_cast<void*>(&{kernel}); 
             order = torch.empty_like(rows)
             order[interleave_gate_up(rows[:, None]).flatten()] = halves
             given = replace(given, fc1=given.fc1[:, order], fc1_sf=given.fc1_sf[:, order])
-        found = transform_weights(self.problem, SM100, *(getattr(given, name) for name in WEIGHTS))
+        found = transform_weights(self.problem, SM100, given)
         return {name: getattr(found, name) for name in WEIGHTS}
 
     def maps(self, sym: int, weights: dict[str, torch.Tensor]) -> list[TensorMap]:

@@ -177,7 +177,7 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert found["baseline"] is None
     ptx = files["ptx"].read_text()
     assert ".entry" in ptx
-    (where,) = set(re.findall(r"// (mma\.py:\d+) issue_mma\n\s*\.loc", ptx)[:1])
+    (where,) = set(re.findall(r"// (mma\.py:\d+) multiply_tile\n\s*\.loc", ptx)[:1])
     assert where and ptx.count("\t.loc") == len(re.findall(r"// [\w.]+:\d+( \w+)?\n\s*\.loc", ptx))
     assert "UTCQMMA" in files["sass"].read_text()
 

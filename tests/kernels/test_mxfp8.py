@@ -67,7 +67,7 @@ def test_weights_come_back_from_kernel_order() -> None:
     case = random_case(problem(4), (1, 1), 2, exact=False)
     given = case.weights[0]
     kernel = config(case.problem)
-    found = inverse_transform_weights(case.problem, kernel.arch, transform_weights(case.problem, kernel.arch, **vars(given)))
+    found = inverse_transform_weights(case.problem, kernel.arch, transform_weights(case.problem, kernel.arch, given))
     assert isinstance(found, ExpertWeights) and found.fc1.dtype == torch.float8_e4m3fn
     assert all(
         torch.equal(getattr(found, name).view(torch.uint8), getattr(given, name).view(torch.uint8)) for name in ("fc1", "fc1_sf", "fc2")

@@ -263,10 +263,7 @@ def test_wrong_results_leave_the_bound(fault, exact):
 
 def test_transformed_weights_describe_the_same_layer():
     case = random_case(MEDIUM, [3, 3], seed=9)
-    back = [
-        quant.inverse_transform_weights(MEDIUM, SM90, quant.transform_weights(MEDIUM, SM90, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf))
-        for w in case.weights
-    ]
+    back = [quant.inverse_transform_weights(MEDIUM, SM90, quant.transform_weights(MEDIUM, SM90, w)) for w in case.weights]
     assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
 
 
