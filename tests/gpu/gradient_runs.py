@@ -40,6 +40,7 @@ class GradientRun(GatherRun):
 
 FP32 = {"output": "f32", "accumulate": True}
 LEFT = {"gathered": "left"}
+FP8 = {"recipe": "fp8xfp8", "gathered": ""}
 VARLEN_K_RUNS = (
     VarlenKRun("right", (70, 0, 1, 130), 288, 160),
     VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
@@ -52,6 +53,9 @@ VARLEN_K_RUNS = (
     VarlenKRun("left-f32-pairs", (65, 0, 3), 256, 320, {**LEFT, **FP32}, {"num_sms": 4, "cluster": 2}),
     VarlenKRun("two-stages", (200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
     VarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
+    VarlenKRun("fp8", (256, 0, 128), 160, 288, FP8, {"block_n": 128}),
+    VarlenKRun("fp8-f32", (128, 0, 384), 288, 160, {**FP8, **FP32}, {"block_n": 128, "dynamic_schedule": False}),
+    VarlenKRun("fp8-f32-pairs", (0, 128, 384), 256, 160, {**FP8, **FP32}, {"block_n": 128, "num_sms": 4, "cluster": 2}),
     VarlenKRun("row-alone", (1,), 64, 64, {}, {"block_n": 64, "num_sms": 1}),
 )
 GRADIENT = {"n": 160, "k": 96, "transposed_b": True, **BF16}

@@ -24,7 +24,7 @@ from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_scales import TMA_ALIGNMENT
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .tile_counters import tile_counters
-from .varlen_k_tensors import VarlenKTensors
+from .varlen_k_tensors import LaunchTensors, VarlenKTensors
 
 RECIPE = "bf16xbf16"
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
@@ -115,7 +115,7 @@ def _problems(
     return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, RECIPE).backward(output)
 
 
-def _run(problem: GemmProblem, tensors: GatherTensors | GemmTensors | VarlenKTensors) -> None:
+def _run(problem: GemmProblem, tensors: LaunchTensors) -> None:
     device_gemm(problem, tensors.d.device).kernel(tensors.rows)(tensors)
 
 
