@@ -4,6 +4,7 @@ python tests/gpu/over_nodes.py prepare --ranks 4 --domain 2                     
 torchrun --nproc-per-node 4 tests/gpu/over_nodes.py run --domain 2                         two nodes that are parts of one host, NCCL
 torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 tests/gpu/over_nodes.py run --domain 8
 torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu               nodes that share a GPU, gloo
+torchrun --nproc-per-node 1 tests/gpu/over_nodes.py run --domain 1 --checks graph,time     a node that sends all rows to itself, NCCL
 
 `--chunks` is the layer's; by default the model chooses.
 
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,6 +39,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.moe_layer import node_layer
 from megamoe_dsl.runtime.nodes import DomainLayer, NodeLayer, Rails, node_problem, rails_of
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
@@ -113,8 +116,16 @@ class Rank:
         self.problem, self.nodes = problem_of(self.ranks, self.tokens), self.ranks // self.domain
         self.every = [random_weights(self.problem, one, seed=0, device="cuda") for one in range(self.ranks)]
         self.whole = MoE(replace(self.problem, num_ranks=1), joined(self.every), launch="mega_moe")
-        self.layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=self.chunks)
+        self.layer = self.made(self.chunks)
         self.generator = torch.Generator("cuda").manual_seed(self.rank)
+
+    def made(self, chunks: int | None) -> Any:
+        """A layer over the nodes.  One rank is a node alone, which sends rows to itself."""
+        own = self.every[self.rank]
+        if self.ranks > 1:
+            return MoE(self.problem, own, domain=self.domain, chunks=chunks)
+        others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0}
+        return node_layer(self.problem, own, dist.group.WORLD, own.fc1.device, 1, chunks, None, **others)
 
     def call(self, tokens: int | None = None, problem: Problem | None = None) -> Call:
         """Random tokens, a few slots masked."""
@@ -146,7 +157,7 @@ class Rank:
             assert torch.equal(y, self.expected(call)), f"rank {self.rank}, replay {number}"
         return f"{REPLAYS} replays without a mismatch, {self.us(graph.replay):.0f} us each"
 
-    def captured(self, layer: MoE, call: Call, bound: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def captured(self, layer: Any, call: Call, bound: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """A graph of a call, and the y of its replays."""
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
@@ -238,7 +249,7 @@ class Rank:
     def time(self) -> str:
         call, found = self.call(self.tokens), []
         for chunks in CHUNKS:
-            layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=chunks)
+            layer = self.made(chunks)
             us, start = self.us(lambda layer=layer: layer(*call)), time.perf_counter()
             for _ in range(TURNS):
                 layer(*call, num_tokens_bound=self.tokens)
@@ -246,9 +257,8 @@ class Rank:
             torch.cuda.synchronize()
             replay = self.us(self.captured(layer, call, self.tokens)[0].replay) if self.graphs else float("nan")
             found.append(f"{chunks}: {us:.0f}, {host:.0f}, {replay:.0f}")
-        before = replace(self.layer.traffic) if self.layer.traffic else None
+        before = replace(self.layer.traffic)
         self.layer(*call)
-        assert before is not None and self.layer.traffic is not None
         sent = {name: value - vars(before)[name] for name, value in vars(self.layer.traffic).items()}
         return f"{self.tokens} tokens, us by chunks (a call, its host without a wait, in a graph) {'; '.join(found)}; a call sends {sent}"
 

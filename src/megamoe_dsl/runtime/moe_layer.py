@@ -335,7 +335,7 @@ class MoE(torch.nn.Module):
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
             self.experts = node_layer(problem, weights, group, place, ranks, chunks, router, **others)
-            self.traffic = self.experts.rails.traffic
+            self.traffic = self.experts.traffic
 
     @classmethod
     def of(
