@@ -14,7 +14,7 @@ overlap  launches that wait for all ranks, beside exchanges of all ranks: every 
          NCCL (`--sms 0`) they wait for one another and never end
 compile  a call under torch.compile, to the bit
 shared   with a shared expert on every rank, to the bit
-train    gradients in BF16 beside those of one GPU with all experts; nodes of one rank
+train    gradients in BF16 beside those of one GPU with all experts; a single node of all ranks, too
 time     microseconds of a call for each number of chunks, of its host's part, and in a graph; bytes that a rank sends in a call
 trace    when NCCL's kernels and launches ran in a call, by torch.profiler
 lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights.  The last check
@@ -41,7 +41,7 @@ from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.moe_layer import node_layer
 from megamoe_dsl.runtime.nodes import DomainLayer, NodeLayer, Rails, node_problem, rails_of
-from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, layer_kernels
+from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
 
@@ -78,6 +78,8 @@ def prepare(given: argparse.Namespace) -> int:
     for layer in cut:
         sms = 0 if layer.max_tokens_per_rank == tokens * ranks // domain else given.sms
         kernels += layer_kernels(layer, grid_target(gpu, sms), ())
+    if "train" in checks and domain > 1:
+        kernels += halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, train=True)
     if "train" in checks:
         for experts, rows in ((problem.num_experts, [tokens // 2]), (problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))):
             layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)
@@ -203,8 +205,6 @@ class Rank:
         return f"{SHARED_CALLS} calls without a mismatch"
 
     def train(self) -> str:
-        if self.domain > 1:
-            return "left out: nodes of several ranks"
         problem = problem_of(self.ranks, self.tokens, BF16)
         every = [random_weights(problem, one, seed=0, device="cuda") for one in range(self.ranks)]
         all_weights, own = joined(every), every[self.rank]
@@ -214,7 +214,7 @@ class Rank:
         given = [one.clone().requires_grad_() for one in (call[0], call[2])]
         for one in (own.fc1, own.fc2):
             one.requires_grad_()
-        MoE(problem, own, domain=1)(given[0], call[1], given[1]).float().sum().backward()
+        MoE(problem, own, domain=self.domain)(given[0], call[1], given[1]).float().sum().backward()
         for one in wanted[2:]:
             dist.all_reduce(one.grad)
         mine = slice(8 * self.rank, 8 * self.rank + 8)

@@ -109,13 +109,18 @@ def layer_kernels(
 
 
 def halves_kernels(
-    problem: Problem, target: Target, dispatch: Mapping[str, Any] | None = None, combine: Mapping[str, Any] | None = None
+    problem: Problem,
+    target: Target,
+    dispatch: Mapping[str, Any] | None = None,
+    combine: Mapping[str, Any] | None = None,
+    train: bool = False,
 ) -> list[KernelConfig]:
-    """Those of an `EpMoE` on such a GPU."""
+    """Those of an `EpMoE` on such a GPU, with its launches of a backward pass where it is to `train`; those of weight gradients are of
+    `moe`."""
     tokens = problem.max_tokens_per_rank
     first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
     second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-    return [first, second, RoutingTablesConfig.of(first)]
+    return [first, second, RoutingTablesConfig.of(first), *((first.backward, second.backward) if train else ())]
 
 
 def expert_kernels(

@@ -47,6 +47,8 @@ class EpConfig(ABC):
     epilogue_warpgroups  on SM100 as in `Sm100GemmConfig`, where 0 chooses 2; on SM90 always 0
     task_tokens  tokens that a communication warp takes at a time
     trace       warps record time stamps for profiles (layouts/records.py)
+    transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
+                they lie; in BF16, with clusters of 1
     """
 
     half: ClassVar[Half]
@@ -64,6 +66,7 @@ class EpConfig(ABC):
     task_tokens: int = 4
     trace: bool = False
     arch_name: str = SM90.name
+    transposed: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -83,7 +86,8 @@ class EpConfig(ABC):
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
+        for name in ("trace", "transposed"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
@@ -99,11 +103,16 @@ class EpConfig(ABC):
 
     @staticmethod
     @abstractmethod
-    def linear(problem: Problem) -> GemmProblem:
-        """The grouped GEMM of a layer."""
+    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
+        """The grouped GEMM of a layer, or of its backward pass."""
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+    @property
+    def backward(self) -> Self:
+        """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
+        return self.replace(transposed=True, cluster=1, num_stages=0)
 
     @property
     @abstractmethod
@@ -121,7 +130,7 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        return self.linear(self.problem)
+        return self.linear(self.problem, self.transposed)
 
     @cached_property
     def gemm(self) -> GroupedGemm:
@@ -230,8 +239,9 @@ class DispatchGemmConfig(EpConfig):
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
     @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
+    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
+        n = problem.intermediate if transposed else 2 * problem.intermediate
+        return GemmProblem(n, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
@@ -307,8 +317,9 @@ class GemmCombineConfig(EpConfig):
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
     @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
+    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
+        k = 2 * problem.intermediate if transposed else problem.intermediate
+        return GemmProblem(problem.hidden, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
