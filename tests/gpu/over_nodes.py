@@ -78,12 +78,13 @@ def prepare(given: argparse.Namespace) -> int:
     for layer in cut:
         sms = 0 if layer.max_tokens_per_rank == tokens * ranks // domain else given.sms
         kernels += layer_kernels(layer, grid_target(gpu, sms), ())
-    if "train" in checks and domain > 1:
-        kernels += halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, train=True)
     if "train" in checks:
-        for experts, rows in ((problem.num_experts, [tokens // 2]), (problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))):
+        halves = halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, train=True)
+        own = [] if domain > 1 else [(problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))]
+        for experts, rows in ((problem.num_experts, [tokens // 2]), *own):
             layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)
             kernels += expert_kernels(layer, target, rows)
+        kernels += halves if domain > 1 else []
     return compile_ahead(kernels)
 
 

@@ -156,6 +156,8 @@ def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch
     assert (y.float() - wanted.float()).norm() < 0.01 * wanted.float().norm()
     for one, other in zip(ours, theirs, strict=True):
         assert (one.grad.float() - other.grad.float()).norm() < 0.02 * other.grad.float().norm()
+    target = Target(SM90, NUM_SMS, "simulated")
+    assert EpMoE.prepare(moe, dispatch=made, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
     assert len(gpu.launched) - before == 5  # routing tables, and two launches of each pass
     with pytest.raises(ProblemError, match=r"^out = .*: must be None where gradients are asked for"):
         layer(ours[0], idx, ours[1], out=y.detach())

@@ -102,7 +102,7 @@ def layer_kernels(
     tiers = dict.fromkeys(Selection(whole, tried).configs(target, pool_rows=pool_rows).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
-    few = few_config(problem, target) if fused and bf16_inputs and not shared_experts else None
+    few = few_config(problem, target, fused=fused, bf16_inputs=bf16_inputs, shared_experts=shared_experts)
     kernels += [] if few is None else [few]
     common = {"shared": shared_experts, "pool_rows": pool_rows}
     return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, **common) for one in quantized)]

@@ -199,11 +199,12 @@ class EpBuffers(EpSymmetric):
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
         """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
-        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.matrices("fc2" if config.transposed else "fc1")}
+        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
         return {**common, "out": out.data_ptr(), **self.trace_arguments(config)}
 
-    def matrices(self, name: str) -> dict[str, int]:
-        """Addresses of the weights of a linear, and of their scales."""
+    def weights_of(self, config: EpConfig) -> dict[str, int]:
+        """Addresses of what a kernel reads, and of its scales."""
+        name = config.reads(config.transposed)
         return {"weights": getattr(self.weights, name).data_ptr(), "weights_sf": self.weight_scales[f"{name}_sf"].data_ptr()}
 
     def combine_arguments(
@@ -211,6 +212,5 @@ class EpBuffers(EpSymmetric):
     ) -> dict[str, int]:
         """Arguments of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
         tensors = {"acts": acts.values.data_ptr(), "acts_sf": acts.scales.data_ptr(), "y": y.data_ptr()}
-        tensors |= self.matrices("fc1" if config.transposed else "fc2")
-        common = self.common_arguments(peers, rank, watchdog_ns)
+        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
         return {**common, **tensors, "num_tokens": len(y), **self.trace_arguments(config)}

@@ -225,14 +225,14 @@ class EpMoE(torch.nn.Module):
         return self.symmetric.everywhere
 
     def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
-        """As of `Halves`."""
+        """A dispatch of `train`: where its rows are."""
         (self._backward[0] if transposed else self._dispatch).launch()
         return [self.acts.values if transposed else self.rows]
 
     def combine_rows(
         self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
     ) -> list[torch.Tensor]:
-        """As of `Halves`."""
+        """A combine of `train`: y, or dX where it is transposed."""
         kernel = self._backward[1] if transposed else self._combine
         (self.rows if transposed else self.acts.values)[places[0]] = rows[0]
         y = rows[0].new_empty(tokens[0], self.problem.hidden)

@@ -109,7 +109,7 @@ class SimulatedEp:
         return [rank.sym for rank in self.ranks]
 
     def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
-        """As of `Halves`; what the simulator saw is in `reports`."""
+        """A dispatch of every rank, of `train`; what the simulator saw is in `reports`."""
         width = self.problem.intermediate * (2 - transposed)
         outs = [rank.new_rows(width) for rank in self.ranks]
         self.reports.append(self._dispatch(self._kernels[transposed][0], outs))
@@ -118,7 +118,7 @@ class SimulatedEp:
     def combine_rows(
         self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
     ) -> list[torch.Tensor]:
-        """As of `Halves`."""
+        """A combine of every rank, of `train`; rows of the pool that are nobody's are NaN."""
         pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
         for pool, place, one in zip(pools, places, rows, strict=True):
             pool[place] = one

@@ -152,7 +152,7 @@ class Dispatched(torch.autograd.Function):
 
 
 class Combined(torch.autograd.Function):
-    """y of each rank."""
+    """y of each rank, of activated rows and their top-k weights."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -167,6 +167,7 @@ class Combined(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *dys: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of activated rows, of their top-k weights, and of W2."""
         call, halves = ctx.call, ctx.call.halves
         count = len(dys)
         acts, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]

@@ -101,10 +101,17 @@ class EpConfig(ABC):
     def check_fields(self) -> None:
         """Checks what the subclass adds.  Raises `ConfigError`."""
 
-    @staticmethod
-    @abstractmethod
-    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
+    @classmethod
+    def reads(cls, transposed: bool) -> str:
+        """Which of the weights a launch multiplies with."""
+        return "fc1" if (cls.half == "dispatch") != transposed else "fc2"
+
+    @classmethod
+    def linear(cls, problem: Problem, transposed: bool = False) -> GemmProblem:
         """The grouped GEMM of a layer, or of its backward pass."""
+        n, k = (2 * problem.intermediate, problem.hidden) if cls.reads(transposed) == "fc1" else (problem.hidden, problem.intermediate)
+        n, k = (k, n) if transposed else (n, k)
+        return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -238,11 +245,6 @@ class DispatchGemmConfig(EpConfig):
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    @staticmethod
-    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
-        n = problem.intermediate if transposed else 2 * problem.intermediate
-        return GemmProblem(n, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
-
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
         acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
@@ -316,11 +318,6 @@ class GemmCombineConfig(EpConfig):
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
-    @staticmethod
-    def linear(problem: Problem, transposed: bool = False) -> GemmProblem:
-        k = 2 * problem.intermediate if transposed else problem.intermediate
-        return GemmProblem(problem.hidden, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
-
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
         results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
@@ -372,9 +369,7 @@ class RoutingTablesConfig:
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
-        most = self.num_threads
-        while TablesPlan(most).region.size > self.arch.smem_bytes:
-            most -= 1
+        most = min(self.num_threads, most_that_fit(lambda experts: TablesPlan(experts).region.size, self.arch.smem_bytes))
         require(
             p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
         )
