@@ -47,6 +47,6 @@ class FewTokens:
         with LAUNCHES:
             if tokens not in self._prepared:
                 self._prepared[tokens] = self.kernel.prepare_places(self._places, tokens)
-            memory = self.kernel.counters.of(current_stream(self._index), torch.cuda.is_current_stream_capturing())
+            memory = self.kernel.stream_state.of(current_stream(self._index), torch.cuda.is_current_stream_capturing())
             self.kernel.launch(self._prepared[tokens], memory, place, topk_idx.data_ptr(), topk_weights.data_ptr(), y.data_ptr())
         return True
