@@ -17,6 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
+from ...blocks.gemm.load import packed_lines
 from ...blocks.gemm.tile import GROUP_ROWS
 from ...blocks.gemm.weights import RUN
 from ...blocks.quantize import quantize_f32, values_by_power_of_two
@@ -85,13 +86,22 @@ class GateUpRuns(Fetch):
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
-    """A tile's weight rows as boxes of a tensor map."""
+    """A tile's weight rows as boxes of a tensor map. `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
     if phase == FC1:
         first, apart = select(part == 2, Int32(HALF_RUNS), Int32(0)), select(part == 0, Int32(HALF_RUNS), Int32(0))
         fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
         return WeightTile(fetch, n_block * (2 * HALF_RUNS) + first, 0, TILE_BYTES)
     fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
     return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
+
+
+def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
+    """A tile's weight rows, as they are or packed."""
+    source, maps, k_blocks = ctx.config.source, ctx.maps, ctx.config.k_blocks(phase)
+    if source.part is None:
+        return plain_rows(ctx, phase, expert, n_block, part)
+    packed = (maps.fc1_codes, maps.fc1_records) if phase == FC1 else (maps.fc2_codes, maps.fc2_records)
+    return packed_lines(source.part, packed, expert * source.lines(ctx.config, phase), n_block, k_blocks)
 
 
 @cute.jit
@@ -117,9 +127,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         publish(queue, lambda cta, words=(block * 8 + part * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            stage = load_phase(stage, config.source.tile(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
+            stage = load_phase(stage, rows_of(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
         if phase == FC2:
-            stage = load_phase(stage, config.source.tile(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
+            stage = load_phase(stage, rows_of(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):

@@ -46,13 +46,18 @@ def math(ctx: DecodeContext, warp: Int32):
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:
-            sums, stage = ctx.config.source.multiply(ctx, tile, me, stage, FC1)
+            sums, stage = multiply(ctx, tile, me, stage, FC1)
             if (tile.part == 0) | (tile.part == div(me.warp, GROUP_WARPS // 2) + 1):
                 finish_fc1(ctx, tile, me, sums)
         else:
-            sums, stage = ctx.config.source.multiply(ctx, tile, me, stage, FC2)
+            sums, stage = multiply(ctx, tile, me, stage, FC2)
             finish_fc2(ctx, tile, me, sums)
         tile, tiles = next_tile(tiles)
+
+
+def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: int) -> Any:
+    """The sums of a tile, and the ring's stage after it."""
+    return (multiply_plain if ctx.config.source.part is None else multiply_packed)(ctx, tile, me, stage, phase)
 
 
 @cute.jit

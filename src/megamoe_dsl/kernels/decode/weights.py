@@ -19,6 +19,8 @@ from .problem import FC1, FC2
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
+    part: ClassVar[PackedPart | None] = None
+    """Of a packed tile, that a stage has."""
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
     num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES
     """In a stage."""
@@ -46,24 +48,12 @@ class PlainRows:
         """That a thread has gate and up of in Linear1."""
         return tile.n_block * (GROUP_ROWS // 2) + warp * RUN + row
 
-    def tile(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
-        """A tile's weight rows, as the loader fetches them.  `part` of Linear1: the whole tile (0), or its first half (1) or second (2)."""
-        from .load import plain_rows
-
-        return plain_rows(ctx, phase, expert, n_block, part)
-
-    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
-        """The sums of a tile, and the ring's stage after it."""
-        from .math import multiply_plain
-
-        return multiply_plain(ctx, tile, me, stage, phase)
-
 
 @dataclass(frozen=True)
 class PackedRows(PlainRows):
     """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
 
-    part: ClassVar[PackedPart] = PackedPart(GROUP_ROWS)
+    part = PackedPart(GROUP_ROWS)
     map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
     num_bytes: ClassVar[int] = part.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
@@ -83,14 +73,3 @@ class PackedRows(PlainRows):
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         return (tile.n_block >> 1) * GROUP_ROWS + warp * 16 + row * 2 + self.part.block_of_group(tile.n_block)
-
-    def tile(self, ctx: Any, phase: int, expert: Any, n_block: Any, part: Any) -> Any:
-        from ...blocks.gemm.load import packed_lines
-
-        maps = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
-        return packed_lines(self.part, maps, expert * self.lines(ctx.config, phase), n_block, ctx.config.k_blocks(phase))
-
-    def multiply(self, ctx: Any, tile: Any, me: Any, stage: Any, phase: int) -> Any:
-        from .math import multiply_packed
-
-        return multiply_packed(ctx, tile, me, stage, phase)
