@@ -20,8 +20,8 @@ DECODING_MUTANTS = (
         "every group's packed B is the first one's",
         "wrong base",
         "packed_tile",
-        "tile.group * lines_of",
-        "0 * lines_of",
+        "tile.group * lines_of_b",
+        "tile.group * 0",
         "fp4-packed",
     ),
     mutant(
@@ -44,8 +44,8 @@ DECODING_MUTANTS = (
         "a map of packed tiles ends with the first group",
         "too narrow",
         "PackedWeights.maps",
-        "problem.num_groups * lines_of",
-        "lines_of",
+        "problem.num_groups * lines_of(problem.n, problem.k_blocks)",
+        "lines_of(problem.n, problem.k_blocks)",
         "fp4-packed",
     ),
     mutant(

@@ -148,8 +148,8 @@ def packed_lines(part: PackedPart, maps: tuple[Any, Any], base: Any, number: Any
 def packed_tile(ctx: GemmContext, tile: GemmTile) -> PackedLines:
     """A part of a packed tile for every K block."""
     problem, maps = ctx.config.problem, (ctx.maps.codes, ctx.maps.records)
-    base = tile.group * lines_of(problem.n, problem.k_blocks)
-    return packed_lines(PackedPart(ctx.config.block_n), maps, base, tile.n_block, problem.k_blocks)
+    lines_of_b = lines_of(problem.n, problem.k_blocks)
+    return packed_lines(PackedPart(ctx.config.block_n), maps, tile.group * lines_of_b, tile.n_block, problem.k_blocks)
 
 
 @dataclass(frozen=True)
