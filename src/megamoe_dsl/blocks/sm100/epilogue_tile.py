@@ -40,6 +40,7 @@ def fc1_scale(n_block: Int, warp: Int) -> Int:
 HALF_BYTES = 128  # a row of 128 BF16 lies in SMEM as two swizzled halves
 HALF_CHANNELS = HALF_BYTES // 2
 PASS_ROWS = 32  # of a pass of a GEMM's epilogue
+PASS_WARPGROUPS = 2  # that have passes of a tile in turn
 
 
 def result_bytes(tokens: int) -> int:

@@ -44,7 +44,6 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 chooses the deepest that fits
     cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
     block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses 128; on SM90 always 0
-    epilogue_warpgroups  on SM100 as in `Sm100GemmConfig`, where 0 chooses 2; on SM90 always 0
     task_tokens  tokens that a communication warp takes at a time
     trace       warps record time stamps for profiles (layouts/records.py)
     transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
@@ -62,7 +61,6 @@ class EpConfig(ABC):
     num_stages: int = 0
     cluster: int = 0
     block_k: int = 0
-    epilogue_warpgroups: int = 0
     task_tokens: int = 4
     trace: bool = False
     arch_name: str = SM90.name
