@@ -76,6 +76,7 @@ VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
 GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}
 EVERYTHING_SUMMED = VarlenKRun("faults-varlen-k", (70, 0, 130), 96, 160, FP32, {"block_n": 64, "num_stages": 2})
 """All that a sum over rows of groups does."""
+EVERYTHING_SUMMED_FP8 = VarlenKRun("faults-fp8", (384, 0, 128), 128, 160, {**FP8, **FP32}, {"block_n": 128, "num_stages": 2})
 EVERYTHING_OF_GRADIENTS = GradientRun(
     "faults-gradients",
     (70, 0, 130),

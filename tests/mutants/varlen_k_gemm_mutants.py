@@ -15,7 +15,12 @@ WEIGHTS = (f"{FILE}test_a_transposed_b",)
 GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}test_gradients_of_gate_and_up[swigluoai-interleaved-256]")
 WEIGHTED = """for number in cutlass.range_constexpr(2):
     store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
+IN_FP8 = tuple(f"{FILE}test_sums_over_rows_are_the_tensor_cores[{name}]" for name in ("fp8", "fp8-f32-pairs"))
+QUANTIZED = tuple(
+    f"tests/kernels/test_quantize_both.py::test_codes_and_scales_are_the_references[{name}]" for name in ("False-True", "True-False")
+)
 mutant = partial(Mutant, nearest=SUMS, archs=())
+in_fp8, quantized = partial(Mutant, nearest=IN_FP8, archs=()), partial(Mutant, nearest=QUANTIZED, archs=())
 
 MUTANTS = (
     mutant("a group without rows has no stage", "wrong number", "GemmContext.k_blocks_of", "Int32(1)", "Int32(0)"),
@@ -94,6 +99,24 @@ MUTANTS = (
         WEIGHTED,
         nearest=GRADIENT,
     ),
+    in_fp8(
+        "a group without rows sums the next one's",
+        "wrong base",
+        "GemmContext.first_k_block_of",
+        "select(Int32(rows) > 0, Int32(first), self.args.m)",
+        "Int32(first)",
+    ),
+    in_fp8("every group's rows begin at the first", "wrong base", "fill_tokens", "ctx.first_k_block_of(tile)", "ctx.first_k_block"),
+    in_fp8("rows of a tile are another group's", "wrong base", "GemmContext.source_row", "tile.group * self.config.problem.tile_rows", "0"),
+    in_fp8("columns have the scales of the first tile", "wrong base", "ScaledRows.load_scales", "self.row", "0"),
+    in_fp8("scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", "full, self.row, k", "full, self.row, k + 1"),
+    in_fp8("both columns of a pair have one scale", "wrong number", "ColumnScaledShare.add_scaled", "[i % 2]", "[0]"),
+    in_fp8("rows 8 further have the first row's scale", "wrong number", "ColumnScaledShare.add_scaled", "i // 2 % 2", "0"),
+    quantized("the largest of a part stands for all rows", "wrong number", "quantize_channels", "PARTS", "1"),
+    quantized("maxima are read before they are there", "missing order", "quantize_channels", "cute.arch.sync_threads()", ""),
+    quantized("rows without a source are the last token's", "off by one", "quantize_rows", "source >= 0", "source >= -1"),
+    quantized("the second channel's codes lie over the first's", "wrong base", "quantize_channels", "2 * pair + side", "2 * pair"),
+    quantized("scales of a block of rows are the first block's", "wrong base", "quantize_channels", "div(row, SCALE_BLOCK)", "0"),
     mutant(
         "two of a quad's parts are added",
         "wrong number",

@@ -63,9 +63,9 @@ class LoadedGemm:
             self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
 
 
-def check_current(device: torch.device) -> None:
+def check_current(device: torch.device, field: str = "a.device") -> None:
     """Raises `ProblemError` unless launches on the current stream run on this device."""
-    require_cuda(device, "a.device")
+    require_cuda(device, field)
     if device.index != torch.cuda.current_device():
         raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the tensors are")
 

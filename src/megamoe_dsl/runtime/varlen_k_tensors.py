@@ -50,7 +50,7 @@ class VarlenKTensors:
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem of another kind.  Reads none."""
         p, device = summed(problem, gathers=True), self.d.device
-        check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.gathered_columns), device, TMA_ALIGNMENT)
+        check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.tile_rows), device, TMA_ALIGNMENT)
         check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.tile_columns), device, TMA_ALIGNMENT)
         check_tensor("sources", self.sources, torch.int32, (self.sources.numel(),), device)
         check_sums(p, self.ends, self.d)

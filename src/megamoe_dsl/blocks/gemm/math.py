@@ -171,7 +171,9 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
-    return tuple(matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(config.weights.scale_rows(config.tile)))
+    return tuple(
+        matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(config.weights.scale_rows(config.tile))
+    )
 
 
 def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:

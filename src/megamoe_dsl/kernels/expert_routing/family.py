@@ -19,7 +19,6 @@ from .arguments import (
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
 from .problem import QuantizeProblem, RoutingProblem, SumProblem, TopExpertsProblem
 
-
 CTAS_PER_SM = 4
 """That quantize both ways."""
 

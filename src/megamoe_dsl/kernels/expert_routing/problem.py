@@ -90,11 +90,12 @@ class QuantizeProblem(TokensProblem):
         self.require("hidden", self.hidden % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
         self.require_flags("gathered", "rows")
 
-    def check_tokens(self, tokens: object, field: str = "num_rows") -> int:
-        rows = super().check_tokens(tokens, field)
-        if rows % SCALE_BLOCK:
-            raise ProblemError(field, rows, f"a multiple of {SCALE_BLOCK}")
-        return rows
+    def check_rows(self, rows: object, field: str = "num_rows") -> int:
+        """As an int.  Raises `ProblemError` for a number that no launch takes."""
+        number = self.check_tokens(rows, field)
+        if number % SCALE_BLOCK:
+            raise ProblemError(field, number, f"a multiple of {SCALE_BLOCK}")
+        return number
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,19 @@ from ...device.memory import (
 )
 from ...layouts.arith import div
 from .arguments import QuantizeArguments
-from .config import PARTS, TokensConfig
+from .config import PARTS
 
 PART_ROWS = SCALE_BLOCK // PARTS
 PAIRS = SCALE_BLOCK // 2
 
 
-def address_of(config: TokensConfig, smem: Int32, name: str, *index: Any) -> Any:
+def address_of(config: Any, smem: Int32, name: str, *index: Any) -> Any:
     """Shared address of an element of a field of the plan."""
-    assert config.region is not None
     return config.region.address(smem, name, *index)
 
 
 @cute.jit
-def quantize_rows(config: cutlass.Constexpr[TokensConfig], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
+def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
     """Rows from `row` on, 128 channels from `channel` on, which stay in shared memory."""
     hidden, half, lane = config.problem.hidden, thread // SCALE_LANES, thread % SCALE_LANES
     own, halves = channel + lane * PER_LANE, config.num_threads // SCALE_LANES
@@ -64,7 +63,7 @@ def quantize_rows(config: cutlass.Constexpr[TokensConfig], args: QuantizeArgumen
 
 
 @cute.jit
-def quantize_channels(config: cutlass.Constexpr[TokensConfig], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
+def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
     """The same, channel by channel, from shared memory."""
     pair, part = thread % PAIRS, thread // PAIRS
     words = [load_shared_u32(address_of(config, smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
@@ -93,7 +92,7 @@ def quantize_channels(config: cutlass.Constexpr[TokensConfig], args: QuantizeArg
 
 
 @cute.kernel
-def quantize_both_kernel(config: cutlass.Constexpr[TokensConfig], args: QuantizeArguments):
+def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments):
     """One CTA: it strides over blocks of 128 x 128."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     smem, across = shared_memory(config.region), config.problem.hidden // SCALE_BLOCK
