@@ -197,7 +197,7 @@ def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: p
 
 
 def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("megamoe_dsl.fuzz.run",):
+    for name in ("megamoe_dsl.fuzz.run", "megamoe_dsl.fuzz.search"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz"])
