@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import fuzzing_process
 from megamoe_dsl import Target, choose
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import Case
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import check as check_module
@@ -28,6 +29,7 @@ from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, 
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant.weights import transform_weights
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8")
@@ -102,6 +104,15 @@ def test_cancelling_sums_are_nothing_but_roundings(recipe: str) -> None:
     assert differing["normal"] < 0.05 and differing["cancelling"] > 0.15, differing
 
 
+@pytest.mark.parametrize("values", ["heavy", "cancelling"])
+def test_packed_weights_are_some_that_hopper_decodes(values: str) -> None:
+    problem = Problem(2048, 1024, 8, 2, max_tokens_per_rank=8, recipe="fp8xmxfp4")
+    (weights,) = case_of(problem, FuzzedCall((1,), values=values)).weights
+    transform_weights(problem, SM90, weights)
+    spread = [int(scales.max()) - int(scales.min()) for scales in (weights.fc1_sf, weights.fc2_sf)]
+    assert all(12 <= one <= 14 for one in spread), spread
+
+
 def quiet(trial: Trial) -> None: ...
 
 
@@ -153,8 +164,10 @@ def test_some_layers_have_the_references_bits() -> None:
     assert len(seen) == 3
 
 
-def test_a_gpu_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ring", [None, 128])
+def test_a_gpu_runs_the_same(ring: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a simulated GPU, both calls on one buffer."""
+    config = CONFIG.replace(pool_rows=ring)
     bind = check_module.bind
 
     def bound(store: Any, config: MegaMoeConfig, symmetric: Any, *others: Any) -> Any:
@@ -169,8 +182,8 @@ def test_a_gpu_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(check_module, "bind", bound)
     with simulated_gpu(monkeypatch) as gpu:
-        assert check_trial(replace(TRIAL, other=None, unfused=False), GpuMachine(tmp_path, "cpu")) == ""
-        assert gpu.launched == [CONFIG] * 2
+        assert check_trial(replace(TRIAL, config=config, other=None, unfused=False), GpuMachine(tmp_path, "cpu")) == ""
+        assert gpu.launched == [config] * 2
 
 
 def with_call(run: Callable[..., None], **attributes: Any) -> Any:

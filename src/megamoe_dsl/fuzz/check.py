@@ -75,7 +75,7 @@ class GpuMachine:
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
         """As of the simulated one; compiles first, and launches on NaN in y."""
-        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device)
+        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device, pool_rows=config.pool_rows)
         moved, found = [case.to(self.device) for case in cases], []
         kernel = bind(ArtifactStore(self.folder), config, symmetric, moved[0].weights[0], WATCHDOG_NS, fused)
         for there in moved:
