@@ -11,7 +11,7 @@ grouped GEMMs around an activation, rows summed).
     python bench/experts.py prepare-early FOLDER [--points ...]      where the DSL is: compiles the layer with launches early and late
     python bench/experts.py early FOLDER [--points ...] [--out FOLDER]      where a GPU is: the layer by which launches begin early
     python bench/experts.py prepare-few FOLDER --points qwen3-next:1 ...      where the DSL is: compiles kernels of a few tokens
-    python bench/experts.py few FOLDER --points ... [--flashinfer SITE] [--out FOLDER]      a GPU: a few tokens in one launch and others
+    python bench/experts.py few FOLDER --points ... [--sglang SITE] [--flashinfer SITE] [--out FOLDER]      a GPU: a few tokens
     python bench/experts.py launches FOLDER [--points ...] [--out FOLDER]      where a GPU is: the four launches made in other ways
     python bench/experts.py table FILE      anywhere: tables of docs/lab/one_gpu.md; `few-table`, `memory`: others there
     python bench/experts.py launch-table FILE      anywhere: its times into the tuned table by which `MoE` chooses launches
@@ -114,9 +114,10 @@ def main() -> None:
     if given.what == "tiles":
         tiles = save_each(given.out, "experts-tiles", run_tiles(points, TARGET, given.folder), medians)
         sys.exit(not all(record["passed"] for record in tiles))
+    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic, given.flashinfer)
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "few":
-        few = save_each(given.out, "experts-few", run_few(points, TARGET, given.folder, given.flashinfer), medians)
+        few = save_each(given.out, "experts-few", run_few(points, TARGET, given.folder, sites), medians)
         sys.exit(not all(record["passed"] for record in few))
     if given.what == "launches":
         launches = save_each(given.out, "experts-launches", run_launches(points, TARGET, given.folder), with_host)
@@ -125,7 +126,6 @@ def main() -> None:
         traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
         save(given.out, "experts-trace", traced)
         return
-    sites = Sites(given.baseline, given.sglang, given.quack, given.sonic, given.flashinfer)
     if given.what == "try":
         works = True
         for outcome in run_points(points, TARGET, given.folder, sites, lambda tried: tried.outcome):

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,27 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, points_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.options.option import at_least
-from megamoe_dsl.options.points import RunOptions
+from megamoe_dsl.options.option import add_options, at_least, option, read_options
+from megamoe_dsl.options.points import PRESETS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.problem import ProblemError
 from script_points import record_points
 
 LIMIT_S = 120.0
 WATCHDOG_MS = 5000
+
+
+@dataclass(frozen=True)
+class FusionOptions(PointOptions):
+    """Of this script."""
+
+    DEFAULT_PRESETS = "flash,pro"
+
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    tokens: str = option("1,8,64,512,2048,8192", TOKENS, PROBLEM)
+    ranks: str = option("2", "GPUs, as in 1 or 2,4.", PROBLEM)
+    remote: float | None = option(None, "Fraction of the slots for other ranks' experts.", PROBLEM)
+    torch: bool = option(False, "Also the layer in torch alone, BF16.")
+    out: Path = option(Path("bench/results"), "Folder of the JSON file.")
 
 
 def config_of(point: Point, host: Host) -> Sm90Config:
@@ -53,26 +68,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run", "table"))
     parser.add_argument("folder", type=Path, help="of compiled kernels; of table, what a run wrote")
-    parser.add_argument("--preset", default="flash,pro", help="shapes by name")
-    parser.add_argument("--experts-per-rank", type=at_least(1), help="instead of all")
-    parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
-    parser.add_argument("--recipe", default=Sm90Config.recipes[0], help="number formats")
-    parser.add_argument("--tokens", default="1,8,64,512,2048,8192", help="per rank")
-    parser.add_argument("--ranks", default="2", help="GPUs")
+    add_options(parser.add_argument, FusionOptions)
     parser.add_argument("--launches", type=at_least(1), default=40, help="that are compared at a point")
-    parser.add_argument("--torch", action="store_true", help="also the layer in torch alone, BF16")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if given.what == "table":
         found = json.loads(given.folder.read_text())["records"]
         print(markdown(found), picture(found), sep="\n\n")
         return
-    options = RunOptions(
-        preset=given.preset, experts_per_rank=given.experts_per_rank, recipe=given.recipe, tokens=given.tokens, ranks=given.ranks
-    )
     try:
-        points = points_of(options, given.remote)
+        points = points_of(read_options(FusionOptions, given), given.remote)
         if given.what == "prepare":
             configs = [config_of(point, Host.typical()) for point in points]
             compile_into(given.folder, [one for config in configs for one in (config, *stage_configs(config))], given.jobs)

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl import MegaMoeConfig
-from megamoe_dsl.layouts import U8, Field, Layout, Region, complement, composition, join, right_inverse, same_function
-from megamoe_dsl.testing import configs, layouts
+from megamoe_dsl.layouts import U8, Field, Layout, Region
+from megamoe_dsl.testing import configs
 
 
 def my_buffer(config: MegaMoeConfig) -> Region:
@@ -37,22 +37,14 @@ def check_rows(rows: int, width: int, padding: int) -> None:
     assert layout.injective and layout.cosize == rows * width + (rows - 1) * padding
 
 
-@settings(max_examples=200, deadline=None)
-@given(layouts("bijective"))
-def check_inverse(layout: Layout) -> None:
-    """Strategies for layouts test code that takes any layout."""
-    assert same_function(composition(layout, right_inverse(layout)), Layout(layout.size, 1))
-    assert complement(layout, layout.size).size == 1 and join(layout).size == layout.size
-
-
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(st.integers(1, 64), st.integers(1, 64))
 def check_a_wrong_claim(rows: int, width: int) -> None:
     """Claims that the transposed tile has the same order: false from 2 x 2 on."""
-    assert same_function(Layout((rows, width), (width, 1)), Layout((rows, width))), f"rows={rows}, width={width}"
+    assert Layout((rows, width), (width, 1)).indices() == Layout((rows, width)).indices(), f"rows={rows}, width={width}"
 
 
-for check in (check_buffer, check_rows, check_inverse):
+for check in (check_buffer, check_rows):
     check()
     print(f"{check.__name__}: holds for 200 random examples")
 

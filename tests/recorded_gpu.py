@@ -168,6 +168,7 @@ def forget() -> None:
     for cached in (expert_plan.scratch, expert_plan.layer_kernels, expert_plan.device_experts, device_gemm.device_gemm):
         cached.cache_clear()
     tile_counters.tile_counters.cache_clear()
+    tile_counters.decode_memory.cache_clear()
     top_experts.top_experts_kernel.cache_clear()
     for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
         plans.clear()

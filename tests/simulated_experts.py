@@ -40,26 +40,40 @@ def simulate_route(artifact: Artifact, call: ExpertCall, **options: Any) -> Repo
 
 def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, **options: Any) -> Report:
     """A layer of a few tokens, `launches` times without a pause between them, into `call.y`."""
+    return simulate_decoding(artifact, read_by(call), call.y, launches=launches, **options)
+
+
+def read_by(call: ExpertCall) -> dict[str, torch.Tensor]:
+    """Tensors that the launch of a call reads, by argument."""
     call.check()
     weights = {name: one for name, one in vars(call.weights).items() if one is not None}
-    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
-    return simulate_decoding(artifact, read, call.y, launches=launches, **options)
+    return {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
 
 
 def simulate_decoding(
     artifact: Artifact, read: dict[str, torch.Tensor], y: torch.Tensor, *, launches: int = 1, stats: Any = None, **options: Any
 ) -> Report:
     """The same of tensors by argument; scales that are not among them are 0."""
-    config = artifact.config
-    memory = torch.full((config.memory // 4,), ABSENT, dtype=torch.int32)
+    return simulate_stream([(artifact, read, {"y": y} | ({} if stats is None else {"stats": stats}))] * launches, **options)
+
+
+def simulate_stream(launches: Sequence[tuple[Artifact, dict[str, torch.Tensor], dict[str, torch.Tensor]]], **options: Any) -> Report:
+    """Launches of kernels that share a stream's memory, each with the tensors that it reads and those that it writes."""
+    (size,) = {artifact.config.memory for artifact, *_ in launches}
+    memory = torch.full((size // 4,), ABSENT, dtype=torch.int32)
     memory[: LINE // 4] = 0
-    written = {"y": y.fill_(7.0), "memory": memory} | ({} if stats is None else {"stats": stats})
-    places = {name: one.data_ptr() for name, one in {**read, **written}.items()}
-    arguments = {**dict.fromkeys(("w1_sf", "w2_sf", "stats"), 0), **places, "num_tokens": len(y)}
+    stream, reads, writes = [], {}, {memory.data_ptr(): ("memory", memory)}
+    for number, (artifact, read, written) in enumerate(launches):
+        written["y"].fill_(7.0)
+        places = {name: one.data_ptr() for name, one in {**read, **written, "memory": memory}.items()}
+        arguments = {**dict.fromkeys(("w1_sf", "w2_sf", "stats"), 0), **places, "num_tokens": len(written["y"])}
+        stream.append(launch_of(artifact, arguments))
+        for tensors, found in ((read, reads), (written, writes)):
+            found.update({one.data_ptr(): (f"{name} of launch {number}", one) for name, one in tensors.items()})
     limited = {"most_instructions": MOST_INSTRUCTIONS, **options}  # CTAs wait in loops: what never comes would be waited for for ever
-    report = Simulator(None, memory_of(read, written), **limited).run([launch_of(artifact, arguments)] * launches)
-    assert memory[0] == (-(1 << 31) if launches % 2 else 0)  # the next launch writes in the region that this one has cleared
-    assert (memory[LINE // 4 :].view(2, -1)[launches % 2] == ABSENT).all()
+    report = Simulator(None, memory_of(dict(reads.values()), dict(writes.values())), **limited).run(stream)
+    assert memory[0] == (-(1 << 31) if len(launches) % 2 else 0)  # the next launch writes in the region that this one has cleared
+    assert (memory[LINE // 4 :].view(2, -1)[len(launches) % 2] == ABSENT).all()
     return report
 
 

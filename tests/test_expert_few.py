@@ -30,7 +30,7 @@ def run_on_gpu(folder: Path) -> None:
     few_tokens.GRAPH_LAUNCHES = 2
     timing.graph_of = few_tokens.graph_of = lambda one, launches=1: SimpleNamespace(replay=one)
     few_tokens.TURNS, few_tokens.READ_BYTES = 1, 1 << 10
-    (record,) = few_tokens.run_few([POINT], TARGET, folder, 1)
+    (record,) = few_tokens.run_few([POINT], TARGET, folder, replays=1)
     torch.save(record, folder / RECORD)
 
 

@@ -13,7 +13,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
-from megamoe_dsl.layouts.algebra import Layout
+from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.chart import PAPER, STYLES, luminance, style, terminal_color
 from megamoe_dsl.pictures.memory import EXPERTS, sample_counts

@@ -1,5 +1,5 @@
-"""A few tokens on one GPU: what `moe` launches beside the four launches of more tokens, the fused kernel on one rank and, in BF16, torch
-and FlashInfer; beside E4M3 weights what `MegaMoE` launches with E2M1 weights.
+"""A few tokens on one GPU: what `moe` launches beside the four launches of more tokens, the fused kernel on one rank and, in FP8, SGLang's
+Triton kernels, in BF16 torch and FlashInfer; beside E4M3 weights what `MegaMoE` launches with E2M1 weights.
 
 Every launch of a graph has experts of its own, so that weights come from memory and not from L2.  In the same turns torch sums numbers in
 memory, which says how fast the GPU reads.
@@ -34,18 +34,21 @@ from moe_layers.baselines import TORCH_LAYER, torch_layer
 from moe_layers.flashinfer_moe import flashinfer_layers
 from moe_layers.inputs import TOLERANCE, run_each
 from moe_layers.launch_table import FOUR, FUSED
+from moe_layers.others import Sites
 from moe_layers.point import ExpertPoint
 from moe_layers.run import fused_layer, fused_problem
+from moe_layers.sglang_triton import sglang_layers
 
 LAUNCHES, READING, PACKED = "four launches", "reading", "fp8xmxfp4"
 REPLAYS, TURNS = 200, 13
 BOUNDS = (1, 2, 4, 8, MOST_TOKENS)
+NO_SITES = Sites()
 
 
 READ_BYTES = 1 << 30
 COLUMNS = (
     *("Point", "reading", "one launch", "1.35 x reading + 4", "TB/s", "of reading"),
-    *("four launches", "fused", "torch", "FlashInfer", "E2M1", "E2M1, fused"),
+    *("four launches", "fused", "SGLang", "torch", "FlashInfer", "E2M1", "E2M1, fused"),
 )
 
 
@@ -83,14 +86,14 @@ def launch(call: ExpertCall) -> torch.Tensor:
 
 
 def run_few(
-    points: Sequence[ExpertPoint], target: Target, folder: Path, flashinfer: Path | None = None, replays: int = REPLAYS
+    points: Sequence[ExpertPoint], target: Target, folder: Path, sites: Sites = NO_SITES, replays: int = REPLAYS
 ) -> Iterator[dict[str, Any]]:
-    """A record of each point; models one after another.  `flashinfer` is a folder that bench/sites.py makes."""
-    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays, flashinfer))
+    """A record of each point; models one after another.  Of `sites` SGLang and FlashInfer run."""
+    return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays, sites))
 
 
 def run_point(
-    point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int, flashinfer: Path | None = None
+    point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int, sites: Sites
 ) -> dict[str, Any]:
     """Results of graph replays that differ from the four launches' in a bit; then times."""
     calls = draw_calls(point, weights)
@@ -118,7 +121,9 @@ def run_point(
         bits |= packed.keys()
     if not point.layer.formats.scaled:
         ways[TORCH_LAYER] = [torch_layer(call, weights.w1, weights.w2) for call in calls]
-        ways |= flashinfer_layers(calls, flashinfer) if flashinfer else {}
+        ways |= flashinfer_layers(calls, sites.flashinfer) if sites.flashinfer else {}
+    elif sites.sglang:
+        ways |= sglang_layers(calls, sites.sglang)
     others = {name: zip(some, expected, strict=True) for name, some in ways.items() if name not in bits}
     errors = {name: max(relative(one(), y) for one, y in pairs) for name, pairs in others.items()}
     read = torch.ones(READ_BYTES // 4, device="cuda")
@@ -172,8 +177,11 @@ def few_table(records: Sequence[dict[str, Any]]) -> str:
     rows = [COLUMNS]
     for record in records:
         us = {name: one["median"] for name, one in record["us"].items()}
-        ours, theirs = us[FOUR], min((one for name, one in us.items() if name.startswith("flashinfer")), default=None)
-        others = (us[LAUNCHES], us.get(FUSED), us.get(TORCH_LAYER), theirs, us.get(PACKED), us.get(f"{PACKED}, fused"))
+        ours = us[FOUR]
+        sglang, flashinfer = (
+            min((one for name, one in us.items() if name.startswith(library)), default=None) for library in ("sglang", "flashinfer")
+        )
+        others = (us[LAUNCHES], us.get(FUSED), sglang, us.get(TORCH_LAYER), flashinfer, us.get(PACKED), us.get(f"{PACKED}, fused"))
         shares = f"{1.35 * record['least_us'] + 4:.1f}", f"{record['weight_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"
         found = (record["point"], f"{record['least_us']:.1f}", f"**{ours:.1f}**", *shares)
         rows.append((*found, *("" if one is None else f"{one:.1f} ({one / ours:.2f})" for one in others)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -71,6 +71,15 @@ def sglang_ways(model: str, call: ExpertCall, site: Path) -> dict[str, OtherWay]
         ways[f"{SORTING}, sglang {tile}"] = OtherWay(partial(_layer, call, site, config, sorts), whole=True)
         ways[f"sglang {tile}"] = OtherWay(partial(_layer, call, site, config, partial(_sorted_before, call, block_m)), whole=True)
     return ways
+
+
+def sglang_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list[Launch]]:
+    """Calls of the same weights with few rows of an expert, whose slots are sorted before, by tile."""
+    found = {}
+    for config, *_ in CONFIGS.values():
+        layers = [sglang_layer(call, site, config, _sorted_before(call, config["BLOCK_SIZE_M"])) for call in calls]
+        found[f"sglang {config['BLOCK_SIZE_M']} x {config['BLOCK_SIZE_N']}"] = layers
+    return found
 
 
 def _layer(call: ExpertCall, site: Path, config: Config, sorts: Callable[[], Sort]) -> Launch:

@@ -34,7 +34,7 @@ PAIR_GATHER_RUNS = (
         pair_gather(f"{source}-{result}", COUNTS, 64, {"source": source, "result": result}, num_stages=3, dynamic_schedule=True)
         for source, result in LAYOUTS
     ),
-    pair_gather("rows-32", COUNTS, 32, {}, num_stages=2, epilogue_warpgroups=1),
+    pair_gather("rows-32", COUNTS, 32, {}, num_stages=2),
     pair_gather("rows-128-sorted", COUNTS, 128, {"source": "blocked"}),
     pair_gather("rows-192", COUNTS, 192, {"result": "blocked"}, num_stages=2),
     pair_gather("e2m1", COUNTS, 128, {"recipe": W4A4, "k": 512}, block_k=256, num_stages=2),
@@ -101,7 +101,7 @@ PAIR_GATHER_RUNS = (
             ("interleaved", {"n": 1024, "preactivations": True}, {"pairs": 2, "dynamic_schedule": True}),
         )
     ),
-    pair_gather("nvfp4-scaled-sorted", COUNTS, 32, {**NVFP4_HIDDEN, "source": "blocked", "gate_up": "interleaved"}, epilogue_warpgroups=1),
+    pair_gather("nvfp4-scaled-sorted", COUNTS, 32, {**NVFP4_HIDDEN, "source": "blocked", "gate_up": "interleaved"}),
     pair_gather("nvfp4-scaled-all", COUNTS, 128, {**NVFP4_HIDDEN, "n": 1024, "gate_up": "up_first"}, consumers=2, pairs=2, num_stages=2),
     pair_gather("nvfp4-scaled-precise", COUNTS, 192, {**NVFP4_HIDDEN, "gate_up": "gate_first", "fast_math": False}, num_stages=2),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),

@@ -45,7 +45,6 @@ TILES = tuple(
 )
 OTHERS = (
     pair_run("one-row", (1,), 32, W4A8, {"n": 16, "k": 128}),
-    pair_run("one-warpgroup", (70,), 64, W4A8, {}, epilogue_warpgroups=1),
     pair_run("bands", (330,), 64, W4A8, {"n": 784, "k": 128}, group_m=2, num_sms=2),
     pair_run("f32", (70,), 64, W4A4, {"output": "f32"}),
     pair_run("accumulate", (70,), 64, W4A8, {"output": "f32", "accumulate": True}),
@@ -66,7 +65,7 @@ OTHERS = (
     pair_run(f"packed-few-{PLAIN}", FEW, 32, PLAIN, groups("packed", output="f32", accumulate=True), dynamic_schedule=True),
     pair_run(f"contiguous-{PLAIN}", GROUPED, 128, PLAIN, groups("contiguous")),
     pair_run(f"masked-{PLAIN}", GROUPED, 256, PLAIN, groups("masked", k=192), dynamic_schedule=True),
-    pair_run(f"f32-{PLAIN}", (70,), 64, PLAIN, {"output": "f32", "k": 192}, epilogue_warpgroups=1),
+    pair_run(f"f32-{PLAIN}", (70,), 64, PLAIN, {"output": "f32", "k": 192}),
     *(
         pair_run(f"aligned-{recipe}", GROUPED, 192, recipe, groups("aligned"), dynamic_schedule=True)
         for recipe in (W4A8, W4A4, NVFP4, PLAIN)

@@ -23,7 +23,7 @@ from megamoe_dsl.quant import quantize_e4m3_f32, transform_weights
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
-from simulated_experts import simulate_decode, simulate_decoding, simulate_experts
+from simulated_experts import read_by, simulate_decode, simulate_decoding, simulate_experts, simulate_stream
 from sweep import rarely, sample
 
 FP8, BF16 = "fp8xfp8", "bf16xbf16"
@@ -67,6 +67,14 @@ def test_a_short_ring_is_exact(recipe: str, seed: int) -> None:
     config = replace(config_of(call), num_stages=4)
     assert not simulate_decode(artifact(config), call, launches=2, seed=seed).findings
     assert torch.equal(call.y, layer_on_cpu(call))
+
+
+def test_layers_of_other_shapes_may_share_a_stream_s_memory() -> None:
+    """What a launch leaves is right for the next one if both have as many bytes, wherever their results lie."""
+    calls = [call_of(ExpertLayer(512, 256, 4, 1), 3), call_of(ExpertLayer(256, 128, 8, 2), 4)]
+    stream = [(artifact(config_of(call)), read_by(call), {"y": call.y}) for call in calls]
+    assert not simulate_stream([*stream, *stream]).findings
+    assert all(torch.equal(call.y, layer_on_cpu(call)) for call in calls)
 
 
 @sample("False-3")

@@ -97,7 +97,7 @@ def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("block_m", 96), ("block_m", 192), ("block_n", 128), ("cluster", 1), ("num_sms", 3), ("block_k", 256), ("epilogue_warpgroups", 3)],
+    [("block_m", 96), ("block_m", 192), ("block_n", 128), ("cluster", 1), ("num_sms", 3), ("block_k", 256)],
 )
 def test_bad_fields_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):

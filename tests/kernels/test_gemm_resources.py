@@ -46,7 +46,7 @@ SCALED = {
     "W4A8": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="fp8xfp4"), 192),
     "W4A4, grouped": Sm100GemmConfig(GemmProblem(4096, 4096, "masked", 32, recipe="mxf4xmxf4"), 64, block_k=256, dynamic_schedule=True),
     "W4A8, float32": Sm100GemmConfig(GemmProblem(2112, 7168, output="f32", accumulate=True, recipe="fp8xfp4"), 128),
-    "W4A4, 128 of K": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="mxf4xmxf4"), 32, epilogue_warpgroups=1),
+    "W4A4, 128 of K": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="mxf4xmxf4"), 32),
 }
 SUITE = ("W4A8",)
 

@@ -5,7 +5,8 @@ Source: article 4.5.4; a 16x256b load gives a thread lanes t / 4 and t / 4 + 8.
 
 from __future__ import annotations
 
-from megamoe_dsl.layouts.algebra import Layout, logical_product
+from layout_algebra import logical_product
+from megamoe_dsl.layouts.layout import Layout
 
 RUN = 8  # rows of one kind
 

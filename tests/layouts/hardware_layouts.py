@@ -7,25 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
-from megamoe_dsl.hardware.fragments import (
-    COLUMNS,
-    QUARTER,
-    REQUEST_BYTES,
-    WINDOW,
-    core_matrix,
-    repeat_values,
-    swizzle_atom,
-    tmem_16x256b,
-    utccp_atom,
-)
-from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, ROW_VALUES, SCALES_PER_WORD, SF_ATOM_ROWS
+from layout_algebra import ComposedLayout, composition, identity, join, logical_product, row_major, swizzled
+from megamoe_dsl.blocks.sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
+from megamoe_dsl.hardware.cta_pair import BLOCK_N, TMEM_COLUMNS, TMEM_LANES
+from megamoe_dsl.hardware.fragments import REQUEST_BYTES, WINDOW, tmem_16x256b
+from megamoe_dsl.hardware.operand_tile import CORE_ROWS, MMA_K_BYTES, SCALES_PER_WORD, SF_ATOM_ROWS, SW32, SW64, SW128, Swizzle
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR
-from megamoe_dsl.layouts.algebra import ComposedLayout, Layout, composition, join, logical_product
 from megamoe_dsl.layouts.arith import Int
+from megamoe_dsl.layouts.layout import Layout
+from megamoe_dsl.pictures.orders import COLUMNS, QUARTER
 
+ROW_VALUES = 128  # E2M1 values of an unpacked row
 CTA = TMEM_LANES * TMEM_COLUMNS
 """Index distance between the tensor memories of the two CTAs."""
+
+
+CORE = Layout(((4, 8), 2), ((16, 1), 8))
+"""(thread, value) -> row + 8 * column of an 8x8 matrix, of which all fragments are made: read through the strides of a target, repeated."""
+
+
+def core_matrix(row: int, column: int) -> Layout:
+    """`CORE` in a target whose rows are `row` apart and whose columns are `column` apart."""
+    return composition(Layout((8, 8), (row, column)), CORE)
+
+
+def repeat_values(fragment: Layout, *modes: Layout) -> Layout:
+    """The fragment with more values per thread, repeated as the modes say: (thread, (value, *modes))."""
+    return join(fragment[0], join(fragment[1], *modes))
+
+
+def stmatrix_b8(tiles: int) -> Layout:
+    """stmatrix.m16n8.xN.trans.b8: (thread, (q, h, word)) -> byte + 16 * (column + 8 * tile); byte 2 h + q of the word.
+
+    Column c of tile k is the 16 bytes at the address that lane 8 k + c gives.
+    """
+    return repeat_values(core_matrix(1, 16), Layout(2, 8), Layout(tiles, 128))
+
+
+def swizzle_atom(span: int) -> ComposedLayout:
+    """(row, byte) -> byte of the 8-row block that a swizzle of `span` bytes permutes."""
+    return swizzled(Swizzle(span), Layout((CORE_ROWS, span), (span, 1)))
+
+
+def utccp_source() -> Layout:
+    """(lane, column) -> word: tcgen05.cp.32x128b reads 16 bytes a lane, one after another."""
+    return row_major(QUARTER, COLUMNS)
+
+
+def utccp_atom() -> Layout:
+    """Row -> word of an atom: the row's place in TMEM, counted in the order in which UTCCP reads its source."""
+    return composition(utccp_source(), identity(SF_ATOM_ROWS))
+
+
+def fc1_tile(tokens: int) -> ComposedLayout:
+    return swizzled(SW64, Layout((tokens, FC1_CHANNELS), (FC1_CHANNELS, 1)))
+
+
+def packed_tile(tokens: int) -> ComposedLayout:
+    """(token, pair of channels) -> byte."""
+    return swizzled(SW32, Layout((tokens, FC1_CHANNELS // 2), (FC1_CHANNELS // 2, 1)))
+
+
+def result_tile(tokens: int) -> ComposedLayout:
+    """(token, (channel, half)) -> byte of the channel's BF16."""
+    channels = Layout((HALF_CHANNELS, BLOCK_N // HALF_CHANNELS), (2, tokens * HALF_BYTES))
+    return swizzled(SW128, join(Layout(tokens, HALF_BYTES), channels))
 
 
 def pair_m256(n: int) -> Layout:

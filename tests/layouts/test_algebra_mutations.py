@@ -2,11 +2,11 @@
 
 import pytest
 import test_device_expressions as checks
-from hardware_layouts import load_columns, pool_scales, stmatrix_b16
+from hardware_layouts import load_columns, pool_scales, stmatrix_b8, stmatrix_b16
 
+from layout_algebra import join
 from megamoe_dsl.blocks.sm100 import epilogue_tile
-from megamoe_dsl.hardware.fragments import stmatrix_b8
-from megamoe_dsl.layouts.algebra import Layout, join
+from megamoe_dsl.layouts.layout import Layout
 
 
 def exchanged(fragment, first, second):

@@ -15,23 +15,28 @@ from hardware_layouts import (
     pair_m256,
     pool_scales,
     scale_bytes,
+    stmatrix_b8,
     stmatrix_b16,
+    swizzle_atom,
     tmem_32x32b,
     tmem_scales,
     unpacked_fp4_row,
+    utccp_atom,
     utccp_order,
     utccp_row_inverse,
+    utccp_source,
     weight_scales,
     wgmma_accumulator,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layout_algebra import coalesce, right_inverse
 from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.hardware.fragments import stmatrix_b8, swizzle_atom, tmem_16x256b, utccp_atom, utccp_source
+from megamoe_dsl.hardware.fragments import tmem_16x256b
 from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_sf_row, utccp_row
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.layouts.algebra import Layout, coalesce, idx2crd, right_inverse
+from megamoe_dsl.layouts.layout import Layout, idx2crd
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.chunks import to_shared_format

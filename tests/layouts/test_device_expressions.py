@@ -8,35 +8,36 @@ from gate_up import gate_up_rows
 from hardware_layouts import (
     accumulators,
     combine_channels,
+    fc1_tile,
     k_step,
     load_columns,
     operand_tile,
+    packed_tile,
     pool_scales,
+    result_tile,
     scale_bytes,
+    stmatrix_b8,
     stmatrix_b16,
     weight_scales,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layout_algebra import right_inverse
 from megamoe_dsl.blocks.sm100.epilogue_tile import (
     FC1_CHANNELS,
     HALF_BYTES,
     channel_bytes,
     fc1_scale,
     fc1_store_address,
-    fc1_tile,
     packed_store_address,
-    packed_tile,
     packed_token,
     read_address,
     read_row,
     result_bytes,
-    result_tile,
     write_address,
 )
 from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, ScaledMma
-from megamoe_dsl.hardware.fragments import stmatrix_b8
 from megamoe_dsl.hardware.operand_tile import (
     BYTE_VALUES,
     MMA_K_BYTES,
@@ -48,7 +49,7 @@ from megamoe_dsl.hardware.operand_tile import (
 )
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
-from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
+from megamoe_dsl.layouts.layout import Layout, idx2crd
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.descriptors import SmemDescriptor, operand_bytes
 from megamoe_dsl.testing import configs_sm100
@@ -141,7 +142,7 @@ def test_loader_coordinates(config, data):
     assert mma_n // 2 <= config.block_m // 2 and (mma_n // 2) % 8 == 0
 
 
-# --- pull.py
+# --- pool.py
 @settings(max_examples=80)
 @given(st.integers(0, 500), st.integers(0, 191), st.integers(0, 55), st.sampled_from((128, 256)))
 def test_pulled_scales(block, row, k, sf_block_m):

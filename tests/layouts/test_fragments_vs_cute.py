@@ -3,10 +3,11 @@
 import os
 
 import pytest
-from hardware_layouts import stmatrix_b16, tmem_32x32b, wgmma_accumulator
+from hardware_layouts import stmatrix_b8, stmatrix_b16, tmem_32x32b, wgmma_accumulator
 
-from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
-from megamoe_dsl.layouts.algebra import Layout, composition, same_function
+from layout_algebra import composition, same_function
+from megamoe_dsl.hardware.fragments import tmem_16x256b
+from megamoe_dsl.layouts.layout import Layout
 
 ROW_MAJOR_LANES = 32
 

@@ -44,8 +44,8 @@ DECODING_MUTANTS = (
         "a map of packed tiles ends with the first group",
         "too narrow",
         "PackedWeights.maps",
-        "problem.num_groups * tiles_of(problem.n)",
-        "tiles_of(problem.n)",
+        "problem.num_groups * lines_of(problem.n, problem.k_blocks)",
+        "lines_of(problem.n, problem.k_blocks)",
         "fp4-packed",
     ),
     mutant(

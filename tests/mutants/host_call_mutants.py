@@ -119,15 +119,15 @@ PREPARED = (
     called(
         "what a call stores is the first's counter",
         "wrong base",
-        "self._experts.counters.of(stream, capturing)",
-        "self._experts.counters.of(0, capturing)",
+        "self._experts.stream_state.of(stream, capturing)",
+        "self._experts.stream_state.of(0, capturing)",
         STREAMS,
     ),
     called(
         "a captured call has a stream's counter",
         "wrong base",
-        "self._experts.counters.of(stream, capturing)",
-        "self._experts.counters.of(stream, False)",
+        "self._experts.stream_state.of(stream, capturing)",
+        "self._experts.stream_state.of(stream, False)",
         STREAMS,
     ),
     called(

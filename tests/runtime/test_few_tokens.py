@@ -37,7 +37,7 @@ def run_on_gpu(folder: Path) -> None:
     calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
     found = {name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}
     assert layer.few is not None
-    torch.save((found, [one.cpu() for one in layer.few.kernel.counters.kept.values()]), folder / RECORD)
+    torch.save((found, [one.cpu() for one in layer.few.kernel.stream_state.kept.values()]), folder / RECORD)
 
 
 def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,10 +237,11 @@ def test_what_one_launch_cannot_do_takes_four() -> None:
 
 
 def test_results_of_one_launch_are_a_stream_s() -> None:
-    """And a kernel's: tiles of 8 and of 16 rows have different ones."""
+    """All layers with as many bytes of them share them; tiles of 8 and of 16 rows have different ones."""
     found = {}
     with recorded_gpu() as gpu:
         for name, stream, capture in (("0", 0, None), ("7", 7, None), ("captured", 7, 1), ("again", 7, 2), ("back", 0, None)):
             gpu.stream, gpu.capture = stream, capture
-            found[name] = {gpu.call(moe, **chosen("fp8xfp8", tokens).arguments)[0].arguments["memory"] for tokens in (1, 8, 9)}
+            calls = [{**chosen("fp8xfp8", tokens).arguments, "activation": one} for tokens in (1, 8, 9) for one in ("silu", "situ")]
+            found[name] = {gpu.call(moe, **one)[0].arguments["memory"] for one in calls}
     assert all(len(one) == 2 for one in found.values()) and found["0"] == found["back"] and len(set.union(*found.values())) == 8

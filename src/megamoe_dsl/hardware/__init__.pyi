@@ -1,4 +1,3 @@
-from .fragments import stmatrix_b8 as stmatrix_b8
 from .fragments import tmem_16x256b as tmem_16x256b
 from .fragments import wavefronts as wavefronts
 from .operand_tile import BLOCK_K as BLOCK_K

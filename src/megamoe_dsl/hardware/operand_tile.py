@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from ..layouts.arith import Int
 
 CORE_ROWS = 8
-ROW_VALUES = 128  # E2M1 values of an unpacked row
 ROW_BYTES = 128
 """Bytes of K of a stage, whatever its elements: a row of an operand, the span of its swizzle."""
 BLOCK_K = ROW_BYTES

@@ -120,3 +120,8 @@ WHOLE_TILE, GROUP = PackedPart(TILE_ROWS), PackedPart(GROUP_ROWS)
 def tiles_of(rows: int) -> int:
     """Packed tiles of so many rows of a matrix, of which the last may have fewer."""
     return -(-rows // TILE_ROWS)
+
+
+def lines_of(rows: int, k_blocks: int) -> int:
+    """Lines that a matrix of so many rows takes."""
+    return tiles_of(rows) * k_blocks * TILE_LINES

@@ -6,42 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..hardware.fragments import (
-    COLUMNS,
-    QUARTER,
-    WINDOW,
-    core_matrix,
-    repeat_values,
-    swizzle_atom,
-    tmem_16x256b,
-    utccp_atom,
-    utccp_source,
-    wavefronts,
-)
-from ..hardware.operand_tile import CHUNK, CORE_ROWS
+from ..hardware.fragments import WINDOW, fragment, tmem_16x256b, wavefronts
+from ..hardware.operand_tile import CHUNK, CORE_ROWS, SF_ATOM_ROWS, Swizzle, utccp_row
 from ..kernels.moe.config import MegaMoeConfig
-from ..layouts.algebra import Layout, idx2crd
+from ..layouts.layout import Layout
 from ..schedule.fused_moe import FC1, Block
 from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .memory import require_sm100, sample_counts
 
 BANK_ROW = 128  # bytes: all 32 banks
 FRAGMENT_ROWS = 2 * CORE_ROWS  # of a warp
+QUARTER = 32  # lanes of a TMEM quarter; every quarter holds the same scales
+COLUMNS = SF_ATOM_ROWS // QUARTER
 
 
 def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
     """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows."""
     require_sm100(config, "scales", "those of sm_90a are FP32 in the order of the pool")
-    row_of = {utccp_atom()(row): row for row in range(QUARTER * COLUMNS)}
+    row_of = {utccp_row(row): row for row in range(SF_ATOM_ROWS)}
     rows = tuple(
-        tuple(Cell(f"row {(row := row_of[utccp_source()(lane, column)])}", str(row // QUARTER)) for column in range(COLUMNS))
+        tuple(Cell(f"row {(row := row_of[COLUMNS * lane + column])}", str(row // QUARTER)) for column in range(COLUMNS))
         for lane in range(QUARTER)
     )
     grid = CellGrid(
         tuple(f"column {c}" for c in range(COLUMNS)),
         tuple(f"lane {lane}, byte {lane * 16}" for lane in range(QUARTER)),
         rows,
-        caption=f"Layout of words: {utccp_atom()}. Memory runs from left to right, then down.",
+        caption=f"Layout of words: {Layout((QUARTER, COLUMNS), (COLUMNS, 1))}. Memory runs from left to right, then down.",
     )
     note = (
         "512 bytes: 128 rows x 4 scales of 32 channels. tcgen05.cp (UTCCP) copies 16 bytes a lane and repeats them in the four quarters of "
@@ -61,14 +52,14 @@ def draw_swizzle(config: MegaMoeConfig, tokens: int) -> Picture:
 
 
 def _swizzle_grid(span: int) -> CellGrid:
-    atom, per_row = swizzle_atom(span), BANK_ROW // CHUNK
-    chunk_at = {atom(row, chunk * CHUNK) // CHUNK: (row, chunk) for row in range(CORE_ROWS) for chunk in range(span // CHUNK)}
+    swizzle, per_row = Swizzle(span), BANK_ROW // CHUNK
+    chunk_at = {swizzle(row * span + chunk * CHUNK) // CHUNK: (row, chunk) for row in range(CORE_ROWS) for chunk in range(span // CHUNK)}
     rows: list[list[Cell]] = [[] for _ in range(len(chunk_at) // per_row)]
     for place in range(len(chunk_at)):
         row, chunk = chunk_at[place]
-        rows[idx2crd(place, (per_row, len(rows)))[1]].append(Cell(f"{row}.{chunk}", str(chunk)))
-    column = [atom(row, 0) for row in range(CORE_ROWS)]
+        rows[place // per_row].append(Cell(f"{row}.{chunk}", str(chunk)))
     plain = [row * span for row in range(CORE_ROWS)]
+    column = [swizzle(byte) for byte in plain]
     return CellGrid(
         tuple(f"{4 * i}-{4 * i + 3}" for i in range(per_row)),
         tuple(f"byte {BANK_ROW * i}" for i in range(len(rows))),
@@ -111,13 +102,17 @@ def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
 
 def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     """Where the epilogues of both architectures find the sums of a tile (PTX ISA, "Register Fragments for wgmma.mma_async")."""
-    wgmma = repeat_values(core_matrix(1, FRAGMENT_ROWS), Layout(2, CORE_ROWS))
     note = (
         "A cell is named lane.register. Colors are the lanes of a quad, which have a row. Both fragments repeat one 8 x 8 core matrix, so "
         "an epilogue that reduces over a row asks four lanes, and one that reduces over a column asks eight."
     )
     grids = (
-        _fragment_grid(wgmma, FRAGMENT_ROWS, "row", "D of wgmma.m64nN: a warp's 16 rows, 8 of N columns; the next 8 begin at register 4."),
+        _fragment_grid(
+            fragment(FRAGMENT_ROWS),
+            FRAGMENT_ROWS,
+            "row",
+            "D of wgmma.m64nN: a warp's 16 rows, 8 of N columns; the next 8 begin at register 4.",
+        ),
         _fragment_grid(tmem_16x256b(1), WINDOW, "TMEM lane", "tcgen05.ld.16x256b.x1: 16 lanes, 8 columns; xN repeats them."),
     )
     return Picture("Fragments of sums", note, grids)

@@ -21,7 +21,7 @@ from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, en
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_scales import TMA_ALIGNMENT
-from .tile_counters import DecodeMemory, outside_pools, tile_counters
+from .tile_counters import decode_memory, outside_pools, tile_counters
 from .top_experts import RouterTensors, TopExpertsPlan
 
 KEPT = 64 << 20
@@ -83,7 +83,7 @@ class DeviceExperts:
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device, early: bool = True) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
         self._route, self._sum = (CudaKernel(store.get(config), early) for config in (configs.route, configs.total))
-        self.counters = tile_counters(device)
+        self.stream_state = tile_counters(device)
         gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
         self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)
         self.moves_x = gathers_x and not self.maps_x
@@ -100,7 +100,7 @@ class DeviceExperts:
         return call.y
 
     def route(self, call: ExpertCall) -> None:
-        self._fill_route(call, self.counters.address())
+        self._fill_route(call, self.stream_state.address())
         self._route.launch()
 
     def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
@@ -145,7 +145,7 @@ class DeviceDecode:
     def __init__(self, configs: tuple[DecodeConfig], store: ArtifactStore, device: torch.device) -> None:
         (self.config,) = configs
         self._kernel = CudaKernel(store.get(self.config))
-        self.counters = DecodeMemory(self.config.memory, device)
+        self.stream_state = decode_memory(self.config.memory, device)
 
     def workspace(self, call: ExpertCall) -> Region:
         """None: a stream keeps what is between the linears."""
@@ -221,8 +221,8 @@ class ExpertPlan:
             else:
                 topk_idx, topk_weights = start, start + self._weights_at
                 self._router.launch(*routing, topk_idx, topk_weights)
-            counter = self._experts.counters.of(stream, capturing)
-            self._experts.launch(prepared, counter, place, topk_idx, topk_weights, y.data_ptr(), fc1)
+            state = self._experts.stream_state.of(stream, capturing)
+            self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
     def _prepare(

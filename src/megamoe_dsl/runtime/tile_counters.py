@@ -69,7 +69,7 @@ def tile_counters(device: torch.device) -> TileCounters:
 
 
 class DecodeMemory:
-    """Memory between CTAs of a decode kernel on one device (kernels/decode/config.py): one tensor a stream, made for its first launch. A
+    """Memory between CTAs of decode kernels on one device (kernels/decode/config.py): one tensor a stream, made for its first launch. A
     call outside of captures leaves a spare tensor for the next capture; a further capture makes its own in the graph."""
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -96,3 +96,10 @@ class DecodeMemory:
         memory = self._make()
         torch.cuda.synchronize(self._device)
         return memory
+
+
+@lru_cache
+def decode_memory(size: int, device: torch.device) -> DecodeMemory:
+    """That all kernels share that take so many bytes: launches of a stream follow one another, and how a launch leaves the memory for the
+    next one depends on its size alone."""
+    return DecodeMemory(size, device)

@@ -21,7 +21,7 @@ from cutlass import Int32, Int64
 from ...device.ring import Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
-from ...hardware.packed_tile import TILE_LINES, PackedPart, tiles_of
+from ...hardware.packed_tile import TILE_LINES, PackedPart, lines_of
 from ...layouts.arith import select
 from .. import tiles
 from ..sm90 import load
@@ -138,14 +138,18 @@ class PackedLines(WeightTile):
         load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
 
 
+def packed_lines(part: PackedPart, maps: tuple[Any, Any], base: Any, number: Any, k_blocks: int) -> PackedLines:
+    """Part `number` of the rows of a matrix that begins at line `base`; `maps` of codes and of records."""
+    codes, records = part.first_lines(number, k_blocks)
+    fetch = Fetch(maps[0], Int32(0), Int32(1), False)
+    return PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, maps[1], base + records, part.code_bytes)
+
+
 def packed_tile(ctx: GemmContext, tile: GemmTile) -> PackedLines:
     """A part of a packed tile for every K block."""
-    problem, part = ctx.config.problem, PackedPart(ctx.config.block_n)
-    lines_of_b = tiles_of(problem.n) * problem.k_blocks * TILE_LINES
-    base = tile.group * lines_of_b
-    codes, records = part.first_lines(tile.n_block, problem.k_blocks)
-    fetch = Fetch(ctx.maps.codes, Int32(0), Int32(1), False)
-    return PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
+    problem, maps = ctx.config.problem, (ctx.maps.codes, ctx.maps.records)
+    lines_of_b = lines_of(problem.n, problem.k_blocks)
+    return packed_lines(PackedPart(ctx.config.block_n), maps, tile.group * lines_of_b, tile.n_block, problem.k_blocks)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ...hardware.cta_pair import CLUSTER
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...layouts.region import F32, U8, U32, U64, Field, MBarrier, Region
-from ..sm100.epilogue_tile import PASS_ROWS, result_bytes
+from ..sm100.epilogue_tile import PASS_ROWS, PASS_WARPGROUPS, result_bytes
 from .tile import EXCHANGING_THREADS, VECTOR, WARPS_PER_GROUP, WORK_TILES
 
 
@@ -131,14 +131,12 @@ class PairGemmSmemPlan(BaseGemmPlan):
     @property
     def passes(self) -> tuple[Field, ...]:
         """Rows of D on their way: a tile of a pass for each warpgroup of the epilogue."""
-        shape = (self.config.epilogue_warpgroups, result_bytes(PASS_ROWS))
-        return (Field("cd", shape, U8, OPERAND_ALIGNMENT),) if self.config.epilogue.staged else ()
+        return (Field("cd", (PASS_WARPGROUPS, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT),) if self.config.epilogue.staged else ()
 
     @property
     def maxima(self) -> tuple[Field, ...]:
         """Maxima of rows that warps exchange."""
-        shape = (self.config.epilogue_warpgroups, WARPS_PER_GROUP, PASS_ROWS)
-        return (Field("amax", shape, U32, 16),) if self.config.epilogue.shares_maxima else ()
+        return (Field("amax", (PASS_WARPGROUPS, WARPS_PER_GROUP, PASS_ROWS), U32, 16),) if self.config.epilogue.shares_maxima else ()
 
     @cached_property
     def region(self) -> Region:

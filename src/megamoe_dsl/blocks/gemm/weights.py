@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...hardware.operand_tile import BLOCK_K, K_ROWS, OPERAND_ALIGNMENT, ROW_BYTES, SF_ATOM_ROWS
-from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, TILE_LINES, PackedPart, tiles_of
+from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, PackedPart, lines_of
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
@@ -121,6 +121,11 @@ class GateUpRows(WholeRows):
         load_weights(ctx, gate_and_up)
 
 
+def packed_maps(address: Any, part: PackedPart, lines: int) -> list[MapFields]:
+    """Maps of codes and of records of all packed tiles, which have so many lines; a box has those of a part."""
+    return [operand_rows(address, LINE_BYTES, lines, box, swizzle=0) for box in (part.code_lines, part.record_lines)]
+
+
 @dataclass(frozen=True)
 class PackedWeights(WholeRows):
     """Codes and records of packed FP4 tiles, which math warps decode in registers, with a table of decoded values (device/e2m1.py)."""
@@ -136,10 +141,9 @@ class PackedWeights(WholeRows):
         return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        problem, packed = config.problem, PackedPart(config.block_n)
-        count = problem.num_groups * tiles_of(problem.n) * problem.k_blocks * TILE_LINES
-        boxes = zip(self.map_names, (packed.code_lines, packed.record_lines), strict=True)
-        return {name: operand_rows(args.b, LINE_BYTES, count, box, swizzle=0) for name, box in boxes}
+        problem = config.problem
+        lines = problem.num_groups * lines_of(problem.n, problem.k_blocks)
+        return dict(zip(self.map_names, packed_maps(args.b, PackedPart(config.block_n), lines), strict=True))
 
     def load(self, ctx: Any) -> None:
         from .load import load_weights, packed_tile

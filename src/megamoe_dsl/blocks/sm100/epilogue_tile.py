@@ -1,5 +1,5 @@
-"""The SMEM tiles through which the epilogue sends the outputs of a pass of tokens: byte offsets, once as layouts and once as the
-expressions that roles use.
+"""The SMEM tiles through which the epilogue sends the outputs of a pass of tokens: byte offsets, as the expressions that
+roles use; tests derive them from layouts (tests/layouts/hardware_layouts.py).
 
 Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the Linear1 output reads.
 Linear1, packed: E2M1 [tokens][64], rows of 32 bytes, SW32.
@@ -9,20 +9,10 @@ Results of a CTA's 128 weight rows: BF16 [tokens][128], two halves of 64 channel
 from __future__ import annotations
 
 from ...hardware.cta_pair import BLOCK_N
-from ...hardware.operand_tile import CHANNELS_PER_SCALE, SW32, SW64, SW128
-from ...layouts.algebra import ComposedLayout, Layout, join, swizzled
+from ...hardware.operand_tile import CHANNELS_PER_SCALE
 from ...layouts.arith import Int
 
 FC1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
-
-
-def fc1_tile(tokens: int) -> ComposedLayout:
-    return swizzled(SW64, Layout((tokens, FC1_CHANNELS), (FC1_CHANNELS, 1)))
-
-
-def packed_tile(tokens: int) -> ComposedLayout:
-    """(token, pair of channels) -> byte."""
-    return swizzled(SW32, Layout((tokens, FC1_CHANNELS // 2), (FC1_CHANNELS // 2, 1)))
 
 
 def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
@@ -50,12 +40,7 @@ def fc1_scale(n_block: Int, warp: Int) -> Int:
 HALF_BYTES = 128  # a row of 128 BF16 lies in SMEM as two swizzled halves
 HALF_CHANNELS = HALF_BYTES // 2
 PASS_ROWS = 32  # of a pass of a GEMM's epilogue
-
-
-def result_tile(tokens: int) -> ComposedLayout:
-    """(token, (channel, half)) -> byte of the channel's BF16."""
-    channels = Layout((HALF_CHANNELS, BLOCK_N // HALF_CHANNELS), (2, tokens * HALF_BYTES))
-    return swizzled(SW128, join(Layout(tokens, HALF_BYTES), channels))
+PASS_WARPGROUPS = 2  # that have passes of a tile in turn
 
 
 def result_bytes(tokens: int) -> int:

@@ -129,7 +129,7 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
         if elect():
             for name in ctx.config.map_names:
                 prefetch_tensor_map(getattr(ctx.maps, name))
-    if cutlass.const_expr(ctx.config.problem.packed):
+    if cutlass.const_expr(ctx.config.source.part is not None):
         if warp == 2:
             store_table(ctx.shared("decoded"))
     region = ctx.config.region

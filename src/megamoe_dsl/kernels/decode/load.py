@@ -17,7 +17,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
-from ...blocks.gemm.load import PackedLines
+from ...blocks.gemm.load import packed_lines
+from ...blocks.gemm.tile import GROUP_ROWS
+from ...blocks.gemm.weights import RUN
 from ...blocks.quantize import quantize_f32, values_by_power_of_two
 from ...blocks.sm90 import load
 from ...blocks.sm90.load import Fetch, WeightTile
@@ -39,12 +41,10 @@ from ...device.ring import Stage, publish
 from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import TILE_LINES
 from ...layouts.arith import div, select
 from .config import GROUPS, ROW_WARPS
 from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
 from .problem import FC1, FC2
-from .weights import RUNS, WEIGHT_ROWS, PackedRows, PlainRows
 
 AT_ONCE = 4
 """Parts of rows that a lane has on their way from memory."""
@@ -52,6 +52,8 @@ POLL_NS = 100
 """Between two looks at results that are not there yet, which every CTA waits for."""
 NUMBER, REGION = 0x7FFFFFFF, -0x80000000
 """Bits of the counter of tiles."""
+TILE_BYTES, HALF_RUNS = GROUP_ROWS * ROW_BYTES, GROUP_ROWS // (4 * RUN)
+"""Of a tile of weights as they are: bytes of a K block, and runs of gate in half of it."""
 
 
 @cute.jit
@@ -80,33 +82,26 @@ class GateUpRuns(Fetch):
             self.load_box(box, destination, full, x, y)
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        load_box_5d_cta(destination + box * (PlainRows.num_bytes // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
+        load_box_5d_cta(destination + box * (TILE_BYTES // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
     """A tile's weight rows as boxes of a tensor map. `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
     if phase == FC1:
-        first, apart = select(part == 2, Int32(RUNS // 2), Int32(0)), select(part == 0, Int32(RUNS // 2), Int32(0))
+        first, apart = select(part == 2, Int32(HALF_RUNS), Int32(0)), select(part == 0, Int32(HALF_RUNS), Int32(0))
         fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
-        return WeightTile(fetch, n_block * RUNS + first, 0, PlainRows.num_bytes)
+        return WeightTile(fetch, n_block * (2 * HALF_RUNS) + first, 0, TILE_BYTES)
     fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
-    return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * WEIGHT_ROWS, 0, PlainRows.num_bytes)
-
-
-def packed_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any) -> PackedLines:
-    """A tile's packed codes and scales, as lines of memory."""
-    part, first = PackedRows.PART, expert * ctx.config.source.lines(ctx.config, phase)
-    codes, records = (ctx.maps.fc1_codes, ctx.maps.fc1_records) if phase == FC1 else (ctx.maps.fc2_codes, ctx.maps.fc2_records)
-    line, record_line = part.first_lines(n_block, ctx.config.k_blocks(phase))
-    fetch = Fetch(codes, Int32(0), Int32(1), False)
-    return PackedLines(fetch, first + line, TILE_LINES, part.num_bytes, records, first + record_line, part.code_bytes)
+    return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
 
 
 def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
     """A tile's weight rows, as they are or packed."""
-    if ctx.config.problem.packed:
-        return packed_rows(ctx, phase, expert, n_block)
-    return plain_rows(ctx, phase, expert, n_block, part)
+    source, maps, k_blocks = ctx.config.source, ctx.maps, ctx.config.k_blocks(phase)
+    if source.part is None:
+        return plain_rows(ctx, phase, expert, n_block, part)
+    packed = (maps.fc1_codes, maps.fc1_records) if phase == FC1 else (maps.fc2_codes, maps.fc2_records)
+    return packed_lines(source.part, packed, expert * source.lines(ctx.config, phase), n_block, k_blocks)
 
 
 @cute.jit

@@ -15,10 +15,10 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
 from ...blocks.gemm.problem import SCALE_BLOCK
-from ...blocks.sm90.main_loop import accumulate_tile, multiply_ahead
+from ...blocks.gemm.tile import GROUP_ROWS
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ...blocks.sm90.packed_share import PackedBlock
-from ...blocks.sm90.tokens_as_n import ColumnShare
+from ...blocks.sm90.share import ColumnShare, accumulate_tile, multiply_ahead
 from ...blocks.swiglu import activate
 from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
 from ...device.cast import pack_bf16
@@ -29,9 +29,8 @@ from ...layouts.arith import div
 from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
-from .weights import WEIGHT_ROWS, PackedRows
 
-CHUNKS = WEIGHT_ROWS // PER_LANE
+CHUNKS = GROUP_ROWS // PER_LANE
 """Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
 AT_ONCE = 12
 """Rows that a thread has on their way from memory."""
@@ -57,7 +56,7 @@ def math(ctx: DecodeContext, warp: Int32):
 
 def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: int) -> Any:
     """The sums of a tile, and the ring's stage after it."""
-    return (multiply_packed if ctx.config.problem.packed else multiply_plain)(ctx, tile, me, stage, phase)
+    return (multiply_plain if ctx.config.source.part is None else multiply_packed)(ctx, tile, me, stage, phase)
 
 
 @cute.jit
@@ -72,7 +71,7 @@ def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage:
 @cute.jit
 def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
     """Multiplies by packed tiles, which the threads decode for themselves."""
-    part, config = PackedRows.PART, ctx.config
+    part, config = ctx.config.source.part, ctx.config
     second = part.block_of_group(tile.n_block) != 0
     stage.wait_full()
     share = PackedBlock(me.group, me.warp, me.lane, config.block_m, ctx.shared("decoded"), part, second)
@@ -85,7 +84,7 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
     rows = problem.n(phase) // SCALE_BLOCK
     matrix = ScaleMatrix((ctx.args.w1_sf, ctx.args.w2_sf)[phase], Int32(ctx.config.k_blocks(phase)), ctx.config.k_blocks(phase))
     halves = phase == FC1 and not problem.interleaved
-    first = tile.expert * rows + div(tile.n_block, SCALE_BLOCK // (WEIGHT_ROWS // 2 if halves else WEIGHT_ROWS))
+    first = tile.expert * rows + div(tile.n_block, SCALE_BLOCK // (GROUP_ROWS // 2 if halves else GROUP_ROWS))
     found = [first, first + rows // 2] if halves else [first]
     return WeightScales(tuple(matrix.load(row, me.lane) for row in found), Boolean(False))
 
@@ -140,7 +139,7 @@ def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any)
     """A thread's two channels of each row; then the sums of the tile's column, where it is the last tile of rows."""
     for j in cutlass.range_constexpr(ctx.config.block_m // 8):
         for h in cutlass.range_constexpr(2):
-            channel = tile.n_block * WEIGHT_ROWS + me.warp * 16 + me.row + 8 * h
+            channel = tile.n_block * GROUP_ROWS + me.warp * 16 + me.row + 8 * h
             store_two_channels(ctx, tile, me, "rows", j, channel, sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2])
     if tile.block == load_shared_u32(ctx.shared("blocks", 0)) - 1:
         sum_column(ctx, tile.n_block, me.warp * 32 + me.lane)
@@ -150,7 +149,7 @@ def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any)
 def sum_column(ctx: DecodeContext, n_block: Int32, thread: Int32):
     """64 channels of every token, eight a thread.  Waits for the tiles of rows before, which have lower numbers."""
     config, hidden = ctx.config, ctx.config.problem.hidden
-    channel, token = n_block * WEIGHT_ROWS + thread % CHUNKS * PER_LANE, thread // CHUNKS
+    channel, token = n_block * GROUP_ROWS + thread % CHUNKS * PER_LANE, thread // CHUNKS
     there = (channel < hidden) & (token < ctx.args.num_tokens)
     total = (Float32(0.0),) * PER_LANE
     for start in cutlass.range_constexpr(0, config.problem.topk, AT_ONCE):

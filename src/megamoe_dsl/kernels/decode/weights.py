@@ -6,26 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...blocks.gemm.tile import L2_PROMOTION, operand_rows
-from ...blocks.gemm.weights import PackedWeights, runs_of_gate_and_up
+from ...blocks.gemm.tile import GROUP_ROWS, L2_PROMOTION, operand_rows
+from ...blocks.gemm.weights import RUN, PackedWeights, packed_maps, runs_of_gate_and_up
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import LINE_BYTES, TILE_LINES, PackedPart, tiles_of
+from ...hardware.packed_tile import PackedPart, lines_of
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import Field
 from .problem import FC1, FC2
-
-WEIGHT_ROWS = 64
-"""Weight rows of a tile, and of a wgmma."""
-RUNS = WEIGHT_ROWS // 16
-"""Runs of rows in a tile of Linear1. A warp has one: 8 rows of gate, and the 8 rows of up that belong to them."""
 
 
 @dataclass(frozen=True)
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
+    part: ClassVar[PackedPart | None] = None
+    """Of a packed tile, that a stage has."""
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
-    num_bytes: ClassVar[int] = WEIGHT_ROWS * ROW_BYTES
+    num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
     most_stages: ClassVar[int] = 8
@@ -42,23 +39,23 @@ class PlainRows:
         problem, experts = config.problem, config.problem.num_experts
         l2 = 128 if config.burst > 1 else L2_PROMOTION
         rows = [
-            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), WEIGHT_ROWS, l2=l2)
+            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), GROUP_ROWS, l2=l2)
             for phase, address in ((FC1, args.w1), (FC2, args.w2))
         ]
-        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, RUNS // 2), rows[FC2]]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, GROUP_ROWS // (4 * RUN)), rows[FC2]]
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
         """That a thread has gate and up of in Linear1."""
-        return tile.n_block * (WEIGHT_ROWS // 2) + warp * 8 + row
+        return tile.n_block * (GROUP_ROWS // 2) + warp * RUN + row
 
 
 @dataclass(frozen=True)
 class PackedRows(PlainRows):
     """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
 
-    PART: ClassVar[PackedPart] = PackedPart(WEIGHT_ROWS)
+    part = PackedPart(GROUP_ROWS)
     map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
-    num_bytes: ClassVar[int] = PART.num_bytes
+    num_bytes: ClassVar[int] = part.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
     most_stages: ClassVar[int] = 12
     halves: ClassVar[bool] = False
@@ -68,14 +65,11 @@ class PackedRows(PlainRows):
 
     def lines(self, config: Any, phase: int) -> int:
         """That an expert's weights take."""
-        return tiles_of(config.problem.n(phase)) * config.k_blocks(phase) * TILE_LINES
+        return lines_of(config.problem.n(phase), config.k_blocks(phase))
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
-        return [
-            operand_rows(address, LINE_BYTES, config.problem.num_experts * self.lines(config, phase), box, swizzle=0)
-            for phase, address in ((FC1, args.w1), (FC2, args.w2))
-            for box in (self.PART.code_lines, self.PART.record_lines)
-        ]
+        lines = [config.problem.num_experts * self.lines(config, phase) for phase in (FC1, FC2)]
+        return [*packed_maps(args.w1, self.part, lines[FC1]), *packed_maps(args.w2, self.part, lines[FC2])]
 
     def channel(self, tile: Any, warp: Any, row: Any) -> Any:
-        return (tile.n_block >> 1) * WEIGHT_ROWS + warp * 16 + row * 2 + self.PART.block_of_group(tile.n_block)
+        return (tile.n_block >> 1) * GROUP_ROWS + warp * 16 + row * 2 + self.part.block_of_group(tile.n_block)

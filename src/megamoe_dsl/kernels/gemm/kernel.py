@@ -41,7 +41,6 @@ from ...blocks.cta import (
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
-from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...blocks.gemm.sm100.epilogue import epilogue
 from ...blocks.gemm.sm100.load import issue_mma, load_weights
 from ...blocks.gemm.tile import WARPS_PER_GROUP
@@ -166,40 +165,23 @@ def pair_roles(config: Any) -> tuple[WarpRole, ...]:
 
 @cute.jit
 def run(ctx: GemmContext, warp: Any):
-    """One CTA of SM90, from set-up to tear-down."""
-    initialize(ctx, warp)
-    run_roles(roles(ctx.config), ctx, warp)
-    end_together(ctx)
+    """One CTA, from set-up to tear-down."""
+    if cutlass.const_expr(ctx.config.arch.has_tensor_memory):
+        initialize_pair(ctx, warp)
+        run_roles(pair_roles(ctx.config), ctx, warp)
+        pair_warps.end_pair(ctx, warp)
+    else:
+        initialize(ctx, warp)
+        run_roles(roles(ctx.config), ctx, warp)
+        end_together(ctx)
 
 
-def gemm_kernel(config: GemmConfig, args: GemmArguments, *maps: Any) -> None:
+def gemm_kernel(config: Any, args: GemmArguments, *maps: Any) -> None:
     """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
-    warp, rank, places = cute.arch.warp_idx(), rank_in_cluster(config), addresses(config.map_names, maps)
-    run(GemmContext(config, args, places, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank), warp)
-
-
-@cute.jit
-def run_pair(ctx: GemmContext, warp: Any):
-    """One CTA of a pair, from set-up to tear-down."""
-    initialize_pair(ctx, warp)
-    run_roles(pair_roles(ctx.config), ctx, warp)
-    pair_warps.end_pair(ctx, warp)
-
-
-def pair_gemm_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """Rows of A as they lie."""
     warp, places, smem = cute.arch.warp_idx(), addresses(config.map_names, maps), shared_memory(config.smem.region)
-    run_pair(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()), warp)
-
-
-def pair_gather_kernel(config: Sm100GemmConfig, args: GemmArguments, *maps: Any) -> None:
-    """Rows of experts: tables in shared memory say which rows a tile has."""
-    warp, places = cute.arch.warp_idx(), addresses(config.map_names, maps)
-    sm, rank = cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster()
-    run_pair(GemmContext(config, args, places, shared_memory(config.smem.region), sm, rank), warp)
+    run(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], rank_in_cluster(config)), warp)
 
 
 def kernel_of(config: Any) -> Callable[..., Any]:
     """The kernel that takes the configuration's tensor maps."""
-    of_pairs = pair_gather_kernel if config.problem.of_experts else pair_gemm_kernel
-    return kernel_with_maps(of_pairs if config.arch == Sm100GemmConfig.arch else gemm_kernel, config.map_names)
+    return kernel_with_maps(gemm_kernel, config.map_names)

@@ -9,6 +9,7 @@ from ....arch import SM100, Arch
 from ....config_error import require
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
+from ...sm100.epilogue_tile import PASS_WARPGROUPS
 from ...sm100.pair_stage import PairConfig, PairStage
 from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
@@ -35,7 +36,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     block_m              rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or in gather_gemm, also 256
     num_sms              CTAs of the grid, even
     block_k              K of a stage: 128, for E2M1 also 256, for BF16 64; all give the same bits; 0 chooses the least
-    epilogue_warpgroups  1, or 2 that share a tile
     group_m              row blocks of a group in the grouped tile order
     dynamic_schedule  tiles are scheduled at run time; otherwise CTAs take them round-robin
     num_stages           depth of the TMA ring; 0 chooses the deepest that fits
@@ -52,7 +52,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     block_m: int
     num_sms: int = NUM_SMS
     block_k: int = 0
-    epilogue_warpgroups: int = 2
     group_m: int = 8
     dynamic_schedule: bool = False
     num_stages: int = 0
@@ -77,12 +76,9 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
             object.__setattr__(self, "block_k", min(depths))
         self.require("block_k", self.block_k in depths, " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}")
         self.check_grid()
-        self.require("epilogue_warpgroups", self.epilogue_warpgroups in (1, 2), "1 or 2")
         most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
         self.require("block_m", self.block_m <= most, held)
-        groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
-        self.require("epilogue_warpgroups", groups, "2 with consumers = 2, one for each")
         self.epilogue.check(self)
         self.check_stages("block_m")
 
@@ -144,9 +140,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         """Those before it load, multiply, schedule and gather."""
         return LOADER_WARPS + self.rows.warps
 
-    @property
-    def epilogue_warps(self) -> int:
-        return WARPS_PER_GROUP * self.epilogue_warpgroups
+    epilogue_warps: ClassVar[int] = WARPS_PER_GROUP * PASS_WARPGROUPS
 
     @property
     def num_threads(self) -> int:

@@ -42,6 +42,7 @@ from ...sm100.epilogue_tile import (
     HALF_BYTES,
     HALF_CHANNELS,
     PASS_ROWS,
+    PASS_WARPGROUPS,
     chunk_address,
     fc1_scale,
     read_address,
@@ -194,8 +195,8 @@ def store_tile_of(
     config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
     if cutlass.const_expr(config.epilogue.staged):
         rows = results(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
-        staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
-        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
+        staging = ctx.shared("cd", group)
+        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, PASS_WARPGROUPS, group * PASS_ROWS)
         store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
     else:
         store_floats(ctx, tile, factor, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
@@ -226,8 +227,7 @@ def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable
 @cute.jit
 def store_floats(ctx: GemmContext, tile: GemmTile, factor: Any, column: Int32, group: Int32, x: Int32, pair: Int32):
     """A warp's 32 columns of D, FP32; a thread has those of the tile from `x` on, 8 apart, of rows `pair` and the next of every 8."""
-    every = PASS_ROWS * ctx.config.epilogue_warpgroups
-    for first in cutlass.range(group * PASS_ROWS, tile.valid_m, every, unroll=1):
+    for first in cutlass.range(group * PASS_ROWS, tile.valid_m, PASS_WARPGROUPS * PASS_ROWS, unroll=1):
         for g, values in enumerate(load_columns(column + first, PASS_ROWS // 8)):
             for i, value in enumerate(with_factor(ctx, values, factor)):
                 store_value(ctx, tile, first + 8 * g + pair + (i & 1), x + 8 * (i >> 1), value)
@@ -297,7 +297,7 @@ def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row:
 @cute.jit
 def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32, finish: Callable[..., Any]):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
-    config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    config, every, first = ctx.config, PASS_WARPGROUPS, group * PASS_ROWS
     n_block = tile.n_block * config.cluster + ctx.cta_rank
     if cutlass.const_expr(config.consumers > 1):
         n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)

@@ -62,7 +62,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
         cluster=config.cluster,
         dynamic_schedule=True,
         group_m=config.group_m,
-        half_tiles=config.block_m == HALVED,
+        half_tiles=config.block_m == HALVED and not config.transposed,
         num_stages=num_stages,
         most_columns=MOST_COLUMNS,
     )
@@ -70,8 +70,8 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
 
 def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
     """The GEMM whose CTA pairs multiply 256 weight rows by up to 192 received rows."""
-    tile = (config.block_m, config.num_sms, config.block_k, config.epilogue_warpgroups)
-    return Sm100GemmConfig(config.gemm_problem, *tile, group_m=config.group_m, dynamic_schedule=True, num_stages=num_stages)
+    tile = (config.block_m, config.num_sms, config.block_k, config.group_m)
+    return Sm100GemmConfig(config.gemm_problem, *tile, dynamic_schedule=True, num_stages=num_stages)
 
 
 WARPGROUPS = GemmPart(
@@ -83,7 +83,7 @@ WARPGROUPS = GemmPart(
     defaults={"cluster": 1},
     gemm=warpgroup_gemm,
     chosen=lambda linear, num_sms: {"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2},
-    unused=("block_k", "epilogue_warpgroups"),
+    unused=("block_k",),
     registers=RegisterBudget(dispatch=48, loader=32, epilogue=216),
 )
 PAIRS = GemmPart(
@@ -92,7 +92,7 @@ PAIRS = GemmPart(
     block_ms=ROWS,
     block_ns=(PAIR_ROWS,),
     clusters=(CLUSTER,),
-    defaults={"cluster": CLUSTER, "block_k": BLOCK_K, "epilogue_warpgroups": 2},
+    defaults={"cluster": CLUSTER, "block_k": BLOCK_K},
     gemm=pair_gemm,
     chosen=lambda linear, num_sms: {"num_sms": num_sms, "block_k": max(block_ks(linear))},
     scale_rows=SF_ATOM_ROWS,

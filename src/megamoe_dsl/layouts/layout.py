@@ -1,0 +1,204 @@
+"""A layout: a function from coordinates to indices, given by a shape and a congruent stride.
+
+    Layout((4, 8))                    (4,8):(1,4)    column-major
+    Layout((4, (2, 4)), (2, (1, 8)))  nested modes
+
+Exact on Python ints, callable on traced DSL integers.  Shapes, strides and coordinates are nested tuples of integers; the first mode runs
+fastest everywhere.  Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/01_layout.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+from .arith import Int, div, is_host
+
+IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
+"""A positive or zero int, or a tuple of such."""
+
+Coordinate: TypeAlias = Any
+"""An `IntTuple` whose leaves may be traced integers."""
+
+
+class LayoutError(ValueError):
+    """A shape and a stride are no layout, or a coordinate does not fit; the message says which condition fails."""
+
+
+def flatten(value: Coordinate) -> tuple[Any, ...]:
+    """The leaves, left to right."""
+    if isinstance(value, tuple):
+        return tuple(leaf for part in value for leaf in flatten(part))
+    return (value,)
+
+
+def product(shape: IntTuple) -> int:
+    """Number of coordinates of a shape."""
+    return prod(flatten(shape))
+
+
+def congruent(a: Coordinate, b: Coordinate) -> bool:
+    """Whether both nest in the same way."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(congruent(x, y) for x, y in zip(a, b, strict=True))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+
+def unflatten(leaves: Iterable[Any], profile: IntTuple) -> Any:
+    """The leaves nested as `profile` is.  Post-condition: flatten(unflatten(flatten(x), p)) == flatten(x), congruent to p."""
+    remaining = iter(leaves)
+
+    def build(part: IntTuple) -> Any:
+        return tuple(build(p) for p in part) if isinstance(part, tuple) else next(remaining)
+
+    return build(profile)
+
+
+def compact_strides(shape: IntTuple, start: int = 1) -> IntTuple:
+    """Column-major strides: leaf i has `start` times the product of the leaves before it."""
+    strides, current = [], start
+    for extent in flatten(shape):
+        strides.append(current)
+        current *= extent
+    return unflatten(strides, shape)
+
+
+def idx2crd(index: Int, shape: IntTuple) -> Coordinate:
+    """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.
+
+    Post-condition, for 0 <= index: crd2idx(idx2crd(index, shape), shape, compact_strides(shape)) == index; in bounds when
+    index < product(shape).
+    Works on traced integers: divisions are unsigned, by constants.
+    """
+    if not isinstance(shape, tuple):
+        return index
+    parts: list[Coordinate] = []
+    for position, part in enumerate(shape):
+        extent = product(part)
+        if position == len(shape) - 1:
+            parts.append(idx2crd(index, part))
+        elif extent == 1:
+            parts.append(idx2crd(_zero(index), part))
+        else:
+            quotient = div(index, extent)
+            parts.append(idx2crd(index - quotient * extent, part))
+            index = quotient
+    return tuple(parts)
+
+
+def _zero(index: Int) -> Int:
+    return 0 if is_host(index) else type(index)(0)
+
+
+def crd2idx(coordinate: Coordinate, shape: IntTuple, stride: IntTuple) -> Int:
+    """Index of a coordinate: the inner product of natural coordinate and stride.
+
+    Any mode of the coordinate may be given as one integer, which stands for `idx2crd` of it.  Works on traced integers.
+    Raises `LayoutError` when the coordinate's rank does not fit the shape.
+    """
+    if isinstance(coordinate, tuple):
+        if not isinstance(shape, tuple) or len(coordinate) != len(shape):
+            raise LayoutError(f"coordinate {coordinate}: does not fit shape {shape}")
+        assert isinstance(stride, tuple)
+        terms = [crd2idx(c, s, d) for c, s, d in zip(coordinate, shape, stride, strict=True)]
+        return _sum(terms)
+    if isinstance(shape, tuple):
+        if not shape:
+            return 0
+        return crd2idx(idx2crd(coordinate, shape), shape, stride)
+    return coordinate * stride
+
+
+def _sum(terms: list[Int]) -> Int:
+    """Left to right, without a leading 0 that a traced addition would keep."""
+    if not terms:
+        return 0
+    total, *rest = terms
+    for term in rest:
+        total = total + term
+    return total
+
+
+_COMPACT: Any = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`shape` holds positive ints, `stride` non-negative ints nested alike; without a stride the layout is compact and column-major.
+
+    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced.
+    Coordinates beyond the shape are allowed in the last leaf of a mode, and continue it.
+    Raises `LayoutError` for shapes and strides that do not match or are out of range.
+    """
+
+    shape: IntTuple
+    stride: IntTuple = field(default=_COMPACT)
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(n, int) or n < 1 for n in flatten(self.shape)):
+            raise LayoutError(f"shape {self.shape}: must hold positive integers")
+        if self.stride is _COMPACT:
+            object.__setattr__(self, "stride", compact_strides(self.shape))
+        if not congruent(self.shape, self.stride):
+            raise LayoutError(f"stride {self.stride}: must nest like shape {self.shape}")
+        if any(not isinstance(n, int) or n < 0 for n in flatten(self.stride)):
+            raise LayoutError(f"stride {self.stride}: must hold non-negative integers")
+
+    def __call__(self, *coordinate: Coordinate) -> Int:
+        """Index of one coordinate, or of one coordinate per mode."""
+        return crd2idx(coordinate[0] if len(coordinate) == 1 else coordinate, self.shape, self.stride)
+
+    @property
+    def size(self) -> int:
+        return product(self.shape)
+
+    @property
+    def cosize(self) -> int:
+        """One more than the largest index."""
+        return 1 + sum((n - 1) * d for n, d in self.leaves)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape) if isinstance(self.shape, tuple) else 1
+
+    @property
+    def leaves(self) -> list[tuple[int, int]]:
+        """(extent, stride) of every leaf, left to right."""
+        return list(zip(flatten(self.shape), flatten(self.stride), strict=True))
+
+    @property
+    def modes(self) -> tuple[Layout, ...]:
+        """The top-level modes; a layout without nesting is its only mode."""
+        if not isinstance(self.shape, tuple):
+            return (self,)
+        assert isinstance(self.stride, tuple)
+        return tuple(Layout(n, d) for n, d in zip(self.shape, self.stride, strict=True))
+
+    def __getitem__(self, mode: int) -> Layout:
+        return self.modes[mode]
+
+    def indices(self) -> list[int]:
+        values = [0]
+        for extent, stride in self.leaves:
+            values = [value + i * stride for i in range(extent) for value in values]
+        return values
+
+    @property
+    def injective(self) -> bool:
+        """No index is hit twice.  Exact: enumerates unless the strides, sorted, nest."""
+        reached = 1
+        for stride, extent in sorted((d, n) for n, d in self.leaves if n > 1):
+            if stride < reached:
+                return len(set(self.indices())) == self.size
+            reached += (extent - 1) * stride
+        return True
+
+    def __str__(self) -> str:
+        return f"{format_tuple(self.shape)}:{format_tuple(self.stride)}"
+
+
+def format_tuple(value: Coordinate) -> str:
+    """CuTe's notation: no blanks, no trailing comma."""
+    return "(" + ",".join(format_tuple(v) for v in value) + ")" if isinstance(value, tuple) else str(value)
