@@ -109,7 +109,9 @@ MUTANTS = (
     in_fp8("every group's rows begin at the first", "wrong base", "fill_tokens", "ctx.first_k_block_of(tile)", "ctx.first_k_block"),
     in_fp8("rows of a tile are another group's", "wrong base", "GemmContext.source_row", "tile.group * self.config.problem.tile_rows", "0"),
     in_fp8("columns have the scales of the first tile", "wrong base", "ScaledRows.load_scales", "self.row", "0"),
-    in_fp8("scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", "full, self.row, k", "full, self.row, k + 1"),
+    in_fp8(
+        "scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", "full, self.row, k", "full, self.row, k + 1"
+    ),
     in_fp8("both columns of a pair have one scale", "wrong number", "ColumnScaledShare.add_scaled", "[i % 2]", "[0]"),
     in_fp8("rows 8 further have the first row's scale", "wrong number", "ColumnScaledShare.add_scaled", "i // 2 % 2", "0"),
     quantized("the largest of a part stands for all rows", "wrong number", "quantize_channels", "PARTS", "1"),

@@ -83,7 +83,7 @@ class MnMajorWeights(WholeRows):
     """B whose rows in shared memory are K: a box for every 64 columns."""
 
     def share(self, share: Any) -> Any:
-        from ..sm90.tokens_as_m import MnMajorShare
+        from ..sm90.share import MnMajorShare
 
         return MnMajorShare.like(share, self.mn_major)
 
@@ -149,7 +149,7 @@ class ScaledColumns(WholeRows):
         return columns // 4
 
     def share(self, share: Any) -> Any:
-        from ..sm90.tokens_as_m import ColumnScaledShare
+        from ..sm90.share import ColumnScaledShare
 
         return ColumnScaledShare.like(share)
 
