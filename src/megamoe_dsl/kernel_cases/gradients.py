@@ -48,6 +48,7 @@ class VarlenKCase:
         return {"D": (t.d, expected, expected)}
 
     def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
+        """Sums of BF16 rows, group by group."""
         p, total = self.problem, sum(self.counts)
         gathered = t.gathered[t.sources[:total].long()].split(self.counts)
         left, right = gathered, t.sorted[:total].split(self.counts)
@@ -56,7 +57,7 @@ class VarlenKCase:
 
 
 def promoted_sums(t: TransposedTensors, counts: Sequence[int], exact: bool) -> list[torch.Tensor]:
-    """Of each group."""
+    """Sums of E4M3 columns, promoted every 128, group by group."""
     sides = ((t.left, t.left_sf), (t.right, t.right_sf))
     blocks = [count // SCALE_BLOCK for count in counts]
     parts = [part for codes, sf in sides for part in (codes[:, : sum(counts)].split(counts, dim=1), sf[: sum(blocks)].split(blocks))]

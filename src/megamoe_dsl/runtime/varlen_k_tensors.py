@@ -103,7 +103,7 @@ class TransposedTensors:
     d: torch.Tensor
 
     def check(self, problem: GemmProblem) -> None:
-        """As that of `VarlenKTensors`."""
+        """Raises `ProblemError` as `VarlenKTensors` does, and for columns that are no multiple of 128."""
         p, device, rows = summed(problem, gathers=False), self.d.device, self.rows
         if p.check_rows(rows, "left.shape[1]") % SCALE_BLOCK:
             raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
@@ -115,7 +115,7 @@ class TransposedTensors:
 
     @property
     def rows(self) -> int:
-        """Of all groups together, at most."""
+        """An upper bound of the columns of all groups together."""
         return self.left.shape[-1]
 
     def scales(self) -> KernelScales:
@@ -128,7 +128,7 @@ class TransposedTensors:
         return {"d": self.d}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """As those of `VarlenKTensors`."""
+        """The arguments of a launch by name, as those of `VarlenKTensors`."""
         addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
         numbers = {"counter": counter, "m": self.rows, "a_rows": self.rows, "d_rows": self.d.shape[0] * self.d.shape[1]}
         return {**dict.fromkeys(("d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}

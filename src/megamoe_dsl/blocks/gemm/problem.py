@@ -295,6 +295,7 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
+        """Whether one side's rows are."""
         return bool(self.gathered)
 
     @property
@@ -304,7 +305,7 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def tile_rows(self) -> int:
-        """Of a group: columns of the side that is gathered, or of `left`."""
+        """Rows of a group's tiles: columns of the side that is gathered, or of `left`."""
         return self.k if self.transposes else self.n
 
     @property
