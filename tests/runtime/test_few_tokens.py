@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.kernels.decode.family import few_config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.runtime import few_tokens
+from megamoe_dsl.runtime.few_tokens import FewTokens
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
@@ -54,3 +57,26 @@ def test_layers_that_take_such_a_launch() -> None:
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
     assert not any(few_config(replace(PROBLEM, **fields), TARGET) for fields in others)
     assert not few_config(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+
+
+def test_what_does_not_lie_as_tma_wants_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x or y of odd places, scales, padding, other indices: `MegaMoE` launches its fused kernel then."""
+    few: FewTokens = object.__new__(FewTokens)
+    launched: list[bytes] = []
+    state = SimpleNamespace(of=lambda stream, capturing: 0)
+    kernel = {"config": few_config(PROBLEM, TARGET), "launch": lambda prepared, *_: launched.append(prepared), "stream_state": state}
+    few.kernel, few._index, few._prepared = SimpleNamespace(**kernel), 0, {2: b"2"}  # type: ignore[assignment]
+    monkeypatch.setattr(few_tokens, "current_stream", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x, odd = torch.zeros(2, 256, dtype=torch.bfloat16), torch.zeros(513, dtype=torch.bfloat16)[1:].view(2, 256)
+    idx, weights = torch.zeros(2, 2, dtype=torch.int64), torch.ones(2, 2)
+    assert [few((one, None, idx, weights), y) for one, y in ((x, x), (odd, x), (x, odd))] == [True, False, False]
+    assert launched == [b"2"]
+    calls = [
+        ((x, None, idx, weights), 2),
+        ((x, weights, idx, weights), 2),
+        ((x, None, idx.int(), weights), 2),
+        ((x, None, idx, weights), 3),
+    ]
+    calls += [((x[:0], None, idx[:0], weights[:0]), 0), ((x.repeat(5, 1), None, idx.repeat(5, 1), weights), 10)]
+    assert [few.takes(*one) for one in calls] == [True, *[False] * 5]
