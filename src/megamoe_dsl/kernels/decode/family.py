@@ -56,5 +56,7 @@ class DecodeKernel(Kernel):
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        tile = (
+            f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        )
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]
