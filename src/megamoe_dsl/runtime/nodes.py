@@ -248,6 +248,7 @@ class NodeLayer(torch.nn.Module):
     def __init__(self, problem: Problem, domain: DomainLayer, rails: Rails, chunks: int, shared: DomainLayer | None = None) -> None:
         super().__init__()
         self.problem, self.rails, self.chunks, self.experts = problem, rails, chunks, domain.experts
+        self.traffic = rails.traffic
         self.shared = None if shared is None else shared.experts
         self.node_experts = problem.num_experts // rails.nodes
         self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound

@@ -46,6 +46,8 @@ class EpConfig(ABC):
     block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses 128; on SM90 always 0
     task_tokens  tokens that a communication warp takes at a time
     trace       warps record time stamps for profiles (layouts/records.py)
+    transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
+                they lie; in BF16, with clusters of 1
     """
 
     half: ClassVar[Half]
@@ -62,6 +64,7 @@ class EpConfig(ABC):
     task_tokens: int = 4
     trace: bool = False
     arch_name: str = SM90.name
+    transposed: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -81,7 +84,8 @@ class EpConfig(ABC):
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
+        for name in ("trace", "transposed"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
@@ -95,13 +99,25 @@ class EpConfig(ABC):
     def check_fields(self) -> None:
         """Checks what the subclass adds.  Raises `ConfigError`."""
 
-    @staticmethod
-    @abstractmethod
-    def linear(problem: Problem) -> GemmProblem:
-        """The grouped GEMM of a layer."""
+    @classmethod
+    def reads(cls, transposed: bool) -> str:
+        """Which of the weights a launch multiplies with."""
+        return "fc1" if (cls.half == "dispatch") != transposed else "fc2"
+
+    @classmethod
+    def linear(cls, problem: Problem, transposed: bool = False) -> GemmProblem:
+        """The grouped GEMM of a layer, or of its backward pass."""
+        n, k = (2 * problem.intermediate, problem.hidden) if cls.reads(transposed) == "fc1" else (problem.hidden, problem.intermediate)
+        n, k = (k, n) if transposed else (n, k)
+        return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+    @property
+    def backward(self) -> Self:
+        """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
+        return self.replace(transposed=True, cluster=1, num_stages=0)
 
     @property
     @abstractmethod
@@ -119,7 +135,7 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        return self.linear(self.problem)
+        return self.linear(self.problem, self.transposed)
 
     @cached_property
     def gemm(self) -> GroupedGemm:
@@ -227,10 +243,6 @@ class DispatchGemmConfig(EpConfig):
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
-
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
         acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
@@ -304,10 +316,6 @@ class GemmCombineConfig(EpConfig):
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
-    @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
-
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
         results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
@@ -359,9 +367,7 @@ class RoutingTablesConfig:
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
-        most = self.num_threads
-        while TablesPlan(most).region.size > self.arch.smem_bytes:
-            most -= 1
+        most = min(self.num_threads, most_that_fit(lambda experts: TablesPlan(experts).region.size, self.arch.smem_bytes))
         require(
             p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
         )

@@ -22,7 +22,7 @@ from cutlass import Int32
 from ....blocks.cta import WarpRole, end_together, init_barriers, one_warp, run_roles, set_up_together, shared_memory, warp_group
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import prefetch_maps, rank_in_cluster
-from ....blocks.gemm.load import load_tokens, load_weights
+from ....blocks.gemm.load import load_tokens
 from ....blocks.gemm.math import math
 from ....blocks.gemm.sm100 import load as pair_load
 from ....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
@@ -113,11 +113,12 @@ def finish_tiles(gemm: EpGemm, warp: Any):
 
 def loaders(config: EpConfig) -> tuple[WarpRole, ...]:
     """The first four warps of a CTA."""
+    gemm: Any = config.gemm
     if config.arch.has_tensor_memory:
         return pair_warps.loader_roles(pair_load.load_tokens, pair_load.load_weights, pair_load.issue_mma, schedule_tiles)
     return (
         one_warp("token loader", TOKENS_WARP, load_tokens),
-        one_warp("weight loader", WEIGHTS_WARP, load_weights),
+        one_warp("weight loader", WEIGHTS_WARP, gemm.weights.load),
         one_warp("scheduler", SCHEDULER_WARP, schedule_tiles),
     )
 

@@ -30,9 +30,9 @@ from cutlass import Int32
 from ....arch import SM90, SM100
 from ....blocks.cta import WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up_together, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.main_loop import Share
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm90.packed_share import PackedShare
+from ....blocks.sm90.share import Share
 from ....blocks.sm100.pair_warps import end_pair
 from ....blocks.tiles import SharedTable
 from ....device.e2m1 import store_table
@@ -48,7 +48,7 @@ from ..context import WorkTile
 from ..dispatch import THREADS, clean_workspace, exchange_counts
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
 from ..layouts.waits import RankBarrier
-from ..pull import pull_tokens
+from ..pool import pull_tokens
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.math import compute_tiles, epilogue_of, with_bias
 from ..sm90.memory_plan import NUM_MAPS
