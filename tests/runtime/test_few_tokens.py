@@ -12,14 +12,14 @@ from forked import RECORD, recorded_by
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
-from megamoe_dsl.kernels.decode.family import few_config
+from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
 
-PROBLEM = Problem(256, 128, 4, 2, 1, 8, recipe="fp8xmxfp4")
+PROBLEM = Problem(256, 128, 4, 2, 1, 9, recipe="fp8xmxfp4")
 TARGET = Target.typical("sm_90a", 4)
 
 
@@ -28,16 +28,20 @@ def run_on_gpu(folder: Path) -> None:
     from stand_in.gpu import install
 
     install("sm_90a", TARGET.num_sms)
-    case = random_case(PROBLEM, (5,), 1, mask=0.2, exact=False)
+    case = random_case(PROBLEM, (9,), 1, mask=0.2, exact=False)
     layer = MegaMoE(PROBLEM, case.weights[0].map(lambda one: one.cuda()), store=ArtifactStore(folder))
-    routing = case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
-    x = torch.randn(5, PROBLEM.hidden, generator=torch.Generator().manual_seed(1)).bfloat16().cuda()
+    nine = case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
+    all_x = torch.randn(9, PROBLEM.hidden, generator=torch.Generator().manual_seed(1)).bfloat16().cuda()
+    x, *routing = (one[:5] for one in (all_x, *nine))
     q, sf = quantize_e4m3_f32(x.float())
     calls = {"few": lambda: layer(x, *routing), "fused": lambda: layer(q, *routing, x_sf=sf)}
     calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
     found = {name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}
     assert layer.few is not None
-    torch.save((found, [one.cpu() for one in layer.few.kernel.stream_state.kept.values()]), folder / RECORD)
+    memory = [one.cpu() for one in layer.few.kernels[0].stream_state.kept.values()]
+    more, (all_q, all_sf) = layer(all_x, *nine).cpu(), quantize_e4m3_f32(all_x.float())
+    assert layer.few.kernels[1].stream_state.kept and torch.equal(more, layer(all_q, *nine, x_sf=all_sf).cpu())
+    torch.save((found, memory), folder / RECORD)
 
 
 def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +53,10 @@ def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: p
 
 
 def test_layers_that_take_such_a_launch() -> None:
-    config = few_config(PROBLEM, TARGET)
-    assert config is not None and config.block_m == 8 and config in layer_kernels(PROBLEM, TARGET, ())
+    few, more = few_configs(PROBLEM, TARGET)
+    assert (few.block_m, more.block_m) == (8, 16) and {few, more} <= {*layer_kernels(PROBLEM, TARGET, ())}
+    eight, large = replace(PROBLEM, max_tokens_per_rank=8), replace(PROBLEM, hidden=8192, intermediate=1024)
+    assert few_configs(eight, TARGET) == (few,) and [one.block_m for one in few_configs(large, TARGET)] == [8]
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
-    assert not any(few_config(replace(PROBLEM, **fields), TARGET) for fields in others)
-    assert not few_config(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+    assert not any(few_configs(replace(PROBLEM, **fields), TARGET) for fields in others)
+    assert not few_configs(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))

@@ -63,7 +63,6 @@ class PackedRows(PlainRows):
     num_bytes: ClassVar[int] = part.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
     row_warps: ClassVar[int] = 5
-    most_stages: ClassVar[int] = 12
     halves: ClassVar[bool] = False
 
     def burst(self, k_blocks: Sequence[int]) -> int:
