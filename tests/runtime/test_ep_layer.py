@@ -159,6 +159,8 @@ def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch
     target = Target(SM90, NUM_SMS, "simulated")
     assert EpMoE.prepare(moe, dispatch=made, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
     assert len(gpu.launched) - before == 5  # routing tables, and two launches of each pass
+    with pytest.raises(ProblemError, match=r"^main_grads\[1\]"):
+        layer(ours[0], idx, ours[1], main_grads=(torch.zeros(weights.fc1.shape), torch.zeros(weights.fc1.shape)))
     with pytest.raises(ProblemError, match=r"^out = .*: must be None where gradients are asked for"):
         layer(ours[0], idx, ours[1], out=y.detach())
     layer.activation = lambda rows: rows

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...config_error import require, require_integers
+from ...config_error import require, require_declared
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
@@ -56,8 +56,7 @@ class DecodeConfig:
     weights: str = F32_WEIGHTS
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
-        require_integers(self, "block_m", "num_sms", "num_stages")
+        require_declared(self, DecodeProblem)
         require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
