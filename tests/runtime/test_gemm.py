@@ -112,8 +112,8 @@ def test_what_has_a_gradient_is_the_operators(name: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("biases", ["", "f32"])
 def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
-    case = small_case()
-    problem, bias = replace(case.problem, biases=biases), torch.zeros(1, case.problem.n)
+    case = small_case("packed", (40, 0, 9))
+    problem, bias = replace(case.problem, biases=biases), torch.zeros(3, case.problem.n)
     given, missing = replace(case.tensors, bias=bias), replace(case.tensors, bias=None)
     right, wrong = (given, missing) if biases else (missing, given)
     right.check(problem)
