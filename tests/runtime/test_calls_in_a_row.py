@@ -13,11 +13,10 @@ from calls_in_a_row import Call, Calls, changes_of_place, changes_of_tensors, di
 from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer as ep_buffer
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime import call_plan, expert_plan, experts
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
-from recorded_gpu import RecordedGpu, recorded_gpu
+from recorded_gpu import RecordedGpu
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 TOKENS, FEW = 24, 6
@@ -274,19 +273,3 @@ def test_a_capture_does_not_wait_for_the_places_of_pairs() -> None:
     [refused] = calls.outcomes(wrong)
     [captured] = calls.outcomes(replace(wrong, capture=3))
     assert isinstance(refused, str) and refused.startswith("scatter_indices[0, 0] = 99") and isinstance(captured, list)
-
-
-def test_what_calls_leave_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments by addresses and plans by shapes: a process that serves for weeks meets new ones all the time."""
-    monkeypatch.setattr(expert_plan, "PREPARED", 3)
-    monkeypatch.setattr(call_plan, "MOST", 3)
-    calls, call, _ = FAMILIES["moe fp8xfp8"]
-    moved = [call.but(w1=call.arguments["w1"].clone()) for _ in range(8)]
-    shapes = [call.but(**{name: call.arguments[name][:rows] for name in ("x", "topk_idx", "topk_weights")}) for rows in range(1, 9)]
-    with recorded_gpu(calls.arch) as gpu:
-        for one in moved:
-            calls.outcome(gpu, one)
-        assert 0 < len(experts._PLANS._last[1]._prepared) <= 3
-        for one in shapes:
-            calls.outcome(gpu, one)
-        assert 0 < len(experts._PLANS._made) <= 3
