@@ -13,11 +13,10 @@ from calls_in_a_row import Call, Calls, changes_of_place, changes_of_tensors, di
 from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer as ep_buffer
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime import call_plan, expert_plan, experts
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
-from recorded_gpu import RecordedGpu, recorded_gpu
+from recorded_gpu import RecordedGpu
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 TOKENS, FEW = 24, 6
@@ -86,13 +85,17 @@ def _routed_changes(call: Call) -> dict[str, Call]:
 
 
 def _gemm(recipe: str) -> Call:
-    a_type, b_type = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, torch.uint8)}[recipe]
-    a, b = torch.zeros(40, 256, dtype=a_type), torch.zeros(208, 128 if b_type == torch.uint8 else 256, dtype=b_type)
+    codes = torch.uint8
+    types = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, codes), "nvfp4xnvfp4": (codes, codes)}[recipe]
+    a, b = (torch.zeros(rows, 128 if one == codes else 256, dtype=one) for rows, one in zip((40, 208), types, strict=True))
     scales: dict[str, Any] = {"a_sf": None, "b_sf": None}
     if recipe == "fp8xfp8":
         scales = {"a_sf": torch.ones(2, 40).T, "b_sf": torch.ones(2, 2)}
     elif recipe == "fp8xfp4":
         scales = {"a_sf": torch.zeros(2, 128, dtype=torch.int32), "b_sf": torch.zeros(2, 256, dtype=torch.int32)}
+    elif recipe == "nvfp4xnvfp4":
+        words = {"a_sf": torch.zeros(4, 128, dtype=torch.int32), "b_sf": torch.zeros(4, 256, dtype=torch.int32)}
+        scales = {**words, "factors": torch.ones(1)}
     return Call({"a": a, "b": b, **scales, "out": torch.zeros(40, 208, dtype=BF16)})
 
 
@@ -242,6 +245,7 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "gemm fp8xfp8": (Calls(lambda _: gemm), _gemm("fp8xfp8"), _gemm_changes),
     "gemm bf16xbf16": (Calls(lambda _: gemm), _gemm("bf16xbf16"), _gemm_changes),
     "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("fp8xfp4"), _gemm_changes),
+    "gemm nvfp4xnvfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("nvfp4xnvfp4"), _gemm_changes),
     "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _gemm_changes),
     "MegaMoE": (Calls(_layers), _layer_call(), _layer_changes),
     "EpMoE": (Calls(_ep), _ep_call(), _ep_changes),
@@ -274,19 +278,3 @@ def test_a_capture_does_not_wait_for_the_places_of_pairs() -> None:
     [refused] = calls.outcomes(wrong)
     [captured] = calls.outcomes(replace(wrong, capture=3))
     assert isinstance(refused, str) and refused.startswith("scatter_indices[0, 0] = 99") and isinstance(captured, list)
-
-
-def test_what_calls_leave_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments by addresses and plans by shapes: a process that serves for weeks meets new ones all the time."""
-    monkeypatch.setattr(expert_plan, "PREPARED", 3)
-    monkeypatch.setattr(call_plan, "MOST", 3)
-    calls, call, _ = FAMILIES["moe fp8xfp8"]
-    moved = [call.but(w1=call.arguments["w1"].clone()) for _ in range(8)]
-    shapes = [call.but(**{name: call.arguments[name][:rows] for name in ("x", "topk_idx", "topk_weights")}) for rows in range(1, 9)]
-    with recorded_gpu(calls.arch) as gpu:
-        for one in moved:
-            calls.outcome(gpu, one)
-        assert 0 < len(experts._PLANS._last[1]._prepared) <= 3
-        for one in shapes:
-            calls.outcome(gpu, one)
-        assert 0 < len(experts._PLANS._made) <= 3
