@@ -25,10 +25,10 @@ from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store_f32, store_u32, store_u64
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
-from ...hardware.operand_tile import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from .context import Context
 from .layouts.smem_plan import RowChunks
+from .layouts.symmetric import scale_words
 from .pool import wait_rows
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
@@ -162,7 +162,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     row = config.first_row(pool_block) + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
-    words = ceil_div(problem.hidden, CHANNELS_PER_WORD)
+    words = scale_words(problem.formats.activations, problem.hidden)
     # All remote loads are issued before the first is used, so that their latencies overlap.
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]

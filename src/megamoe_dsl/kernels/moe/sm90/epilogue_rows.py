@@ -111,9 +111,59 @@ def channels_of(form: Bf16Results | E4m3Results) -> int:
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
+@dataclass(frozen=True)
+class E4m3Outputs:
+    """Of Linear1: E4M3 with one power-of-two scale per token and 128 channels.
+
+    pieces  of 16 bytes that the outputs of a chunk of 128 weight rows take, a word of each thread of a quad
+    """
+
+    pieces: ClassVar[int] = 4
+
+    def peak(self, values: Sequence[Sequence[Any]]) -> Any:
+        """The largest of a row's values in a quad."""
+        return cast.max_over_quad(reduce(cast.abs_max, [v for four in values for v in four]))
+
+    @cute.jit
+    def words(self, ctx: Context, tile: WorkTile, me: RowShare, outputs: Any, peaks: Any):
+        """Codes of both rows, piece by piece; their scales go to the pool."""
+        pool_row = ctx.config.first_row(tile.pool_block) + me.token
+        if cutlass.const_expr(me.half):
+            peaks = peaks_of_row(ctx, me, peaks)
+        words = []
+        for h in cutlass.range_constexpr(2):
+            exponent = cast.scale_exponent(peaks[h])
+            inverse = cast.inverse_scale(exponent)
+            if ((me.lane & 3) == 0) & (me.first_chunk == 0):
+                store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+            words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
+        return words
+
+    def box(self, me: RowShare, i: int) -> Any:
+        """The box of two pieces: the tile is one box."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Bf16Outputs:
+    """The same as BF16, without scales.  A chunk's outputs are a box."""
+
+    pieces: ClassVar[int] = 8
+
+    def peak(self, values: Sequence[Sequence[Any]]) -> None:
+        """Nothing."""
+
+    def words(self, ctx: Context, tile: WorkTile, me: RowShare, outputs: Any, peaks: Any) -> list[list[Any]]:
+        return [[cast.pack_bf16(*four[b::2]) for four in row for b in range(2)] for row in outputs]
+
+    def box(self, me: RowShare, i: int) -> Any:
+        return me.first_chunk + i // 4
+
+
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
-    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
+    """SwiGLU times the top-k weight, in the format that Linear2 reads, into SMEM (article 4.5.4)."""
+    form = E4m3Outputs() if ctx.config.scaled else Bf16Outputs()
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
@@ -121,28 +171,22 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
         values_of_row = []
         for c in cutlass.range_constexpr(me.chunks):
             for w in cutlass.range_constexpr(4):
-                # Weight row 64 b + 16 w + 8 (gate, up) + 2 (lane % 4) + e is channel 16 w + 4 (lane % 4) + 2 e + b of the chunk's 64.
+                # Weight row 64 b + 16 w + 8 (gate, up) + 2 (lane % 4) + e is channel 16 w + 4 (lane % 4) + 2 e + b of the chunk's 64; of
+                # BF16 outputs 16 w + 8 b + 2 (lane % 4) + e.
                 starts = [4 * (8 * b + 2 * w) + 2 * h for b in range(2)]
                 gates, ups = ([acc[c][s + off : s + off + 2] for s in starts] for off in (0, 4))
                 values = [activate(ctx, g, u, (weight, weight)) for g, u in zip(gates, ups, strict=True)]
                 values_of_row.append([values[b][e] for e in range(2) for b in range(2)])
         outputs.append(values_of_row)
-        peaks.append(cast.max_over_quad(reduce(cast.abs_max, [v for four in values_of_row for v in four])))
-    if cutlass.const_expr(me.half):
-        peaks = peaks_of_row(ctx, me, peaks)
-    words = []
-    for h in cutlass.range_constexpr(2):
-        exponent = cast.scale_exponent(peaks[h])
-        inverse = cast.inverse_scale(exponent)
-        if ((me.lane & 3) == 0) & (me.first_chunk == 0):
-            store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
-        words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
+        peaks.append(form.peak(values_of_row))
+    words = form.words(ctx, tile, me, outputs, peaks)
     # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
     token = me.warp_token + (me.lane & 15)
     address = ctx.shared("cd") + token * ROW_BYTES
-    for i in cutlass.range_constexpr(2 * me.chunks):
-        chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
-        store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+    for i in cutlass.range_constexpr(form.pieces // 2 * me.chunks):
+        chunk = (me.lane >> 4) + 2 * i + form.pieces * me.first_chunk
+        place = address + ctx.config.smem.fc1_box(form.box(me, i)) + SW128.chunk(chunk, token)
+        store_b16(place, [words[h][2 * i + j] for j in range(2) for h in range(2)])
     fence_async_shared()
     sync_warp()
     if me.lane == 0:
