@@ -118,7 +118,7 @@ def takes_moe(problem: Problem, arch: Arch) -> bool:
 
 def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
     """One of `LAUNCHES` for a rank's `tokens`: where `moe` and the fused launch both take the layer, the one that was faster at the nearest
-    measured point of the GPU (tuned/).  Where none is, `moe` for FP8 weights of Hopper, and else the fused one."""
+    measured point of the GPU (tuned/).  Where none is, `moe` for FP8 weights of Hopper and for BF16, and else the fused one."""
     fused = problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
     if not takes_moe(problem, arch):
         return MEGA_MOE if fused else EP_MOE
@@ -127,7 +127,7 @@ def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
     share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
     measured = tuned_table(gpu, LaunchEntry).by_share.get(share, ())
     if not measured or not tokens:
-        return MOE if problem.recipe == "fp8xfp8" else MEGA_MOE
+        return MOE if problem.recipe in ("fp8xfp8", "bf16xbf16") else MEGA_MOE
     nearest = min(measured, key=lambda one: abs(log(one.tokens / tokens)))
     return min(nearest.us, key=lambda name: nearest.us[name])
 

@@ -77,8 +77,10 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def fc1_boxes(self) -> int:
-        """Rows of 128 bytes that the 128 outputs of a token in a Linear1 tile take."""
-        return self.config.problem.formats.hidden.row_bytes(FC1_OUTPUTS) // BLOCK_K
+        """Boxes of 128 bytes a token in which the store warp stores a Linear1 tile; none where a tile takes more of SMEM than Linear2's,
+        and math warps store it."""
+        boxes = self.config.problem.formats.hidden.row_bytes(FC1_OUTPUTS) // BLOCK_K
+        return boxes if boxes == 1 or self.config.swap_ab else 0
 
     def fc1_box(self, index: Int) -> Int:
         """Bytes from the beginning of `cd` to a box of a Linear1 tile."""

@@ -72,7 +72,7 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
 
 def store_boxes(ctx: Context, tile: WorkTile | Block, output: Any) -> None:
     """All of the tile, by map `output`, in boxes whose rows are 128 bytes."""
-    plan, row = ctx.config.smem, ctx.config.first_row(tile.pool_block)
-    first = tile.n_block * (plan.fc1_boxes * BLOCK_K)
+    plan = ctx.config.smem
+    first, row = tile.n_block * (plan.fc1_boxes * BLOCK_K), ctx.config.first_row(tile.pool_block)
     for box in range(plan.fc1_boxes):
         store_tile(output, ctx.shared("cd") + plan.fc1_box(box), first + box * BLOCK_K, row)
