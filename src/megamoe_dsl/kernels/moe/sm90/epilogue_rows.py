@@ -130,7 +130,7 @@ class WarpRows:
 
 
 @dataclass(frozen=True)
-class E4m3Outputs:
+class E4m3Rows:
     """Of Linear1: E4M3 with one power-of-two scale per token and 128 channels, of which `cd` holds a tile for the store warp."""
 
     def peak(self, values: Sequence[Sequence[Any]]) -> Any:
@@ -175,7 +175,7 @@ class OutputPass:
 
 
 @dataclass(frozen=True)
-class Bf16Outputs:
+class Bf16Rows:
     """The same as BF16, without scales.  A tile would take as much of SMEM as a stage, so each warp stores its rows, as results are."""
 
     def peak(self, values: Sequence[Sequence[Any]]) -> None:
@@ -193,7 +193,7 @@ class Bf16Outputs:
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """SwiGLU times the top-k weight, in the format that Linear2 reads (article 4.5.4)."""
-    form = E4m3Outputs() if ctx.config.scaled else Bf16Outputs()
+    form = E4m3Rows() if ctx.config.scaled else Bf16Rows()
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
