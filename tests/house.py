@@ -31,7 +31,7 @@ BOUNDS = {
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""
 
 DESCRIBES = re.compile("config|plan|kernel|family|context|choose|arguments|maps|problem|measures")
-COMPUTES = re.compile(r"(\w+_)?(family|math|main_loop)(_\w+)?")
+COMPUTES = re.compile(r"(\w+_)?(family|math|share)(_\w+)?")
 SHORT = 40
 KERNEL = "kernels.moe.sm90.kernel"
 
@@ -131,7 +131,7 @@ def jitted(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def questions_for_a_type() -> int:
-    """`isinstance` in `family.py` and in main loops (`math.py`, `main_loop.py`), where a method of the part would answer."""
+    """`isinstance` in `family.py` and in main loops (`math.py`, `share.py`), where a method of the part would answer."""
     asked = [module for module in below("kernels", "blocks") if COMPUTES.fullmatch(module.rpartition(".")[2])]
     return sum(
         isinstance(node, ast.Call) and last_name(node.func) == "isinstance" for module in asked for node in ast.walk(tree_of(module))

@@ -232,6 +232,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", cluster=2),
     "sm_90a-ep-combine-bf16": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", cluster=2),
+    "sm_90a-ep-dispatch-backward": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", transposed=True),
+    "sm_90a-ep-combine-backward": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", transposed=True),
     "sm_100a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256, arch_name="sm_100a"),
     "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
@@ -253,7 +255,7 @@ RARELY = {
     "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
     "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
     "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
-    "sm_90a-decode-bf16",
+    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

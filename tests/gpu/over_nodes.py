@@ -4,6 +4,7 @@ python tests/gpu/over_nodes.py prepare --ranks 4 --domain 2                     
 torchrun --nproc-per-node 4 tests/gpu/over_nodes.py run --domain 2                         two nodes that are parts of one host, NCCL
 torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 tests/gpu/over_nodes.py run --domain 8
 torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu               nodes that share a GPU, gloo
+torchrun --nproc-per-node 1 tests/gpu/over_nodes.py run --domain 1 --checks graph,time     a node that sends all rows to itself, NCCL
 
 `--chunks` is the layer's; by default the model chooses.
 
@@ -13,7 +14,7 @@ overlap  launches that wait for all ranks, beside exchanges of all ranks: every 
          NCCL (`--sms 0`) they wait for one another and never end
 compile  a call under torch.compile, to the bit
 shared   with a shared expert on every rank, to the bit
-train    gradients in BF16 beside those of one GPU with all experts; nodes of one rank
+train    gradients in BF16 beside those of one GPU with all experts; a single node of all ranks, too
 time     microseconds of a call for each number of chunks, of its host's part, and in a graph; bytes that a rank sends in a call
 trace    when NCCL's kernels and launches ran in a call, by torch.profiler
 lose     the last rank ends; the others name it and go on as nodes of one rank with the same weights.  The last check
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,8 +39,9 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.moe_layer import node_layer
 from megamoe_dsl.runtime.nodes import DomainLayer, NodeLayer, Rails, node_problem, rails_of
-from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, layer_kernels
+from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
 
@@ -76,9 +79,12 @@ def prepare(given: argparse.Namespace) -> int:
         sms = 0 if layer.max_tokens_per_rank == tokens * ranks // domain else given.sms
         kernels += layer_kernels(layer, grid_target(gpu, sms), ())
     if "train" in checks:
-        for experts, rows in ((problem.num_experts, [tokens // 2]), (problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))):
+        halves = halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, train=True)
+        own = [] if domain > 1 else [(problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))]
+        for experts, rows in ((problem.num_experts, [tokens // 2]), *own):
             layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)
             kernels += expert_kernels(layer, target, rows)
+        kernels += halves if domain > 1 else []
     return compile_ahead(kernels)
 
 
@@ -113,8 +119,16 @@ class Rank:
         self.problem, self.nodes = problem_of(self.ranks, self.tokens), self.ranks // self.domain
         self.every = [random_weights(self.problem, one, seed=0, device="cuda") for one in range(self.ranks)]
         self.whole = MoE(replace(self.problem, num_ranks=1), joined(self.every), launch="mega_moe")
-        self.layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=self.chunks)
+        self.layer = self.made(self.chunks)
         self.generator = torch.Generator("cuda").manual_seed(self.rank)
+
+    def made(self, chunks: int | None) -> Any:
+        """A layer over the nodes.  One rank is a node alone, which sends rows to itself."""
+        own = self.every[self.rank]
+        if self.ranks > 1:
+            return MoE(self.problem, own, domain=self.domain, chunks=chunks)
+        others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0}
+        return node_layer(self.problem, own, dist.group.WORLD, own.fc1.device, 1, chunks, None, **others)
 
     def call(self, tokens: int | None = None, problem: Problem | None = None) -> Call:
         """Random tokens, a few slots masked."""
@@ -146,7 +160,7 @@ class Rank:
             assert torch.equal(y, self.expected(call)), f"rank {self.rank}, replay {number}"
         return f"{REPLAYS} replays without a mismatch, {self.us(graph.replay):.0f} us each"
 
-    def captured(self, layer: MoE, call: Call, bound: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def captured(self, layer: Any, call: Call, bound: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """A graph of a call, and the y of its replays."""
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
@@ -192,8 +206,6 @@ class Rank:
         return f"{SHARED_CALLS} calls without a mismatch"
 
     def train(self) -> str:
-        if self.domain > 1:
-            return "left out: nodes of several ranks"
         problem = problem_of(self.ranks, self.tokens, BF16)
         every = [random_weights(problem, one, seed=0, device="cuda") for one in range(self.ranks)]
         all_weights, own = joined(every), every[self.rank]
@@ -203,7 +215,7 @@ class Rank:
         given = [one.clone().requires_grad_() for one in (call[0], call[2])]
         for one in (own.fc1, own.fc2):
             one.requires_grad_()
-        MoE(problem, own, domain=1)(given[0], call[1], given[1]).float().sum().backward()
+        MoE(problem, own, domain=self.domain)(given[0], call[1], given[1]).float().sum().backward()
         for one in wanted[2:]:
             dist.all_reduce(one.grad)
         mine = slice(8 * self.rank, 8 * self.rank + 8)
@@ -238,7 +250,7 @@ class Rank:
     def time(self) -> str:
         call, found = self.call(self.tokens), []
         for chunks in CHUNKS:
-            layer = MoE(self.problem, self.every[self.rank], domain=self.domain, chunks=chunks)
+            layer = self.made(chunks)
             us, start = self.us(lambda layer=layer: layer(*call)), time.perf_counter()
             for _ in range(TURNS):
                 layer(*call, num_tokens_bound=self.tokens)
@@ -246,9 +258,8 @@ class Rank:
             torch.cuda.synchronize()
             replay = self.us(self.captured(layer, call, self.tokens)[0].replay) if self.graphs else float("nan")
             found.append(f"{chunks}: {us:.0f}, {host:.0f}, {replay:.0f}")
-        before = replace(self.layer.traffic) if self.layer.traffic else None
+        before = replace(self.layer.traffic)
         self.layer(*call)
-        assert before is not None and self.layer.traffic is not None
         sent = {name: value - vars(before)[name] for name, value in vars(self.layer.traffic).items()}
         return f"{self.tokens} tokens, us by chunks (a call, its host without a wait, in a graph) {'; '.join(found)}; a call sends {sent}"
 

@@ -46,6 +46,8 @@ def test_kernel_fits_the_chip(kind: str, preset: str, changes: dict[str, int]) -
     ("kind", "preset", "changes"),
     [
         ("dispatch", "deepseek-v3", {"cluster": 2}),
+        ("dispatch", "deepseek-v3", {"transposed": True}),
+        ("combine", "deepseek-v3", {"transposed": True}),
         rarely("dispatch", "pro", {"tail_sms": 8}),
         rarely("combine", "deepseek-v3", {}),
         rarely("combine", "flash", {"interleaved": False}),

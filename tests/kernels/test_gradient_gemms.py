@@ -105,7 +105,7 @@ def test_the_gradients_of_a_limited_activation_are_near() -> None:
         (lambda: VarlenKProblem(64, 64, output="f32"), "accumulate = False: must be True where the output is f32"),
         (lambda: VarlenKProblem(48, 64), "n = 48: must be a multiple of 32"),
         (lambda: VarlenKProblem(64, 64, biases="f32"), "biases = 'f32': must be empty"),
-        (lambda: GemmProblem(64, 64, transposed_b=True, **BF16), "transposed_b = True: must be False but for a packed problem"),
+        (lambda: GemmProblem(64, 64, transposed_b=True, **BF16), "transposed_b = True: must be False but for a packed or masked problem"),
         (lambda: GatherGemmProblem(256, 128, gradient="up", **BF16), "gradient = 'up': must be one of gate_first"),
         (lambda: GatherGemmProblem(256, 128, gradient="up_first"), "gradient = 'up_first': must be empty but for packed results"),
     ],

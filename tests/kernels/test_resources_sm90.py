@@ -12,7 +12,7 @@ from chip_fit import compile_fitting
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import REGISTER_FILE, SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.blocks.sm90 import tokens_as_n
+from megamoe_dsl.blocks.sm90 import share
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
@@ -105,12 +105,12 @@ def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pyte
 @pytest.mark.parametrize("block_m", [8, 32])
 def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: pytest.MonkeyPatch, block_m: int) -> None:
     """What the kernel did once: the last block's scales, loaded when its products were there, came back from another K block."""
-    promote = tokens_as_n.promote
+    promote = share.promote
 
     def read_again(sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
         return promote(sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
 
-    monkeypatch.setattr(tokens_as_n, "load_pair", Pair.load)
-    monkeypatch.setattr(tokens_as_n, "promote", read_again)
+    monkeypatch.setattr(share, "load_pair", Pair.load)
+    monkeypatch.setattr(share, "promote", read_again)
     found = compile_kernel(config_of("flash", block_m)).overtaken_loads
     assert found and {one.by.opcode for one in found} == {"SYNCS.ARRIVE.TRANS64.A1T0"}

@@ -142,7 +142,7 @@ def test_loader_coordinates(config, data):
     assert mma_n // 2 <= config.block_m // 2 and (mma_n // 2) % 8 == 0
 
 
-# --- pull.py
+# --- pool.py
 @settings(max_examples=80)
 @given(st.integers(0, 500), st.integers(0, 191), st.integers(0, 55), st.sampled_from((128, 256)))
 def test_pulled_scales(block, row, k, sf_block_m):

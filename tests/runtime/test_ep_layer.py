@@ -23,6 +23,7 @@ from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.experts import moe as moe_on_one
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel
@@ -127,6 +128,44 @@ def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> No
     y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
     layer(case.x[0], case.topk_idx[0], case.topk_weights[0], out=y)
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
+
+
+def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one rank, those of `moe`; what cannot have them is named before anything is launched."""
+    moe = problem(1, "bf16xbf16")
+    case, made = random_case(moe, (7,), 1, mask=0.2, exact=False), {"block_m": 128, "block_n": 64}
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
+    weights = unscaled_weights(case.weights[0].fc1, case.weights[0].fc2)
+    options = {"store": ArtifactStore(tmp_path), "symmetric": symmetric, "dispatch": made, "combine": made}
+    layer = EpMoE(moe, weights, activation=swiglu, **options)
+    memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
+    gpu.tensors = {"fc1": weights.fc1, "fc2": weights.fc2, **memory, "acts": layer.acts.values}
+
+    def point_at(self: EpMoE, combine: SimulatedKernel, y: torch.Tensor) -> None:
+        gpu.tensors["y"] = y
+        combine.arguments.values.y, combine.arguments.values.num_tokens = y.data_ptr(), len(y)
+
+    monkeypatch.setattr(EpMoE, "point_at", point_at)
+    before = len(gpu.launched)
+    ours = case.x[0].requires_grad_(), case.topk_weights[0].requires_grad_(), weights.fc1.requires_grad_(), weights.fc2.requires_grad_()
+    theirs = [one.detach().clone().requires_grad_() for one in ours]
+    idx = case.topk_idx[0]
+    y, wanted = layer(ours[0], idx, ours[1]), moe_on_one(theirs[0], theirs[2], None, theirs[3], None, idx, theirs[1])
+    for one in (y, wanted):
+        one.float().square().sum().backward()
+    assert (y.float() - wanted.float()).norm() < 0.01 * wanted.float().norm()
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.grad.float() - other.grad.float()).norm() < 0.02 * other.grad.float().norm()
+    target = Target(SM90, NUM_SMS, "simulated")
+    assert EpMoE.prepare(moe, dispatch=made, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
+    assert len(gpu.launched) - before == 5  # routing tables, and two launches of each pass
+    with pytest.raises(ProblemError, match=r"^main_grads\[1\]"):
+        layer(ours[0], idx, ours[1], main_grads=(torch.zeros(weights.fc1.shape), torch.zeros(weights.fc1.shape)))
+    with pytest.raises(ProblemError, match=r"^out = .*: must be None where gradients are asked for"):
+        layer(ours[0], idx, ours[1], out=y.detach())
+    layer.activation = lambda rows: rows
+    with pytest.raises(ProblemError, match=r"^activation = .*: must be bfloat16 \(\d+, 128\)"):
+        layer(ours[0], idx, ours[1])
 
 
 def test_two_simulated_ranks() -> None:

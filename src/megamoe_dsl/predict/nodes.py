@@ -46,8 +46,8 @@ class Network:
         return num_bytes / (self.gbits / 8 * 1e3)
 
 
-USUAL = Network(400.0, 30.0, (1400.0, 1000.0))
-"""A card for each GPU; latency is an assumption, the host's times those of an H100's host (docs/howto/nodes.md)."""
+USUAL = Network(400.0, 30.0, (800.0, 630.0))
+"""A card for each GPU; latency is an assumption, the host's times those of an H200's host (docs/howto/nodes.md)."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -28,9 +28,9 @@ class FewTokens:
         self._prepared: dict[int, bytes] = {}
 
     @classmethod
-    def of(cls, problem: Problem, target: Target, store: ArtifactStore, memory: RankBuffers) -> Self | None:
-        """None where the layer is not this kernel's."""
-        config = few_config(problem, target)
+    def of(cls, problem: Problem, target: Target, store: ArtifactStore, memory: RankBuffers, **options: Any) -> Self | None:
+        """None where the layer is not this kernel's, on a CPU, and with `options` of `few_config` that it does not take."""
+        config = few_config(problem, target, **options) if memory.device.type == "cuda" else None
         return None if config is None else cls(config, store, memory)
 
     def takes(self, tensors: Tensors, rows: int) -> bool:

@@ -124,8 +124,8 @@ class MegaMoE(torch.nn.Module):
                 self._inputs = ReferenceInputs(shared, self.memory)
             else:
                 self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
-        alone = fused and bf16_inputs and not shared.count and device.type == "cuda"
-        self.few = FewTokens.of(problem, target, store, self.memory) if alone else None
+        options: Any = {"fused": fused, "bf16_inputs": bf16_inputs, "shared_experts": shared.count}
+        self.few = FewTokens.of(problem, target, store, self.memory, **options)
         self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None

@@ -173,7 +173,8 @@ def domain_layer(
             )
         return moe_launches(problem, weights)
     own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
-    return DomainLayer(EpMoE(problem, weights, group=group, activation=own), problem.formats.scaled)
+    trained = () if problem.formats.scaled else (weights.fc1, weights.fc2)
+    return DomainLayer(EpMoE(problem, weights, group=group, activation=own), problem.formats.scaled, trained=trained)
 
 
 def moe_launches(problem: Problem, weights: ExpertWeights) -> DomainLayer:
@@ -295,8 +296,8 @@ class MoE(torch.nn.Module):
     options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns`
                  of `MegaMoE`
 
-    `traffic` counts what this rank sent to other nodes; None within one domain.  Calls have gradients where each rank is a domain of its
-    own and computes with `moe`, in BF16; then every rank takes part in each backward pass.
+    `traffic` counts what this rank sent to other nodes; None within one domain.  Calls have gradients in BF16, by `moe` or `EpMoE`; of
+    several ranks every one then takes part in each backward pass.
 
     Raises `ProblemError`, which names the argument.
     """
@@ -335,7 +336,7 @@ class MoE(torch.nn.Module):
             self.experts = domain_layer(problem, weights, group, place, **others).experts
         else:
             self.experts = node_layer(problem, weights, group, place, ranks, chunks, router, **others)
-            self.traffic = self.experts.rails.traffic
+            self.traffic = self.experts.traffic
 
     @classmethod
     def of(

@@ -102,20 +102,25 @@ def layer_kernels(
     tiers = dict.fromkeys(Selection(whole, tried).configs(target, pool_rows=pool_rows).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
-    few = few_config(problem, target) if fused and bf16_inputs and not shared_experts else None
+    few = few_config(problem, target, fused=fused, bf16_inputs=bf16_inputs, shared_experts=shared_experts)
     kernels += [] if few is None else [few]
     common = {"shared": shared_experts, "pool_rows": pool_rows}
     return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, **common) for one in quantized)]
 
 
 def halves_kernels(
-    problem: Problem, target: Target, dispatch: Mapping[str, Any] | None = None, combine: Mapping[str, Any] | None = None
+    problem: Problem,
+    target: Target,
+    dispatch: Mapping[str, Any] | None = None,
+    combine: Mapping[str, Any] | None = None,
+    train: bool = False,
 ) -> list[KernelConfig]:
-    """Those of an `EpMoE` on such a GPU."""
+    """Those of an `EpMoE` on such a GPU, with its launches of a backward pass where it is to `train`; those of weight gradients are of
+    `moe`."""
     tokens = problem.max_tokens_per_rank
     first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
     second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-    return [first, second, RoutingTablesConfig.of(first)]
+    return [first, second, RoutingTablesConfig.of(first), *((first.backward, second.backward) if train else ())]
 
 
 def expert_kernels(

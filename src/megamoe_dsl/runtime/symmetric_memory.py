@@ -103,9 +103,10 @@ class SymmetricBuffer:
         if group is None and problem.num_ranks == 1:
             place = require_usable("cuda" if device is None else device)
             reference = arch is None and place.type == "cpu"
-            used = arch or (arch_of_recipe(problem) if reference else device_arch(place))
-            size = (region or symmetric_buffer(problem, used, pool_rows)).size
-            sym = torch.zeros(size, dtype=torch.uint8, device=place)
+            if region is None:
+                used = arch or (arch_of_recipe(problem) if reference else device_arch(place))
+                region = symmetric_buffer(problem, used, pool_rows)
+            sym = torch.zeros(region.size, dtype=torch.uint8, device=place)
             own = torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device)
             return cls(problem, 0, sym, own, reference=reference, pool_rows=pool_rows)
         import torch.distributed as dist
@@ -142,6 +143,14 @@ class SymmetricBuffer:
     @property
     def num_bytes(self) -> int:
         return self.sym.numel()
+
+    @property
+    def everywhere(self) -> list[torch.Tensor]:
+        """The buffer of every rank, uint8, as this rank sees it."""
+        if self._handle is None:
+            return [self.sym]
+        offset = self.sym.data_ptr() - self._handle.buffer_ptrs[self.rank]
+        return [self._handle.get_buffer(rank, (self.num_bytes,), torch.uint8, offset) for rank in range(self.problem.num_ranks)]
 
     @contextmanager
     def binding(self, num_sms: int) -> Iterator[None]:

@@ -111,7 +111,7 @@ class Measurer:
 
     def dispatch(self) -> Measure:
         """A pulled token: the loop with its two bulk copies."""
-        return self.measure("dispatch_token", "dispatch", "token", self.inner("pull.", UBLKCP=2), 1)
+        return self.measure("dispatch_token", "dispatch", "token", self.inner("pool.", UBLKCP=2), 1)
 
     def combine(self) -> list[Measure]:
         """A token is summed piece by piece: the loops of a slot and of a piece run once per piece."""

@@ -24,7 +24,7 @@ from ...device.cast import joined_pairs, transposed
 from ...device.memory import load_shared_v4, store_b16, store_f32, store_v4
 from ...device.warp import sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
-from ..sm90.tokens_as_m import WARP_ROWS, RowShare
+from ..sm90.share import WARP_ROWS, RowShare
 from ..swiglu import activate
 from .arguments import StoringArguments
 from .context import GemmContext, GemmTile

@@ -31,7 +31,7 @@ from ...device.memory import (
 )
 from ...device.warp import shuffle_xor_f32, sync_warp
 from ...hardware.operand_tile import CHUNK, ROW_BYTES, SW128
-from ..sm90.tokens_as_m import WARP_ROWS, RowShare
+from ..sm90.share import WARP_ROWS, RowShare
 from ..swiglu import gradients
 from .arguments import GradientArguments
 from .context import GemmContext, GemmTile

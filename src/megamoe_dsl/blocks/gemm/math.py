@@ -1,4 +1,4 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/share.py) and an epilogue.
 
 The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
@@ -20,10 +20,8 @@ from ...device.ring import Stage, TileQueue, release_stage
 from ...device.tma import wait_group_read
 from ...layouts.arith import div, select
 from ...layouts.records import Activity, Role
-from ..sm90.main_loop import Share, accumulate_tile, multiply_ahead
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
-from ..sm90.tokens_as_m import MnMajorShare, RowShare
-from ..sm90.tokens_as_n import ColumnShare
+from ..sm90.share import ColumnShare, MnMajorShare, RowShare, Share, accumulate_tile, multiply_ahead
 from . import store
 from .context import GemmContext, GemmTile, next_tile, read_end
 from .problem import SCALE_BLOCK

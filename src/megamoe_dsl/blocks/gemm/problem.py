@@ -43,7 +43,7 @@ class GemmProblem(CheckedProblem):
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
     recipe      number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
-    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed problem in BF16 on SM90
+    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16 on SM90
     biases      f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     """
 
@@ -86,8 +86,8 @@ class GemmProblem(CheckedProblem):
         self.require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
         self.require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
         self.require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
-        plain = not self.formats.scaled and self.kind == PACKED
-        self.require("transposed_b", plain or not self.transposed_b, "False but for a packed problem in bf16xbf16")
+        plain = not self.formats.scaled and self.kind in (PACKED, MASKED)
+        self.require("transposed_b", plain or not self.transposed_b, "False but for a packed or masked problem in bf16xbf16")
 
     @property
     def decodes(self) -> bool:

@@ -46,8 +46,7 @@ from ...device.warp import in_cta, store_async_v4, sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedShare
-from ..sm90.tokens_as_m import RowShare
-from ..sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
+from ..sm90.share import BLOCK_ROWS, ColumnShare, RowShare
 from .arguments import BiasArguments
 from .context import GemmContext, GemmTile
 from .problem import BF16, GATE_FIRST, INTERLEAVED

@@ -35,7 +35,7 @@ from ...device.tma import add_tile, commit_group, wait_group_read
 from ...device.warp import elect, shuffle, sync_warp
 from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128, Swizzle
 from ...layouts.arith import minimum, select
-from ..sm90.tokens_as_m import RowShare
+from ..sm90.share import RowShare
 from .context import GemmContext, GemmTile, next_tile
 from .gather import source_of
 from .load import column_tile

@@ -39,7 +39,7 @@ from ...hardware.packed_tile import (
     unit_of,
 )
 from .math_thread import MathThread
-from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
+from .share import CHUNK_ROWS, ROW_BYTES
 
 BLOCKS, HALVES = 2, 2
 AHEAD = 2  # units of codes whose loads come before the stores of another

@@ -1,4 +1,4 @@
-"""Tiles of E2M1 weights that other warps decode into a stage (decode.py): the main loop is that of tokens as rows (tokens_as_m.py), and a
+"""Tiles of E2M1 weights that other warps decode into a stage (decode.py): the main loop is that of tokens as rows (share.py), and a
 K block has one weight scale, its tile's.
 
 waits     full, per stage
@@ -29,8 +29,8 @@ from ...device.ptx import emit_to
 from ...device.ring import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
-from .math_thread import MathThread, PromotedSums, multiply_tile
-from .tokens_as_m import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, RowShare
+from .math_thread import MathThread, PromotedSums
+from .share import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, RowShare
 
 WARPS = 4
 ONES = 0x7F7F7F7F
@@ -67,7 +67,7 @@ class DecodedShare(RowShare):
 
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
         """As of a `RowShare`, with the powers of two of the weight rows at the end."""
-        sums, following = multiply_tile(stage, self, scales, k_blocks)
+        sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
 
     def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:

@@ -36,6 +36,15 @@ class MathThread:
         """The first of the thread's two rows among the warp's 16 rows of an accumulator; the other is 8 further."""
         return self.lane >> 2
 
+    @cute.jit
+    def multiply_tile(self: Any, stage: Stage, scales: Any, k_blocks: Int32):
+        """Multiplies `k_blocks` > 0 stages with a share's `multiply`; the first must be full.  Returns the sums, one tuple for each part of
+        the share, and the stage after the last."""
+        acc = self.zero()
+        for k in cutlass.range(k_blocks, unroll=1):
+            acc, stage = self.multiply(stage, acc, scales, k, k + 1 < k_blocks)
+        return acc.parts, stage
+
 
 @dataclass(frozen=True)
 class PromotedSums:
@@ -49,16 +58,6 @@ class PromotedSums:
     def zero(parts: int, values: int) -> PromotedSums:
         part = tuple(Float32(0.0) for _ in range(values))
         return PromotedSums((part,) * parts, part)
-
-
-@cute.jit
-def multiply_tile(stage: Stage, me: Any, scales: Any, k_blocks: Int32):
-    """Multiplies `k_blocks` > 0 stages with the share's `multiply`; the first must be full.  Returns the sums, one tuple for each part of
-    the share, and the stage after the last."""
-    acc = me.zero()
-    for k in cutlass.range(k_blocks, unroll=1):
-        acc, stage = me.multiply(stage, acc, scales, k, k + 1 < k_blocks)
-    return acc.parts, stage
 
 
 LANES = 32

@@ -26,7 +26,7 @@ from ...device.ring import Stage, release_stage
 from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, WHOLE_TILE, PackedPart, record_index, unit_of
 from ...layouts.arith import select
 from .math_thread import MathThread, PromotedSums
-from .tokens_as_n import load_pair
+from .share import load_pair
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 

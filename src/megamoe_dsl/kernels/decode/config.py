@@ -10,7 +10,7 @@ from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
 from ...blocks.gemm.tile import GROUP_ROWS
-from ...config_error import require, require_integers
+from ...config_error import require, require_declared
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
@@ -59,8 +59,7 @@ class DecodeConfig:
     weights: str = F32_WEIGHTS
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
-        require_integers(self, "block_m", "num_sms", "num_stages")
+        require_declared(self, DecodeProblem)
         require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))

@@ -16,10 +16,13 @@ from .config import GROUPS, TOKENS, DecodeConfig
 from .problem import DecodeProblem
 
 
-def few_config(layer: Problem, target: Target) -> DecodeConfig | None:
+def few_config(
+    layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
+) -> DecodeConfig | None:
     """The configuration for calls of at most `TOKENS[0]` tokens of a layer with packed weights; with more tokens its fused kernel may be
-    faster (docs/lab/one_gpu.md). None where the kernel does not take the layer."""
-    problem = DecodeProblem.of(layer) if target.arch == DecodeConfig.arch else None
+    faster (docs/lab/one_gpu.md). None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+    whole = fused and bf16_inputs and not shared_experts
+    problem = DecodeProblem.of(layer) if whole and target.arch == DecodeConfig.arch else None
     with suppress(ConfigError):
         return None if problem is None else DecodeConfig.choose(problem, target, TOKENS[0])
     return None

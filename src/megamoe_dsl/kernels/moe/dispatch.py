@@ -1,5 +1,5 @@
 """The dispatch warps, in three parts.  They tell every rank how many of this rank's tokens its experts get, and which (article 4.1.1 to
-4.1.5); pull tokens (pull.py); and clean the workspace.
+4.1.5); pull tokens (pool.py); and clean the workspace.
 
 waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog); counts, once; DISPATCH_EPILOGUE: all ranks have passed BEFORE_COMBINE
 signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
@@ -44,7 +44,7 @@ from ...layouts.records import Activity, Role
 from .context import Context
 from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
 from .layouts.waits import ONE_REPORT, RankBarrier
-from .pull import pull_tokens
+from .pool import pull_tokens
 
 
 @cute.jit

@@ -54,7 +54,7 @@ def measure_math(find: Measurer) -> list[Measure]:
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
     decoded = "decoded_share.multiply_stage" if find.config.decoded and find.config.halves_decoding else "decoded_share."
-    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_" if find.config.scaled else ""
+    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share." if find.config.scaled else ""
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
@@ -77,7 +77,7 @@ def measure_math(find: Measurer) -> list[Measure]:
 
 def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
     """With tokens as rows: what runs for half tiles, and the measure of its K loop."""
-    own, blocks = find.k_loop("tokens_as_m." if find.config.scaled else "", GMMA, WGMMAS_OF_A_HALF_TILE)
+    own, blocks = find.k_loop("share." if find.config.scaled else "", GMMA, WGMMAS_OF_A_HALF_TILE)
     measure = find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)
     return find.flow.side(own.head, k_loop.head), [measure]
 

@@ -192,21 +192,25 @@ class EpBuffers(EpSymmetric):
         self._weights = weights
         self.weight_scales = {name: kernel_scales(getattr(weights, name)) for name in ("fc1_sf", "fc2_sf")}
 
-    def new_rows(self) -> torch.Tensor:
-        """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
-        return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
+    def new_rows(self, width: int | None = None) -> torch.Tensor:
+        """Memory for all rows: bf16 [pool rows, width], by default Linear1's 2 intermediate."""
+        columns = 2 * self.problem.intermediate if width is None else width
+        return torch.empty(pool_rows(self.problem), columns, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
         """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
-        weights = {"weights": self.weights.fc1.data_ptr(), "weights_sf": self.weight_scales["fc1_sf"].data_ptr()}
-        common = self.common_arguments(peers, rank, watchdog_ns)
-        return {**common, **weights, "out": out.data_ptr(), **self.trace_arguments(config)}
+        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
+        return {**common, "out": out.data_ptr(), **self.trace_arguments(config)}
+
+    def weights_of(self, config: EpConfig) -> dict[str, int]:
+        """Addresses of what a kernel reads, and of its scales."""
+        name = config.reads(config.transposed)
+        return {"weights": getattr(self.weights, name).data_ptr(), "weights_sf": self.weight_scales[f"{name}_sf"].data_ptr()}
 
     def combine_arguments(
         self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
     ) -> dict[str, int]:
         """Arguments of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
-        weights = {"weights": self.weights.fc2.data_ptr(), "weights_sf": self.weight_scales["fc2_sf"].data_ptr()}
-        tensors = {"acts": acts.values.data_ptr(), "acts_sf": acts.scales.data_ptr(), **weights, "y": y.data_ptr()}
-        common = self.common_arguments(peers, rank, watchdog_ns)
+        tensors = {"acts": acts.values.data_ptr(), "acts_sf": acts.scales.data_ptr(), "y": y.data_ptr()}
+        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
         return {**common, **tensors, "num_tokens": len(y), **self.trace_arguments(config)}

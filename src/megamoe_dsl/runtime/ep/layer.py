@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,8 +26,9 @@ from ...quant import ExpertWeights
 from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
-from ..custom_op import check_no_gradient
+from ..custom_op import asks_for_gradients, check_no_gradient
 from ..device_gemm import check_current
+from ..expert_gradients import MainGrads, check_main_grads
 from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
@@ -34,6 +36,7 @@ from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
+from .training import NO_TOTALS, train
 
 
 class EpMoE(torch.nn.Module):
@@ -88,7 +91,7 @@ class EpMoE(torch.nn.Module):
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
         self._tables: dict[RoutingTablesConfig, CudaKernel] = {}
-        self.store = store
+        self.store, self.ranks, self.peers = store, [self.memory], self.symmetric.peers
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
 
@@ -101,10 +104,11 @@ class EpMoE(torch.nn.Module):
         target: Target | None = None,
         store: ArtifactStore | None = None,
         jobs: int | None = None,
+        train: bool = False,
     ) -> int:
-        """Compiles the kernels of a layer with these arguments before there is one, as `MegaMoE.prepare` does; raises as that, and
-        `ConfigError`."""
-        return compile_ahead(halves_kernels(problem, grid_target(target), dispatch, combine), store, jobs)
+        """Compiles the kernels of a layer with these arguments before there is one, as `MegaMoE.prepare` does, and those that its backward
+        pass adds where it is to `train`; raises as that, and `ConfigError`."""
+        return compile_ahead(halves_kernels(problem, grid_target(target), dispatch, combine, train), store, jobs)
 
     def check_others(self) -> None:
         """Raises `ProblemError` where other layers' kernels on this symmetric buffer have other fields."""
@@ -125,9 +129,11 @@ class EpMoE(torch.nn.Module):
         if isinstance(config, RoutingTablesConfig):
             arguments = self.memory.tables_arguments(peers, 0, rank, self.watchdog_ns)
         elif isinstance(config, DispatchGemmConfig):
-            arguments = self.memory.dispatch_arguments(config, peers, self.rows, rank, self.watchdog_ns)
+            out = self.acts.values if config.transposed else self.rows
+            arguments = self.memory.dispatch_arguments(config, peers, out, rank, self.watchdog_ns)
         else:
-            arguments = self.memory.combine_arguments(config, peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
+            acts = RowActivations(self.rows, self.acts.scales) if config.transposed else self.acts
+            arguments = self.memory.combine_arguments(config, peers, acts, self._nowhere[:0], rank, self.watchdog_ns)
         kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
         return kernel
 
@@ -147,6 +153,7 @@ class EpMoE(torch.nn.Module):
         x_sf: torch.Tensor | None = None,
         scatter_indices: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
+        main_grads: MainGrads | None = None,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
@@ -157,11 +164,20 @@ class EpMoE(torch.nn.Module):
                       the order of tokens (`scatter_indices` of scatter_indices.py); what a dropped pair has is not read.  Places are looked
                       at, which waits for the device, but not while a graph is captured
         out           where y goes
+        main_grads    float32, as fc1 and fc2 of the weights: the backward pass adds their gradients to these, and leaves theirs alone
 
-        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
-        pass.
+        In BF16 a call has gradients of x, top-k weights and the layer's weights where one of them requires grad, and of what the activation
+        takes; every rank then takes part in the backward pass.  Raises `ProblemError` before anything is launched, also for a tensor that
+        requires grad where there is no backward pass.
         """
-        check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
+        trains = not self.problem.formats.scaled and asks_for_gradients((x, topk_weights, self.memory.weights.fc1, self.memory.weights.fc2))
+        check_no_gradient(("x_sf", "out"), (x_sf, out))
+        if not trains:
+            check_no_gradient(("x", "topk_weights"), (x, topk_weights))
+        elif out is not None:
+            raise ProblemError("out", tuple(out.shape), "None where gradients are asked for")
+        elif self.capturing:
+            raise ProblemError("capture", True, "False where gradients are asked for: the host waits for numbers of rows")
         check_device("x", x, self.rows.device)
         if x_sf is None:
             if x.dtype != torch.bfloat16:
@@ -173,15 +189,17 @@ class EpMoE(torch.nn.Module):
             check_device(name, tensor, self.rows.device)
         if self.rows.is_cuda:
             check_current(self.rows.device)
+        if scatter_indices is not None:
+            check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
+        if main_grads is not None:
+            check_main_grads(main_grads, self.memory.weights.fc1, self.memory.weights.fc2)
+        if trains:
+            return self.train_call(inputs, scatter_indices, main_grads)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape)
         check_device("out", y, self.rows.device)
-        if scatter_indices is not None:
-            check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
-        self.route(inputs)
-        if scatter_indices is not None:
-            self.memory.scatter(topk_idx, scatter_indices)
+        self.route(inputs, scatter_indices=scatter_indices)
         self.launch_dispatch()
         self.activate()
         self.launch_combine(y)
@@ -192,13 +210,50 @@ class EpMoE(torch.nn.Module):
         """Whether a graph is captured, which cannot wait for the device."""
         return self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
 
-    def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None) -> None:
+    @torch.compiler.disable
+    def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None, main_grads: MainGrads | None) -> torch.Tensor:
+        """y with a backward pass (training.py); its kernels are there before the first one."""
+        _ = self._backward
+        with torch.no_grad():
+            self.route(inputs, scatter_indices=scatter_indices)
+        return train(self, [inputs], [self.activation], [main_grads or NO_TOTALS])[0]
+
+    @cached_property
+    def _backward(self) -> tuple[CudaKernel, CudaKernel]:
+        """The launches of a backward pass, whose results lie where the forward pass has its operands."""
+        dispatch, combine = (self.bind(self.store.get(one.backward)) for one in (self.dispatch_config, self.combine_config))
+        return dispatch, combine
+
+    @property
+    def everywhere(self) -> list[torch.Tensor]:
+        """Symmetric buffers of all ranks."""
+        return self.symmetric.everywhere
+
+    def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
+        """A dispatch of `train`: where its rows are."""
+        (self._backward[0] if transposed else self._dispatch).launch()
+        return [self.acts.values if transposed else self.rows]
+
+    def combine_rows(
+        self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
+    ) -> list[torch.Tensor]:
+        """A combine of `train`: y, or dX where it is transposed."""
+        kernel = self._backward[1] if transposed else self._combine
+        (self.rows if transposed else self.acts.values)[places[0]] = rows[0]
+        y = rows[0].new_empty(tokens[0], self.problem.hidden)
+        self.point_at(kernel, y)
+        kernel.launch()
+        return [y]
+
+    def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None, *, scatter_indices: torch.Tensor | None = None) -> None:
         """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of
         another dispatch than the layer's."""
         kernel = self.tables_for(config or self.dispatch_config)
         self.memory.store_inputs(inputs)
         kernel.arguments.values.num_tokens = inputs.num_tokens
         kernel.launch()
+        if scatter_indices is not None:
+            self.memory.scatter(inputs.topk_idx, scatter_indices)
 
     def launch_dispatch(self) -> None:
         """Linear1 of the rows that this rank receives, into `rows`."""

@@ -12,7 +12,7 @@ from ....arch import ARCHES, SM90, Arch
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
-from ....config_error import require, require_integers
+from ....config_error import require, require_declared, require_stages
 from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ..config import RegisterBudget, require_whole_tiles
@@ -46,6 +46,8 @@ class EpConfig(ABC):
     block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses 128; on SM90 always 0
     task_tokens  tokens that a communication warp takes at a time
     trace       warps record time stamps for profiles (layouts/records.py)
+    transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
+                they lie; in BF16, with clusters of 1
     """
 
     half: ClassVar[Half]
@@ -62,9 +64,10 @@ class EpConfig(ABC):
     task_tokens: int = 4
     trace: bool = False
     arch_name: str = SM90.name
+    transposed: bool = False
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        require_declared(self, Problem)
         require(self.arch_name in PARTS, "arch_name", self.arch_name, " or ".join(PARTS))
         p, part = self.problem, self.part
         require(p.recipe in part.recipes, "problem.recipe", p.recipe, " or ".join(part.recipes) + f" for {self.arch}")
@@ -72,7 +75,6 @@ class EpConfig(ABC):
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "block_k", "task_tokens")
         for name, value in part.defaults.items():
             object.__setattr__(self, name, getattr(self, name) or value)
         require(self.block_m in part.block_ms, "block_m", self.block_m, f"one of {list(part.block_ms)}")
@@ -81,27 +83,36 @@ class EpConfig(ABC):
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
         most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require_stages(self, most)
 
     @abstractmethod
     def check_fields(self) -> None:
         """Checks what the subclass adds.  Raises `ConfigError`."""
 
-    @staticmethod
-    @abstractmethod
-    def linear(problem: Problem) -> GemmProblem:
-        """The grouped GEMM of a layer."""
+    @classmethod
+    def reads(cls, transposed: bool) -> str:
+        """Which of the weights a launch multiplies with."""
+        return "fc1" if (cls.half == "dispatch") != transposed else "fc2"
+
+    @classmethod
+    def linear(cls, problem: Problem, transposed: bool = False) -> GemmProblem:
+        """The grouped GEMM of a layer, or of its backward pass."""
+        n, k = (2 * problem.intermediate, problem.hidden) if cls.reads(transposed) == "fc1" else (problem.hidden, problem.intermediate)
+        n, k = (k, n) if transposed else (n, k)
+        return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+    @property
+    def backward(self) -> Self:
+        """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
+        return self.replace(transposed=True, cluster=1, num_stages=0)
 
     @property
     @abstractmethod
@@ -119,7 +130,7 @@ class EpConfig(ABC):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        return self.linear(self.problem)
+        return self.linear(self.problem, self.transposed)
 
     @cached_property
     def gemm(self) -> GroupedGemm:
@@ -190,9 +201,6 @@ class DispatchGemmConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
-        for name in ("token_saving", "token_sorting", "block_wise"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        require_integers(self, "tail_sms")
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
         saves = self.token_saving or not self.tail_sms
         require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
@@ -227,10 +235,6 @@ class DispatchGemmConfig(EpConfig):
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(2 * problem.intermediate, problem.hidden, MASKED, problem.experts_per_rank, recipe=problem.recipe)
-
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
         acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
@@ -260,10 +264,7 @@ class GemmCombineConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
-        for name in ("scatter", "interleaved"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
-        require_integers(self, "token_blocks")
         require(self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody")
         tiles = self.gemm_problem.n // self.block_n
         whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
@@ -303,10 +304,6 @@ class GemmCombineConfig(EpConfig):
 
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
-
-    @staticmethod
-    def linear(problem: Problem) -> GemmProblem:
-        return GemmProblem(problem.hidden, problem.intermediate, MASKED, problem.experts_per_rank, recipe=problem.recipe)
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
@@ -354,14 +351,10 @@ class RoutingTablesConfig:
     arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
-        for name in ("token_saving", "token_sorting"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require_declared(self, Problem)
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
-        most = self.num_threads
-        while TablesPlan(most).region.size > self.arch.smem_bytes:
-            most -= 1
+        most = min(self.num_threads, most_that_fit(lambda experts: TablesPlan(experts).region.size, self.arch.smem_bytes))
         require(
             p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
         )

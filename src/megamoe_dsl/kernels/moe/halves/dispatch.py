@@ -28,7 +28,7 @@ from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum, select
 from ....layouts.records import Activity, Role
-from ..pull import load_chunk, move_row
+from ..pool import load_chunk, move_row
 from .context import EpContext, counter_of
 from .layouts.symmetric import EpBarrier, EpWait
 from .scheduler import RowGroups, advance_to, clear_counters, end_launch, first_groups, next_task

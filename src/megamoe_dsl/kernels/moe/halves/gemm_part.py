@@ -62,7 +62,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
         cluster=config.cluster,
         dynamic_schedule=True,
         group_m=config.group_m,
-        half_tiles=config.block_m == HALVED,
+        half_tiles=config.block_m == HALVED and not config.transposed,
         num_stages=num_stages,
         most_columns=MOST_COLUMNS,
     )

@@ -25,7 +25,7 @@ from ....blocks.gemm.sm100.epilogue import ResultsOfTile, store_tile_of
 from ....blocks.gemm.store import MATRIX, stage_rows
 from ....blocks.gemm.tile import WARPS_PER_GROUP
 from ....blocks.rank_barrier import Group
-from ....blocks.sm90.tokens_as_m import RowShare
+from ....blocks.sm90.share import RowShare
 from ....device.memory import load_shared_v4, load_u64, load_v4, reduce_add_u32, store_v4
 from ....device.stamps import stamp
 from ....device.sync import Equals32, spin

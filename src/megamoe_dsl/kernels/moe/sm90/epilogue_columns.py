@@ -1,4 +1,4 @@
-"""Epilogues of tiles whose tokens are the wgmma's columns (blocks/sm90/tokens_as_n.py).
+"""Epilogues of tiles whose tokens are the wgmma's columns (blocks/sm90/share.py).
 
 A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
 stmatrix puts them (quant.order_rows_sm90): E4M3 in 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block; BF16 in box `warpgroup`,
@@ -17,7 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int64
 
-from ....blocks.sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
+from ....blocks.sm90.share import BLOCK_ROWS, ColumnShare
 from ....blocks.swiglu import activate
 from ....device import cast
 from ....device.mbarrier import arrive

@@ -1,4 +1,4 @@
-"""Epilogues of tiles whose tokens are the wgmma's rows (blocks/sm90/tokens_as_m.py).
+"""Epilogues of tiles whose tokens are the wgmma's rows (blocks/sm90/share.py).
 
 The 128 outputs of a token lie in the four threads of one quad, so that warps need not exchange maxima.  In a half tile they lie in two
 warps, one of each warpgroup, and these two exchange their maxima.
@@ -21,7 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
+from ....blocks.sm90.share import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
 from ....device import cast
 from ....device.cast import joined_pairs
@@ -48,7 +48,7 @@ from .epilogue_columns import begin_exchange, sync_math_warps
 from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
-"""Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/tokens_as_m.py)."""
+"""Sums of a thread, chunk by chunk of 128 weight rows (blocks/sm90/share.py)."""
 
 
 @dataclass(frozen=True)

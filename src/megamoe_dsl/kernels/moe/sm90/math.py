@@ -1,4 +1,4 @@
-"""The math warpgroups of SM90: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue, then combine.
+"""The math warpgroups of SM90: tile by tile the main loop (blocks/sm90/share.py) and an epilogue, then combine.
 
 waits     work_tile_full, per tile; full, per stage; counts, once.  These warps need no wait of their own for what dispatch wrote for a
           tile's tokens: the token loader of this CTA has acquired it before it arrives on the tile's first full.  For Linear2 it acquires
@@ -18,11 +18,9 @@ from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.decoded_share import DecodedAhead, DecodedShare
-from ....blocks.sm90.main_loop import Share, accumulate_tile
 from ....blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ....blocks.sm90.packed_share import PackedShare
-from ....blocks.sm90.tokens_as_m import RowShare
-from ....blocks.sm90.tokens_as_n import ColumnShare
+from ....blocks.sm90.share import ColumnShare, RowShare, Share, accumulate_tile
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring, Stage

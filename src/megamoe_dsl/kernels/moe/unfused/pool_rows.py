@@ -35,8 +35,7 @@ from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
 from ....recipe import E2M1
 from ..layouts.smem_plan import LANE_VECTOR
-from ..pool import weight_of
-from ..pull import Cursor, advance_to_valid
+from ..pool import Cursor, advance_to_valid, weight_of
 from .config import BLOCKS_PER_PART, SWIGLU_WARPS
 from .context import StageContext
 

@@ -1,0 +1,329 @@
+"""The share that a math warpgroup of SM90 has of a tile, and the K loops over it: FP8 wgmma with FP32 promotion every 128 of K.
+
+waits     full, per stage
+signals   empty, per warp and stage
+
+Tokens are the wgmma's rows or its columns.  As rows, with weight rows as columns in chunks of 128, say, a warpgroup has 64 of the tokens
+and all chunks.  When a tile has no more than 64 tokens (a half tile), each of two warpgroups has all of them and one chunk, so that
+neither idles.  The values that a thread has of a row share one token scale, so promotion multiplies scales once per row and weight block.
+As columns (swap-AB) a tile is as small as 8 tokens, so a short batch wastes no tensor-core work; a warpgroup has all tokens and one or two
+blocks of 64 weight rows, and promotion multiplies scales once per token, which is twice as many instructions.
+
+The sum of a part over 128 of K is computed in a temporary accumulator, then scaled and added in FP32, because the tensor core keeps about
+14 bits; meanwhile the wgmmas of the other warpgroup run.  The wait for the next stage happens while the last part is in the tensor core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device import wgmma
+from ...device.memory import load_shared_f32, load_shared_f32x2
+from ...device.ring import Stage, release_stage
+from ...hardware.operand_tile import ROW_BYTES
+from ...layouts.arith import select
+from .math_thread import MathThread, PromotedSums, WeightScales
+
+CHUNKS = 2
+CHUNK_ROWS = 128
+GROUP_ROWS = 64  # of a wgmma: tokens of a warpgroup
+WARP_ROWS = 16
+
+
+@dataclass(frozen=True)
+class RowShare(MathThread):
+    """The share that a thread's warpgroup has of a tile, which is a `half` tile or a whole one: tokens from `first_token` on, `chunks` of
+    `chunk_rows` weight rows from `first_chunk` on.
+
+    Value (4 j + 2 h + e) of an accumulator's part: token `token` + 8 h, weight row 8 j + 2 (lane % 4) + e of the chunk.
+
+    split  weight rows of the warpgroup that the first row of scales is for, the others have the second; None where the scales say
+           themselves which rows they are for
+    """
+
+    half: cutlass.Constexpr[bool]
+    chunks: cutlass.Constexpr[int]
+    chunk_rows: cutlass.Constexpr[int]
+    split: cutlass.Constexpr[int | None]
+
+    @staticmethod
+    def of(me: MathThread, half: bool, chunk_rows: int = CHUNK_ROWS, chunks: int | None = None, split: int | None = None) -> RowShare:
+        """The share of a thread; by default of two chunks of 128, or one of a half tile."""
+        if chunks is None:
+            chunks = 1 if half else CHUNKS
+        return RowShare(me.group, me.warp, me.lane, half, chunks, chunk_rows, split)
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether its warpgroup alone has its 128 weight rows; else both warpgroups have all 256."""
+        return self.half
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.chunk_rows * ROW_BYTES
+
+    @property
+    def first_chunk(self) -> Any:
+        return self.group if self.half else 0
+
+    @property
+    def first_token(self) -> Any:
+        """The first of the warpgroup's 64 tokens."""
+        return 0 if self.half else self.group * GROUP_ROWS
+
+    @property
+    def warp_token(self) -> Any:
+        """The first of its warp's 16 tokens."""
+        return self.first_token + self.warp * WARP_ROWS
+
+    @property
+    def token(self) -> Any:
+        """The first of its two tokens; the other is 8 further."""
+        return self.warp_token + self.row
+
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales | None, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
+        weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
+        token_scale = stage.token_scales + self.token * stage.scale_step
+        following = stage.next()
+        weight_scales = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for c in cutlass.range_constexpr(self.chunks):
+            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            if cutlass.const_expr(c == 0):
+                per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
+            if cutlass.const_expr(c == self.chunks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
+            old = acc.parts[c]
+            sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][self.kind(c, i // 4)] for i in range(self.chunk_rows // 2)))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
+
+    def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
+        """Scales of a K block, for each chunk and each kind of its weight rows."""
+        return self.scales_of_chunks(scales.at(k), scales.alternating)
+
+    def release(self, stage: Stage, more: Any) -> None:
+        """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
+        release_stage(stage, self.lane)
+
+    # --- for several K blocks at a time
+    def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
+        """Descriptors of a stage's tokens, and of the weights of a chunk."""
+        a, b = self.mn_major
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
+        return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        first = stage.token_scales + self.token * stage.scale_step
+        return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale."""
+        (kinds,) = self.scales_of_chunks(rows, False)
+        product = [[scale * row for row in kinds] for scale in token_scales]
+        return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(0, i // 4)] for i in range(self.chunk_rows // 2))
+
+    # --- which scales
+    def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
+        """The rows of scales, sorted by chunk and by kind of weight rows."""
+        if self.split is not None:
+            return tuple(tuple(rows[self.scale_row(c, j)] for j in self.changes(c)) for c in range(self.chunks))
+        first, second = rows
+        if self.has_own_weights:
+            return ((first, second),)
+        return (first, select(alternating, second, first)), (select(alternating, first, second), second)
+
+    def kind(self, chunk: int, j: int) -> int:
+        """Which of its chunk's scales a group of 8 weight rows has: even and odd ones differ, or those before and after the split."""
+        if self.split is None:
+            return j % 2
+        return self.scale_row(chunk, j) - self.scale_row(chunk, 0)
+
+    def scale_row(self, chunk: int, j: int) -> int:
+        """The row of scales of a group of 8 weight rows, where a split says it."""
+        assert self.split is not None
+        return int(chunk * self.chunk_rows + 8 * j >= self.split)
+
+    def changes(self, chunk: int) -> list[int]:
+        """The groups of a chunk that a row of scales begins at."""
+        return [j for j in range(self.chunk_rows // 8) if j == 0 or self.scale_row(chunk, j) != self.scale_row(chunk, j - 1)]
+
+
+@dataclass(frozen=True)
+class MnMajorShare(RowShare):
+    """The same of operands that are MN-major: 64 columns of one take as many bytes as 64 rows of a K-major one."""
+
+    majors: cutlass.Constexpr[wgmma.MnMajor]
+
+    @property
+    def mn_major(self) -> wgmma.MnMajor:  # type: ignore[override]
+        return self.majors
+
+    @staticmethod
+    def like(me: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
+        return MnMajorShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split, mn_major)
+
+
+BLOCKS = 2  # of 64 weight rows per warpgroup
+BLOCK_ROWS = 64
+BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
+
+
+@dataclass(frozen=True)
+class ColumnShare(MathThread):
+    """The share that a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and `blocks` times 64 of the weight rows.
+
+    Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
+    """
+
+    tokens: cutlass.Constexpr[int]
+    blocks: cutlass.Constexpr[int]
+
+    @staticmethod
+    def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:
+        return ColumnShare(me.group, me.warp, me.lane, tokens, blocks)
+
+    @property
+    def has_own_weights(self) -> bool:
+        """True: each warpgroup has its own 128 weight rows."""
+        return True
+
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(self.blocks, self.tokens // 2)
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
+        tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
+        token_scales = stage.token_scales + self.pair * 4
+        row_scales = scales.at(k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for b in cutlass.range_constexpr(self.blocks):
+            partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
+            if cutlass.const_expr(b == 0):
+                # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
+                # load that only the last block used could still be under way then.
+                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
+            if cutlass.const_expr(b == self.blocks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            sums.append(promote(acc.parts[b], partial, per_token, row_scales))
+        release_stage(stage, self.lane)
+        return PromotedSums(tuple(sums), partial), following
+
+    # --- for several K blocks at a time
+    def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
+        """Descriptors of a block of a stage's weights, and of its tokens."""
+        weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
+        return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        first = stage.token_scales + self.pair * 4
+        return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        return promote(sums, partial, token_scales, rows)
+
+
+def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
+    """Scales of two tokens that follow one another."""
+    if stage.scales_in_pairs:
+        first, second = load_shared_f32x2(address)
+        return first, second
+    return load_shared_f32(address), load_shared_f32(address + 4)
+
+
+def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
+    """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
+    out = []
+    for j, per_token in enumerate(token_scales):
+        for h in range(2):
+            for q in range(2):
+                i = 4 * j + 2 * h + q
+                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h % len(row_scales)]))
+    return tuple(out)
+
+
+Share = RowShare | ColumnShare
+
+
+@cute.jit
+def multiply_ahead(stage: Stage, me: Share, scales: WeightScales, k_blocks: Int32, ahead: cutlass.Constexpr[int]):
+    """The same for a share of one part, with the partial sums of up to `ahead` K blocks in the tensor core at a time, each in registers of
+    its own: for tiles so narrow that a K block takes as long as its latency.  Waits for the first stage, too."""
+    acc, partials = me.zero().parts, (me.zero().partial,) * ahead
+    whole = k_blocks - k_blocks % ahead
+    for k in cutlass.range(0, whole, ahead, unroll=1):
+        acc, partials, stage = multiply_some(stage, me, acc, partials, scales, k, ahead)
+    for k in cutlass.range(whole, k_blocks, 1, unroll=1):
+        acc, partials, stage = multiply_some(stage, me, acc, partials, scales, k, 1)
+    return acc, stage
+
+
+@cute.jit
+def multiply_some(stage: Stage, me: Share, acc: Any, partials: Any, scales: WeightScales, k: Int32, count: cutlass.Constexpr[int]):
+    """`count` K blocks: all are issued, then one after the other is waited for, added and released."""
+    stages, started, token_scales, row_scales = [], [], [], []
+    for i in cutlass.range_constexpr(count):
+        stage.wait_full()
+        started.append(wgmma.issue(*me.operands(stage), partials[i]))
+        token_scales.append(me.token_scales(stage))
+        row_scales.append(scales.at(k + i))
+        stages.append(stage)
+        stage = stage.next()
+    sums, done = acc[0], []
+    for i in cutlass.range_constexpr(count):
+        partial = wgmma.wait(started[i], count - 1 - i)
+        sums = me.promote(sums, partial, token_scales[i], row_scales[i])
+        release_stage(stages[i], me.lane)
+        done.append(partial)
+    return (sums,), (*done, *partials[count:]), stage
+
+
+@cute.jit
+def accumulate_tile(stage: Stage, me: Share, k_blocks: Int32, element: cutlass.Constexpr[str]):
+    """Multiplies `k_blocks` > 0 stages, rows of `element`, whose operands have no scales: all of K adds up in the tensor core.  Returns the
+    sums, one tuple for each part of the share, and the stage after the last.
+
+    The wgmmas of a K block are in the tensor core when those of the next are issued; a stage is given back once the next one's have been,
+    when its own are done."""
+    parts = me.zero().parts
+    stage.wait_full()
+    sums, stage = issue_block(stage, me, parts, element, accumulate=False), stage.next()
+    for _ in cutlass.range(k_blocks - 1, unroll=1):
+        stage.wait_full()
+        sums = issue_block(stage, me, sums, element)
+        sums = wait_block(sums, len(parts))
+        release_stage(stage.previous(), me.lane)
+        stage = stage.next()
+    sums = wait_block(sums, 0)
+    release_stage(stage.previous(), me.lane)
+    return sums, stage
+
+
+def issue_block(stage: Stage, me: Share, sums: Any, element: str, accumulate: bool = True) -> tuple[tuple[Any, ...], ...]:
+    """Starts a K block of every part, each a group of its own."""
+    return tuple(wgmma.issue(*me.operands(stage, i), part, accumulate, element, me.mn_major) for i, part in enumerate(sums))
+
+
+def wait_block(sums: Any, pending: int) -> tuple[tuple[Any, ...], ...]:
+    """Until all groups but the last `pending` are done; the sums, which are ready when none is pending."""
+    values, size = wgmma.wait([one for part in sums for one in part], pending), len(sums[0])
+    return tuple(values[first : first + size] for first in range(0, len(values), size))

@@ -1,0 +1,220 @@
+"""Training across ranks, in BF16: the two launches of `EpMoE` as autograd functions, of which each is the other's transpose.
+
+    rows, w of rows = Dispatched(x, top-k weights, W1)       its backward pass combines dH W1, which is dX
+    y = Combined(activated rows, w of rows, W2)              its backward pass dispatches dY, and multiplies it with W2
+
+Between them autograd follows the caller's activation.  Rows are those of a rank's experts without the padding of the pool.  Between the
+passes a call keeps X of every row, its place in the pool and its source, and what autograd keeps of the activation.
+
+Every rank takes part in both passes.  The top-k weights of rows, and in the backward pass their gradients, are small: torch reads and
+writes them in the other ranks' buffers between two launches, where each rank has read what a launch needs and waits for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import torch
+
+from ...layouts.region import Region
+from ...problem import Problem, ProblemError
+from ...quant import no_scales
+from ..buffers import Inputs
+from ..expert_gradients import MainGrads, weight_gradients
+from .buffers import Activation, EpBuffers
+from .routing import RoutingTables
+
+Tensors = list[torch.Tensor]
+Totals = MainGrads | tuple[None, None]
+NO_TOTALS: Totals = (None, None)
+
+
+class Halves(Protocol):
+    """The launches of the ranks of this process: one of an `EpMoE`, all of simulated ones.  Lists have an entry for each of them.
+
+    peers  int64: the address of every rank's symmetric buffer
+    """
+
+    problem: Problem
+    ranks: list[EpBuffers]
+    peers: torch.Tensor
+
+    @property
+    def everywhere(self) -> Tensors:
+        """The symmetric buffer of every rank of the group."""
+
+    def dispatch_rows(self, transposed: bool = False) -> Tensors:
+        """Tokens to the ranks of their experts, and the linear of them: rows of the pool."""
+
+    def combine_rows(self, places: Tensors, rows: Tensors, tokens: list[int], transposed: bool = False) -> Tensors:
+        """The linear of rows of the pool, packed, and the sums of so many tokens."""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What the backward pass has to know of a rank's rows.
+
+    tokens   of this rank, with the tables that say where they went
+    places   int64 [rows]: where in the pool they are, by expert
+    ends     int32 [local experts]: where each expert's rows end
+    sources  for each rank of the group, which of these rows it sent, and of which pair (token * topk + slot)
+    """
+
+    topk_idx: torch.Tensor
+    tables: RoutingTables
+    places: torch.Tensor
+    ends: torch.Tensor
+    sources: list[tuple[torch.Tensor, torch.Tensor]]
+
+    @classmethod
+    def of(cls, buffers: EpBuffers, peers: torch.Tensor, topk_idx: torch.Tensor) -> Self:
+        """After a dispatch; waits for the device."""
+        tables, slices, results = buffers.tables(len(topk_idx)), buffers.expert_slices(), buffers.region["results"]
+        device, (pairs, width) = peers.device, results.field.shape
+        places = torch.cat([torch.arange(one.start, one.stop, device=device) for one in slices])
+        ends = torch.tensor([one.stop - one.start for one in slices], device=device).cumsum(0).int()
+        sources, destinations = [], buffers.view("destinations")[places]
+        for address in peers:
+            row = destinations - address - results.offset
+            here = ((row >= 0) & (row < pairs * width * 2)).nonzero().flatten()
+            sources.append((here, row[here] // (width * 2)))
+        names = ("pair_rows", "send_pairs", "recv_pairs", "expert_rows")
+        return cls(topk_idx, RoutingTables(*(getattr(tables, name).clone() for name in names)), places, ends, sources)
+
+
+@dataclass
+class Call:
+    """Both passes of one call; `totals` are what gradients of weights are added to, of each rank."""
+
+    halves: Halves
+    inputs: list[Inputs]
+    totals: Sequence[Totals]
+    routed: list[Routed] = field(default_factory=list)
+
+    def view(self, sym: torch.Tensor, name: str) -> torch.Tensor:
+        """A field of any rank."""
+        region: Region = self.halves.ranks[0].region
+        return region.view(sym, name)
+
+    def weights_of_rows(self, routed: Routed) -> torch.Tensor:
+        """float32 [rows]: from the ranks that have sent them."""
+        found = torch.empty(len(routed.places), device=routed.places.device)
+        for sym, (rows, pairs) in zip(self.halves.everywhere, routed.sources, strict=True):
+            found[rows] = self.view(sym, "topk_weights").flatten()[pairs]
+        return found
+
+    def send_back(self, routed: Routed, of_rows: torch.Tensor) -> None:
+        """A number of each row to its source, in whose x nobody reads before the next dispatch."""
+        topk = self.halves.problem.topk
+        for sym, (rows, pairs) in zip(self.halves.everywhere, routed.sources, strict=True):
+            self.sent_back(sym)[pairs // topk, pairs % topk] = of_rows[rows]
+
+    def sent_back(self, sym: torch.Tensor) -> torch.Tensor:
+        """float32 [tokens, H / 2]: slot by slot what the rows of a rank's tokens have sent."""
+        return self.view(sym, "x").view(torch.float32)
+
+
+class Dispatched(torch.autograd.Function):
+    """Rows of gate and up, and their top-k weights."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`given`: x, top-k weights and W1 of each rank, which are in its symmetric buffer by now."""
+        halves = call.halves
+        pools = halves.dispatch_rows()
+        call.routed = [Routed.of(one, halves.peers, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
+        ctx.call = call
+        ctx.save_for_backward(*(one.view("fc1_acts")[r.places] for one, r in zip(halves.ranks, call.routed, strict=True)))
+        rows = [pool[r.places] for pool, r in zip(pools, call.routed, strict=True)]
+        return (*rows, *map(call.weights_of_rows, call.routed))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Follows that of `Combined`, which has left tables, destinations, and weights of 1 in place."""
+        call, halves = ctx.call, ctx.call.halves
+        count = len(halves.ranks)
+        rows, of_weights = gradients[:count], gradients[count:]
+        for routed, one in zip(call.routed, of_weights, strict=True):
+            call.send_back(routed, one)
+        tokens = [len(one.topk_idx) for one in call.routed]
+        dx = halves.combine_rows([one.places for one in call.routed], list(rows), tokens, transposed=True)
+        dw = [call.sent_back(b.sym)[:n, : halves.problem.topk].clone() for b, n in zip(halves.ranks, tokens, strict=True)]
+        for one, routed in zip(dw, call.routed, strict=True):
+            one.masked_fill_(routed.tables.pair_rows < 0, 0.0)
+        dw1 = []
+        kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
+        for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
+            own = dh, x, routed.ends, torch.arange(len(x), device=x.device)
+            dw1.append(of_weight(buffers.weights.fc1, total[0], *own, False) if need else None)
+        return (None, *dx, *dw, *dw1)
+
+
+class Combined(torch.autograd.Function):
+    """y of each rank, of activated rows and their top-k weights."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`given`: activated rows, their top-k weights, and W2 of each rank."""
+        count = len(call.routed)
+        ctx.call = call
+        ctx.save_for_backward(*given[: 2 * count])
+        return tuple(
+            call.halves.combine_rows([one.places for one in call.routed], list(given[:count]), [len(one.topk_idx) for one in call.routed])
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *dys: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of activated rows, of their top-k weights, and of W2."""
+        call, halves = ctx.call, ctx.call.halves
+        count = len(dys)
+        acts, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        for buffers, routed, dy in zip(halves.ranks, call.routed, dys, strict=True):
+            ones = torch.ones(routed.topk_idx.shape, device=dy.device)
+            buffers.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
+        da, dw, dw2 = [], [], []
+        pools, needed = halves.dispatch_rows(transposed=True), ctx.needs_input_grad[1 + 2 * count :]
+        kept = zip(call.totals, call.routed, acts, weights, needed, strict=True)
+        for pool, buffers, (total, routed, a, w, need) in zip(pools, halves.ranks, kept, strict=True):
+            raw = pool[routed.places].float()
+            da.append((raw * w[:, None]).bfloat16())
+            dw.append((raw * a.float()).sum(dim=1))
+            weighted = (a.float() * w[:, None]).bfloat16()
+            sent = weighted, buffers.view("fc1_acts"), routed.ends, routed.places
+            dw2.append(of_weight(buffers.weights.fc2, total[1], *sent, True) if need else None)
+        return (None, *da, *dw, *dw2)
+
+
+def of_weight(
+    weight: torch.Tensor,
+    total: torch.Tensor | None,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    ends: torch.Tensor,
+    places: torch.Tensor,
+    tokens_first: bool,
+) -> torch.Tensor | None:
+    """The gradient of a linear's weights, of rows and of `tokens[places]`; None where it is added to a total."""
+    gradient = torch.zeros_like(weight) if total is None else total
+    if len(rows):
+        weight_gradients(gradient, rows.contiguous(), tokens, ends, places.int(), tokens_first)
+    return gradient if total is None else None
+
+
+def train(halves: Halves, inputs: list[Inputs], activations: Sequence[Activation], totals: Sequence[Totals] | None = None) -> Tensors:
+    """y of each rank, whose tokens and tables are in its symmetric buffer, with a backward pass, which adds gradients of weights to
+    `totals` where there are any.  Raises `ProblemError` for an activation that changes the number of rows."""
+    count = len(inputs)
+    call = Call(halves, inputs, totals or [NO_TOTALS] * count)
+    weights = [(one.weights.fc1, one.weights.fc2) for one in halves.ranks]
+    # Other ranks wait for this one's part of the backward pass.
+    x = [one.x if one.x.requires_grad else one.x.detach().requires_grad_() for one in inputs]
+    found = Dispatched.apply(call, *x, *(one.topk_weights for one in inputs), *(fc1 for fc1, _ in weights))  # type: ignore[no-untyped-call]
+    acts = [activation(rows) for activation, rows in zip(activations, found[:count], strict=True)]
+    for one, rows in zip(acts, found[:count], strict=True):
+        if one.shape != (len(rows), halves.problem.intermediate) or one.dtype != torch.bfloat16:
+            raise ProblemError("activation", (one.dtype, tuple(one.shape)), f"bfloat16 ({len(rows)}, {halves.problem.intermediate})")
+    return list(Combined.apply(call, *acts, *found[count:], *(fc2 for _, fc2 in weights)))  # type: ignore[no-untyped-call]

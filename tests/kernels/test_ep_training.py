@@ -1,0 +1,144 @@
+"""Gradients across simulated ranks: both halves, transposed, of all ranks' tokens beside autograd of the whole layer in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from ep_runs import poison, problem
+from mega_moe_runs import artifact
+
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.ep.buffers import Activation
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.ep.training import train
+from sweep import rarely
+
+FIELDS = {"block_m": 128, "block_n": 64, "num_sms": 2, "task_tokens": 2}
+TOKENS = (9, 6, 0, 5)
+"""Of each rank; one has none."""
+BOUND = 0.02
+
+
+def layer(ranks: int) -> Problem:
+    return problem(9, hidden=256, num_experts=4 * max(1, ranks // 2), topk=2, num_ranks=ranks, recipe="bf16xbf16")
+
+
+def linear_in_both(rows: torch.Tensor) -> torch.Tensor:
+    gate, up = rows.chunk(2, dim=1)
+    return gate - 2 * up
+
+
+def swiglu(rows: torch.Tensor) -> torch.Tensor:
+    gate, up = rows.to(torch.promote_types(rows.dtype, torch.float32)).chunk(2, dim=1)
+    return (torch.nn.functional.silu(gate) * up).to(rows.dtype)
+
+
+class Step:
+    """One step of all ranks: tokens with masked slots, experts that nobody chooses, gradients of y."""
+
+    def __init__(self, moe: Problem, exact: bool) -> None:
+        generator = torch.Generator().manual_seed(moe.num_ranks)
+
+        def draw(*shape: int, filled: float) -> torch.Tensor:
+            """Normal, or from -1 to 1 with so many that are not 0: all that follows then has few enough bits for BF16."""
+            if not exact:
+                return torch.randn(shape, generator=generator).bfloat16() / shape[-1] ** 0.5
+            return torch.randint(-1, 2, shape, generator=generator).bfloat16() * (torch.rand(shape, generator=generator) < filled)
+
+        experts, local = moe.num_experts, moe.experts_per_rank
+        self.moe, self.x, self.dy, self.idx, self.weights, self.experts = moe, [], [], [], [], []
+        for tokens in TOKENS[: moe.num_ranks]:
+            self.x.append(draw(tokens, moe.hidden, filled=0.1))
+            self.dy.append(draw(tokens, moe.hidden, filled=0.1))
+            # All but the last expert: nobody chooses that.
+            idx = torch.rand(tokens, experts - 1, generator=generator).topk(moe.topk).indices
+            self.idx.append(idx.where(torch.rand(idx.shape, generator=generator) > 0.2, -1))
+            weights = torch.rand(idx.shape, generator=generator)
+            self.weights.append((weights > 0.5).float() + 1 if exact else weights)
+            w1, w2 = (draw(local, *shape, filled=0.3) for shape in ((2 * moe.intermediate, moe.hidden), (moe.hidden, moe.intermediate)))
+            self.experts.append(unscaled_weights(w1, w2))
+
+    def leaves(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], ...]:
+        """x, top-k weights, W1 and W2 of each rank, with gradients."""
+        float32 = torch.promote_types(dtype, torch.float32)
+        of_experts = [one.fc1 for one in self.experts], [one.fc2 for one in self.experts]
+        kinds = ((self.x, dtype), (self.weights, float32), *((one, dtype) for one in of_experts))
+        return tuple([one.detach().clone().to(kind).requires_grad_() for one in some] for some, kind in kinds)
+
+    def reference(self, activation: Activation) -> list[list[torch.Tensor]]:
+        """y and the gradients in float64, of each rank."""
+        leaves = x, weights, w1, w2 = self.leaves(torch.float64)
+        first, second, ys = torch.cat(w1), torch.cat(w2), []
+        for rows, idx, w in zip(x, self.idx, weights, strict=True):
+            hidden = activation(torch.einsum("tksh,th->tks", first[idx], rows).flatten(0, 1)).view(*idx.shape, self.moe.intermediate)
+            ys.append((torch.einsum("tkhi,tki->tkh", second[idx], hidden) * w.where(idx >= 0, 0.0)[:, :, None]).sum(1))
+        sum((y * dy.double()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
+        return [ys, *self.gradients(leaves)]
+
+    def simulated(self, activation: Activation, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
+        """The same by kernels, race detector on; all memory that they may not read is NaN."""
+        kinds = [DispatchGemmConfig(self.moe, **FIELDS, **fields), GemmCombineConfig(self.moe, **FIELDS)]
+        leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
+        experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
+        ep = SimulatedEp(*map(artifact, kinds), experts, backward=(artifact(kinds[0].backward), artifact(kinds[1].backward)))
+        inputs = [Inputs(one, no_scales(one), *others) for one, *others in zip(x, self.idx, weights, strict=True)]
+        with torch.no_grad():
+            poison(ep)
+            ep.store(inputs)
+        ys = train(ep, inputs, [activation] * self.moe.num_ranks, main_grads)
+        sum((y.float() * dy.float()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
+        assert [report.findings for report in ep.reports] == [[]] * 4
+        return [ys, *self.gradients(leaves)]
+
+    def gradients(self, leaves: Sequence[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+        return [[torch.zeros_like(one) if one.grad is None else one.grad for one in kind] for kind in leaves]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_exact_data_gives_the_gradients_of_float64(ranks: int) -> None:
+    step = Step(layer(ranks), exact=True)
+    for found, wanted in zip(step.simulated(linear_in_both), step.reference(linear_in_both), strict=True):
+        assert all(torch.equal(one.double(), other) for one, other in zip(found, wanted, strict=True))
+        assert any(one.abs().max() > 0 for one in wanted if len(one))
+
+
+def test_weight_gradients_are_added_to_totals() -> None:
+    step = Step(layer(2), exact=True)
+    totals = [tuple(torch.full(one.shape, 3.0) for one in (w.fc1, w.fc2)) for w in step.experts]
+    *_, w1, w2 = step.simulated(linear_in_both, totals)
+    assert not any(one.any() for one in (*w1, *w2))
+    for (first, second), one, other in zip(totals, *step.reference(linear_in_both)[-2:], strict=True):
+        assert torch.equal(first.double(), one + 3) and torch.equal(second.double(), other + 3)
+
+
+@pytest.mark.parametrize("fields", [{}, rarely({"token_saving": False}), rarely({"tail_sms": 1})])
+def test_normal_data_is_near(fields: dict[str, Any]) -> None:
+    """In the norm of each tensor; the same bits every time."""
+    step = Step(layer(2), exact=False)
+    several, again = step.simulated(swiglu, **fields), step.simulated(swiglu, **fields)
+    for found, wanted, more in zip(several, step.reference(swiglu), again, strict=True):
+        for one, other, same in zip(found, wanted, more, strict=True):
+            assert (one.double() - other).norm() <= BOUND * other.norm()
+            assert torch.equal(one, same)
+
+
+def test_what_has_no_backward_pass_is_refused() -> None:
+    moe = layer(2)
+    for refused, message in (
+        (
+            lambda: DispatchGemmConfig(problem(9), **FIELDS).backward,
+            "transposed_b = True: must be False but for",
+        ),
+        (lambda: GemmCombineConfig(moe, **FIELDS, transposed=1), "transposed = 1: must be True or False"),
+        (lambda: GemmCombineConfig(moe, **FIELDS, cluster=2, transposed=True), "cluster = 2: must be 1 where rows of shared memory are K"),
+        (lambda: GemmCombineConfig(moe, **{**FIELDS, "block_m": 64}).backward, "block_n = 64: must be a multiple of 64 for each warpgroup"),
+    ):
+        with pytest.raises((ConfigError, ProblemError), match=message):
+            refused()
