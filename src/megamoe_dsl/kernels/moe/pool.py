@@ -49,7 +49,6 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from ...schedule.fused_moe import FC1
 from .context import Context
 from .layouts.smem_plan import TILE_ROWS, RowChunks
-from .layouts.symmetric import scale_words
 from .layouts.waits import Wait
 
 MASK_BITS = 64
@@ -281,7 +280,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     row = config.first_row(pool_block) + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
-    words = scale_words(problem.formats.activations, problem.hidden)
+    words = problem.formats.activations.scale_words(problem.hidden)
     # All remote loads are issued before the first is used, so that their latencies overlap.
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]

@@ -44,8 +44,8 @@ from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
-from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
-from ....layouts.arith import align, ceil_div
+from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....layouts.arith import align
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
@@ -145,11 +145,6 @@ CODES = {E4M3: E4M3_CODES, E2M1: U8, UNSCALED.element: BF16}  # by element; two 
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
 
 
-def scale_words(form: Format, channels: int) -> int:
-    """Words of 32 bits that the scales of a row take: one for 128 channels, of which the last may be fewer; none without scales."""
-    return 0 if form.scale is None else ceil_div(channels, CHANNELS_PER_WORD)
-
-
 def scale_row(problem: Problem) -> int:
     """Scales from one token's to the next one's in x_sf: whole words of 32 bits, of which dispatch moves as many as a token has."""
     activations = problem.formats.activations
@@ -191,7 +186,7 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
     pool = pool_tokens(problem, pool_rows)
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
-    words, between_words = scale_words(activations, hidden), scale_words(between, intermediate)
+    words, between_words = activations.scale_words(hidden), between.scale_words(intermediate)
     word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, U8)
     row = CombineRow(hidden, problem.formats.combine)
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)

@@ -93,7 +93,7 @@ class Bf16Columns:
     """The same as BF16, without scales: nothing is exchanged."""
 
     def peak(self, values: Any) -> None:
-        """Nothing."""
+        """Has no use for the largest value: there is no scale."""
 
     def pieces(self, ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any) -> list[tuple[Any, list[Any]]]:
         return [(2 * me.warp + b, [cast.pack_bf16(*values[b]) for values in outputs]) for b in range(2)]

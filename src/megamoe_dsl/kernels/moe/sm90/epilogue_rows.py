@@ -131,7 +131,7 @@ class WarpRows:
 
 @dataclass(frozen=True)
 class E4m3Rows:
-    """Of Linear1: E4M3 with one power-of-two scale per token and 128 channels, of which `cd` holds a tile for the store warp."""
+    """Outputs of Linear1 in E4M3 with one power-of-two scale per token and 128 channels, of which `cd` holds a tile for the store warp."""
 
     def peak(self, values: Sequence[Sequence[Any]]) -> Any:
         """The largest of a row's values in a quad."""
@@ -179,7 +179,7 @@ class Bf16Rows:
     """The same as BF16, without scales.  A tile would take as much of SMEM as a stage, so each warp stores its rows, as results are."""
 
     def peak(self, values: Sequence[Sequence[Any]]) -> None:
-        """Nothing."""
+        """Has no use for the largest value: there is no scale."""
 
     def store(self, ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any) -> None:
         """Stores the rows into the pool."""
