@@ -25,6 +25,8 @@ from .trial import ON_A_GPU, SIMULATED, Trial, trials
 
 TRIALS_A_ROUND = 100
 SEEDS_OF_A_PROCESS = 1 << 32
+GRACE_S = 60.0
+"""How long a trial may go on when the time is over: one that has not ended by then has failed."""
 SHRINK_SECONDS = 120.0
 
 
@@ -93,11 +95,12 @@ class Search:
 
 @dataclass
 class Searcher:
-    """A process, the trial that it is at, and its failure, as far as it is shrunk."""
+    """A process, the trial that it is at, its failure, as far as it is shrunk, and when it told the last."""
 
     process: SpawnProcess
     trial: Trial | None = None
     found: FoundError | None = None
+    since: float = 0.0
 
     def ending(self) -> FoundError | None:
         """What it has found at its end.  Raises `ChildProcessError` where it ended before its first trial."""
@@ -114,13 +117,14 @@ def search_in_processes(
 ) -> list[FoundError]:
     """The failures, at most one of each process; `tell` is told of every trial, `fails` of each process' failure before it is shrunk."""
     searchers, found = dict[connection.Connection, Searcher](), list[FoundError]()
+    end = time.monotonic() + 60 * given.minutes
     try:
         with without_interrupts():
             for number in range(given.jobs):
                 reader, searcher = start(given, arches, number)
                 searchers[reader] = searcher
         while searchers:
-            waiting = set(connection.wait(list(searchers)))
+            waiting = set(connection.wait(list(searchers), timeout=1))
             for reader, searcher in [(one, searchers[one]) for one in searchers if one in waiting]:
                 try:
                     news = reader.recv()
@@ -128,6 +132,7 @@ def search_in_processes(
                     del searchers[reader]
                     found += filter(None, [searcher.ending()])
                     continue
+                searcher.since = time.monotonic()
                 if isinstance(news, Trial):
                     searcher.trial = news
                     tell(news)
@@ -135,6 +140,11 @@ def search_in_processes(
                     if searcher.found is None:
                         fails(news)
                     searcher.found = news
+            for reader, searcher in list(searchers.items()):
+                if searcher.trial and time.monotonic() > max(end, searcher.since) + GRACE_S:
+                    del searchers[reader]
+                    searcher.process.kill()
+                    found.append(searcher.found or FoundError(searcher.trial, f"has not ended {GRACE_S:g} s after the time"))
     finally:
         for searcher in searchers.values():
             searcher.process.terminate()

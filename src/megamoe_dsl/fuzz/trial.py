@@ -224,7 +224,7 @@ class Sizes:
 
 
 SIMULATED = Sizes(hidden=512, intermediate=256, experts_per_rank=4, topk=3, ranks=2, tokens=20, sms=4, calls=3)
-ON_A_GPU = Sizes(hidden=2048, intermediate=1024, experts_per_rank=32, topk=8, ranks=1, tokens=600, sms=132, calls=8)
+ON_A_GPU = Sizes(hidden=1024, intermediate=512, experts_per_rank=32, topk=8, ranks=1, tokens=256, sms=132, calls=4)
 
 
 @st.composite

@@ -39,7 +39,6 @@ class EpConfig(ABC):
 
     block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
     block_n     weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
-    group_m     row blocks of a group in the grouped tile order
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 chooses the deepest that fits
     cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
@@ -56,7 +55,6 @@ class EpConfig(ABC):
     problem: Problem
     block_m: int = 128
     block_n: int = 256
-    group_m: int = 16
     num_sms: int = NUM_SMS
     num_stages: int = 0
     cluster: int = 0
@@ -81,7 +79,6 @@ class EpConfig(ABC):
         require(self.block_n in part.block_ns, "block_n", self.block_n, f"one of {list(part.block_ns)}")
         require(self.cluster in part.clusters, "cluster", self.cluster, " or ".join(map(str, part.clusters)))
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
