@@ -16,11 +16,9 @@ GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}t
 WEIGHTED = """for number in cutlass.range_constexpr(2):
     store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
 IN_FP8 = tuple(f"{FILE}test_sums_over_rows_are_the_tensor_cores[{name}]" for name in ("fp8", "fp8-f32-pairs"))
-QUANTIZED = tuple(
-    f"tests/kernels/test_quantize_both.py::test_codes_and_scales_are_the_references[{name}]" for name in ("False-True", "True-False")
-)
+COPY = 'load_tile_cta(stage.shared("sfb"), self.scales, full, self.row, k)'
 mutant = partial(Mutant, nearest=SUMS, archs=())
-in_fp8, quantized = partial(Mutant, nearest=IN_FP8, archs=()), partial(Mutant, nearest=QUANTIZED, archs=())
+in_fp8 = partial(Mutant, nearest=IN_FP8, archs=())
 
 MUTANTS = (
     mutant("a group without rows has no stage", "wrong number", "GemmContext.k_blocks_of", "Int32(1)", "Int32(0)"),
@@ -108,17 +106,22 @@ MUTANTS = (
     ),
     in_fp8("every group's rows begin at the first", "wrong base", "fill_tokens", "ctx.first_k_block_of(tile)", "ctx.first_k_block"),
     in_fp8("rows of a tile are another group's", "wrong base", "GemmContext.source_row", "tile.group * self.config.problem.tile_rows", "0"),
-    in_fp8("columns have the scales of the first tile", "wrong base", "ScaledRows.load_scales", "self.row", "0"),
+    in_fp8("columns have the scales of the first tile", "wrong base", "ScaledRows.load_scales", COPY, COPY.replace("self.row", "0")),
+    in_fp8("scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", COPY, COPY.replace("k)", "k + 1)")),
     in_fp8(
-        "scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", "full, self.row, k", "full, self.row, k + 1"
+        "both columns of a pair have one scale",
+        "wrong number",
+        "ColumnScaledShare.add_scaled",
+        "scales[i // 4][i % 2]",
+        "scales[i // 4][0]",
     ),
-    in_fp8("both columns of a pair have one scale", "wrong number", "ColumnScaledShare.add_scaled", "[i % 2]", "[0]"),
-    in_fp8("rows 8 further have the first row's scale", "wrong number", "ColumnScaledShare.add_scaled", "i // 2 % 2", "0"),
-    quantized("the largest of a part stands for all rows", "wrong number", "quantize_channels", "PARTS", "1"),
-    quantized("maxima are read before they are there", "missing order", "quantize_channels", "cute.arch.sync_threads()", ""),
-    quantized("rows without a source are the last token's", "off by one", "quantize_rows", "source >= 0", "source >= -1"),
-    quantized("the second channel's codes lie over the first's", "wrong base", "quantize_channels", "2 * pair + side", "2 * pair"),
-    quantized("scales of a block of rows are the first block's", "wrong base", "quantize_channels", "div(row, SCALE_BLOCK)", "0"),
+    in_fp8(
+        "rows 8 further have the first row's scale",
+        "wrong number",
+        "ColumnScaledShare.add_scaled",
+        "token_scales[i // 2 % 2]",
+        "token_scales[0]",
+    ),
     mutant(
         "two of a quad's parts are added",
         "wrong number",
