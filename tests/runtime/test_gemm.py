@@ -110,17 +110,6 @@ def test_what_has_a_gradient_is_the_operators(name: str, monkeypatch: pytest.Mon
     assert seen == ["gemm_out_op", "launch"]
 
 
-@pytest.mark.parametrize("biases", ["", "f32"])
-def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
-    case = small_case("packed", (40, 0, 9))
-    problem, bias = replace(case.problem, biases=biases), torch.zeros(3, case.problem.n)
-    given, missing = replace(case.tensors, bias=bias), replace(case.tensors, bias=None)
-    right, wrong = (given, missing) if biases else (missing, given)
-    right.check(problem)
-    with pytest.raises(ProblemError, match=r"^bias = (None: must be a f32 tensor|'a tensor': must be None of a problem without biases)"):
-        wrong.check(problem)
-
-
 @pytest.mark.parametrize("kind", ["contiguous", "packed", "aligned", "masked"])
 def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> None:
     case = small_case(kind, (40, 0, 9))
