@@ -19,6 +19,7 @@ from megamoe_dsl.sass import listing as sass_module
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import find_nvdisasm, highest_named, kind_of, parse
 from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads
+from sweep import sample
 
 NESTED = """
 .text.kernel:
@@ -244,19 +245,22 @@ def test_operands_and_nvdisasms_table_name_the_same_registers(artifact: Artifact
 SM90 = Problem(512, 512, 8, 2, 2, 64, recipe="fp8xfp8")
 
 
-@pytest.mark.sweep
+@sample("bf16xbf16-128")
 @pytest.mark.parametrize("block_m", [32, 128])
-def test_sm90_measures(block_m: int) -> None:
-    config = choose(SM90, Target.typical("sm_90a", 4), 64, block_m=block_m)
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_sm90_measures(recipe: str, block_m: int) -> None:
+    """In BF16 nobody loads scales, and math warps store the outputs of tiles whose tokens are rows; a tile's
+    first K block is multiplied before the loop."""
+    config = choose(replace(SM90, recipe=recipe), Target.typical("sm_90a", 4), 64, block_m=block_m)
     inspection = Inspection.of(compile_kernel(config, line_info=True))
     found = {one.key: one for one in inspection.measures}
     assert found["math_k_block"].kinds["mma"] == 8
-    assert found["token_loader_k_block"].kinds["tma"] == 2
+    assert found["token_loader_k_block"].kinds["tma"] == 1 + config.scaled
     assert found["weight_loader_k_block"].kinds["tma"] == 1
-    assert found["store_tile"].kinds["tma"] >= 1
+    assert ("store_tile" in found) == (config.scaled or config.swap_ab)
     suffix = "8_tokens" if config.swap_ab else "tile"
     assert found[f"fc1_epilogue_{suffix}"].kinds["float"] > found[f"fc2_epilogue_{suffix}"].kinds["float"]
-    assert found["math_tile"].instructions < 400 and "mma" not in found["math_tile"].kinds
+    assert found["math_tile"].instructions < 400 and ("mma" in found["math_tile"].kinds) == (not config.scaled)
     assert all(one.fits for one in inspection.registers)
     assert (inspection.tmem, inspection.baseline) == ([], None)
     assert inspection.as_dict()["config"]["block_m"] == block_m

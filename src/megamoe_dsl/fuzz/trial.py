@@ -106,11 +106,15 @@ PACKED_BINADES = 2
 PACKED_REACH = 7
 """Heavy-tailed scales are moved by up to so many powers of two either way; those of weights that Hopper decodes, which must not lie farther
 apart than 2^14 in a block, by fewer, and no farther from the tensor's median than the last."""
+UNSCALED_BINADES = 3.0
+"""Standard deviation of the powers of two that values without scales are multiplied with."""
 DOWN = 20
 """Scales of subnormal codes are so many powers of two smaller."""
-SIGNS = {torch.float8_e4m3fn: 0x80, torch.uint8: 0x88}
-SUBNORMAL = {torch.float8_e4m3fn: 0x87, torch.uint8: 0x99}
-"""Bits of a byte of codes, E4M3 or two E2M1: of the signs, and those that are set in subnormal numbers, too."""
+RAW = {torch.bfloat16: torch.int16}
+"""What bits of codes are seen as: of others than these as bytes."""
+SIGNS = {torch.float8_e4m3fn: 0x80, torch.uint8: 0x88, torch.bfloat16: -0x8000}
+SUBNORMAL = {torch.float8_e4m3fn: 0x87, torch.uint8: 0x99, torch.bfloat16: -0x7F81}
+"""Bits of a byte of codes, E4M3 or two E2M1, or of a BF16: of the signs, and those that are set in subnormal numbers, too."""
 
 
 def case_of(problem: Problem, call: FuzzedCall) -> Case:
@@ -148,9 +152,11 @@ def changed(
     codes: torch.Tensor, scales: torch.Tensor, values: str, generator: torch.Generator, binades: int = BINADES
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal numbers as codes with scales, E4M3 or packed E2M1, made what `VALUES` says."""
-    raw = codes.view(torch.uint8)
+    raw = codes.view(RAW.get(codes.dtype, torch.uint8))
     if values == "equal":
         return raw[:1].expand_as(raw).contiguous().view(codes.dtype), scales[:1].expand_as(scales).contiguous()
+    if values in ("heavy", CANCELLING) and codes.dtype == torch.bfloat16:
+        return codes * torch.exp2(torch.randn(codes.shape, generator=generator) * UNSCALED_BINADES).bfloat16(), scales
     if values in ("heavy", CANCELLING):
         normal, other = torch.randn(2, *scales.shape, generator=generator)
         tails = (3 * normal / other.abs().clamp(min=1e-3)).round()
@@ -176,7 +182,7 @@ def cancelling_weights(weights: ExpertWeights, *, fc2: bool) -> ExpertWeights:
     within a few binades would have no roundings."""
 
     def negated(codes: torch.Tensor) -> torch.Tensor:
-        raw = repeated(codes, 2).view(torch.uint8)
+        raw = repeated(codes, 2).view(RAW.get(codes.dtype, torch.uint8))
         raw[..., raw.shape[2] // 2 :] ^= SIGNS[codes.dtype]
         return raw.view(codes.dtype)
 

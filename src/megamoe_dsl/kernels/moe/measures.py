@@ -8,7 +8,7 @@ from ...sass.measurer import TOKENS_PER_UNIT, InspectionError, Measure, Measurer
 GMMA = r"\w*GMMA"
 WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 bytes of K
 WGMMAS_OF_A_HALF_TILE = 4  # one piece
-STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send")
+STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send", ".send_passes")
 DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 
 
@@ -17,11 +17,17 @@ def measure_sm90(find: Measurer) -> list[Measure]:
     return [
         *measure_math(find),
         *measure_loaders(find),
-        find.measure("store_tile", "store", "tile", find.inner("tile_scheduler." if find.config.decoded else "store.", UTMASTG=1), 1),
+        *measure_store(find),
         *measure_decode(find),
         find.dispatch(),
         *find.combine(),
     ]
+
+
+def measure_store(find: Measurer) -> list[Measure]:
+    """The loop of the warp that stores tiles of Linear1, where math warps do not."""
+    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "store."
+    return [find.measure("store_tile", "store", "tile", find.inner(role, UTMASTG=boxes), 1)] if boxes else []
 
 
 def measure_loaders(find: Measurer) -> list[Measure]:
@@ -54,14 +60,15 @@ def measure_math(find: Measurer) -> list[Measure]:
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
     decoded = "decoded_share.multiply_stage" if find.config.decoded and find.config.halves_decoding else "decoded_share."
-    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share." if find.config.scaled else ""
+    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share."
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)
     inside = sorted(tile.body)
     first = next((i for i in inside if find.code[i].opcode == "MUFU.EX2"), None)
-    last = next((i for i in inside if find.code[i].opcode in STORES and (function_of(find.code[i]) or "").endswith(SENDERS)), None)
+    sends = [i for i in inside if find.code[i].opcode in STORES and (function_of(find.code[i]) or "").endswith(SENDERS)]
+    last = sends[0 if find.config.scaled else -1] if sends else None  # BF16 outputs of Linear1 are sent, too, before results
     if first is None or last is None:
         raise InspectionError("the loop of math tiles has no epilogue with MUFU.EX2 or none that sends results")
     units, unit, suffix = (find.config.block_m / TOKENS_PER_UNIT, "8 tokens", "8_tokens") if find.config.swap_ab else (1.0, "tile", "tile")
@@ -77,7 +84,7 @@ def measure_math(find: Measurer) -> list[Measure]:
 
 def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
     """With tokens as rows: what runs for half tiles, and the measure of its K loop."""
-    own, blocks = find.k_loop("share." if find.config.scaled else "", GMMA, WGMMAS_OF_A_HALF_TILE)
+    own, blocks = find.k_loop("share.", GMMA, WGMMAS_OF_A_HALF_TILE)
     measure = find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)
     return find.flow.side(own.head, k_loop.head), [measure]
 
