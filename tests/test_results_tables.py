@@ -13,6 +13,7 @@ from gemms.report import markdown as gemm_table
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
 from moe_layers.report import markdown
+from result_archive import read_record
 from results_table import share_table, short_table, spread_table, table
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str],
 
 @pytest.mark.parametrize("files", EXPERTS)
 def test_page_has_the_tables_of_a_layer_on_one_gpu(files: tuple[str, ...]) -> None:
-    loaded = [json.loads((RESULTS / f"experts-{one}.json").read_text())["records"] for one in files]
+    loaded = [json.loads(read_record(RESULTS, f"experts-{one}"))["records"] for one in files]
     points = {one["point"]: one for records in reversed(loaded) for one in records}
     records = sorted(points.values(), key=lambda one: int(one["tokens"]))
     assert len(records) >= 2 and all(one["passed"] for one in records)
