@@ -40,7 +40,7 @@ from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
-from transformers_shapes import CACHED, MODELS, Model
+from transformers_shapes import MODELS, Model
 
 OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
@@ -112,7 +112,7 @@ class Timed:
         return 1e3 * (time.perf_counter() - begun)
 
     def step(self, batch: int) -> Callable[[], object]:
-        """A decoding step as `generate` makes it, behind a cache of `CACHED` tokens."""
+        """A decoding step as `generate` makes it, behind a cache of the model's `cached` tokens."""
         cache, tokens = self.filled(batch, None), self.tokens(batch, 1)
         run = partial(self.module, tokens, past_key_values=cache, use_cache=True)
         run()
@@ -132,16 +132,16 @@ class Timed:
         return 1e3 * (time.perf_counter() - begun) / STEPS
 
     def filled(self, batch: int, cache: Any) -> Any:
-        """A cache, or else a new one, with `CACHED` tokens of each sequence; always by the same implementation."""
+        """A cache, or else a new one, with `cached` tokens of each sequence; always by the same implementation."""
         implementation = self.module.config._experts_implementation
         self.use(OURS)
-        found = self.module(self.tokens(batch, CACHED), past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+        found = self.module(self.tokens(batch, self.model.cached), past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
         self.use(implementation)
         return found
 
     def graph(self, batch: int, cache: Any) -> Callable[[], None]:
         """A decoding step behind a static cache, as a CUDA graph."""
-        step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
+        step, place = self.tokens(batch, 1), torch.full((batch, 1), self.model.cached, device=self.model.device)
         mask = self.mask(batch)
 
         def run() -> None:
@@ -163,23 +163,24 @@ class Timed:
         return replay
 
     def static_cache(self, batch: int) -> Any:
-        """Room for twice `CACHED` tokens, half of it filled."""
+        """Room for twice as many tokens as are cached."""
         from transformers import StaticCache
 
-        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * self.model.cached))
 
     def mask(self, batch: int) -> torch.Tensor | dict[str, torch.Tensor]:
         """All of a static cache, for each kind of attention that the model has: a sliding one keeps a window."""
         config = self.module.config
         kinds = dict.fromkeys(getattr(config, "layer_types", None) or ["full_attention"])
-        kept = {"sliding_attention": min(getattr(config, "sliding_window", None) or 2 * CACHED, 2 * CACHED)}
-        masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, 2 * CACHED), dtype=torch.bool, device=self.model.device) for kind in kinds}
+        room = 2 * self.model.cached
+        kept = {"sliding_attention": min(getattr(config, "sliding_window", None) or room, room)}
+        masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, room), dtype=torch.bool, device=self.model.device) for kind in kinds}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def replaying(self, replay: Callable[[], None], cache: Any) -> float:
         """Milliseconds of a replay, each of which fills a place of the cache."""
         for layer in cache.layers:
-            layer.cumulative_length.fill_(CACHED)
+            layer.cumulative_length.fill_(self.model.cached)
         replay()
         self.wait()
         return self.each(replay)
@@ -187,9 +188,9 @@ class Timed:
     def fits(self, name: str, rows: int) -> bool:
         return name != "batched_mm" or rows * self.model.layer.topk <= BATCHED_ROWS
 
-    def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] = ()) -> dict[str, dict[str, float]]:
+    def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """Median, least and most of `TURNS` turns of each implementation, or of those `among`; each runs once before, uncounted."""
-        names, found = list(among) or [name for name in self.names if self.fits(name, rows)], dict[str, list[float]]()
+        names, found = [name for name in self.names if self.fits(name, rows)] if among is None else list(among), dict[str, list[float]]()
         order = random.Random(rows)
         for turn in range(TURNS + 1):
             for name in order.sample(names, len(names)):
@@ -328,7 +329,7 @@ def tables(*runs: dict[str, Any]) -> str:
     """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
     lines: list[str] = []
     every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
-    timed = [one for one in every if "ms" in one]
+    timed = [one for one in every if one.get("ms")]
     for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
         of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
         rows = {size_of(one): {name: each["median"] for name, each in one["ms"].items()} for one in of}

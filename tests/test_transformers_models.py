@@ -51,7 +51,7 @@ def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
     timed.use(OURS)
     with torch.no_grad():
         cache = timed.static_cache(2)
-        place = torch.full((2, 1), transformers_models.CACHED)
+        place = torch.full((2, 1), timed.model.cached)
         found = timed.module(timed.tokens(2, 1), past_key_values=cache, position_ids=place, attention_mask=timed.mask(2), use_cache=True)
     assert found.logits.shape == (2, 1, 64) and found.logits.isfinite().all()
     assert {kind: one.shape[-1] for kind, one in timed.mask(2).items()} == {"sliding_attention": 16, "full_attention": 256}
