@@ -36,14 +36,12 @@ SWITCHED_OFF = (
     "dispatch tail_sms=16",
     "dispatch tail_sms=32",
     "dispatch cluster=1",
-    "dispatch group_m=8",
     "dispatch task_tokens=2",
     "dispatch task_tokens=8",
     "combine scatter=off",
     "combine interleaved=off",
     "combine interleaved=off token_blocks=4",
     "combine cluster=1",
-    "combine group_m=8",
     "combine task_tokens=2",
 )
 """Each optimization on its own, and what else a configuration could be."""

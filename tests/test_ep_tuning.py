@@ -48,8 +48,8 @@ def test_a_winner_is_faster_by_more_than_noise() -> None:
     assert winner_of(record(), "dispatch") == {"block_wise": False}
     assert winner_of(record(), "combine") == {"cluster": 1}
     assert winner_of(record(**{"dispatch block_wise=off": 99.5}), "dispatch") == {}
-    tuned = {**record(**{"dispatch block_wise=off": 120.0}), "tuned": {"dispatch": {"group_m": 8}}}
-    assert winner_of(tuned, "dispatch") == {"group_m": 8}
+    tuned = {**record(**{"dispatch block_wise=off": 120.0}), "tuned": {"dispatch": {"task_tokens": 8}}}
+    assert winner_of(tuned, "dispatch") == {"task_tokens": 8}
 
 
 def write(folder: Path, **changes: Any) -> Path:

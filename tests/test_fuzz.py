@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,21 @@ import torch
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
+import fuzzing_process
 from megamoe_dsl import Target, choose
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import Case
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import check as check_module
+from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
-from megamoe_dsl.fuzz.run import FoundError, Search, verdict
+from megamoe_dsl.fuzz.run import verdict
+from megamoe_dsl.fuzz.search import FoundError, Search
 from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, trials
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant.weights import transform_weights
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8")
@@ -97,7 +104,16 @@ def test_cancelling_sums_are_nothing_but_roundings(recipe: str) -> None:
     assert differing["normal"] < 0.05 and differing["cancelling"] > 0.15, differing
 
 
-def quiet(count: int, trial: Trial) -> None: ...
+@pytest.mark.parametrize("values", ["heavy", "cancelling"])
+def test_packed_weights_are_some_that_hopper_decodes(values: str) -> None:
+    problem = Problem(2048, 1024, 8, 2, max_tokens_per_rank=8, recipe="fp8xmxfp4")
+    (weights,) = case_of(problem, FuzzedCall((1,), values=values)).weights
+    transform_weights(problem, SM90, weights)
+    spread = [int(scales.max()) - int(scales.min()) for scales in (weights.fc1_sf, weights.fc2_sf)]
+    assert all(12 <= one <= 14 for one in spread), spread
+
+
+def quiet(trial: Trial) -> None: ...
 
 
 def test_a_failure_is_shrunk_to_what_matters() -> None:
@@ -109,8 +125,9 @@ def test_a_failure_is_shrunk_to_what_matters() -> None:
     assert (found.trial.other, found.trial.unfused, found.trial.schedule) == (None, False, 0)
     (call,) = found.trial.calls
     assert (call.values, call.routing, call.seed) == ("zeros", "uniform", 0) and sum(call.tokens) in (3, 4)
-    text = verdict(7, 1.0, found, gpu=True)
-    assert text.startswith("FAIL after 7 trials: few") and "megamoe fuzz --gpu --repeat '{" in text
+    text = verdict(Counter(trials=7, unfused=3), 1.0, [found], FuzzOptions(gpu=True, jobs=2))
+    assert text.startswith("1 failed in 1 s of 2 processes; 7 trials: 3 unfused\nFAIL: few\n")
+    assert "\nmegamoe fuzz --gpu --repeat '{" in text
 
 
 def test_a_search_ends_with_its_time_or_its_trials() -> None:
@@ -119,16 +136,39 @@ def test_a_search_ends_with_its_time_or_its_trials() -> None:
     assert Search(lambda trial: "wrong", quiet).run(trials(SIMULATED), SEED, seconds=0) is None
 
 
+def test_a_failure_after_which_nothing_runs_is_not_shrunk() -> None:
+    ran = list[Trial]()
+    found = Search(lambda trial: "trapped", ran.append, shrinks=lambda: False).run(trials(SIMULATED), SEED, seconds=60)
+    assert isinstance(found, FoundError) and ran == [found.trial]
+
+
+def test_a_process_that_dies_fails_or_hangs_has_found_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, first = list[Trial](), list[FoundError]()
+    monkeypatch.setattr(search_module, "search", fuzzing_process.search)
+    monkeypatch.setattr(search_module, "GRACE_S", 5.0)
+    found = search_module.search_in_processes(FuzzOptions(jobs=4, minutes=0.001), (TRIAL.to_json(),), seen.append, first.append)
+    assert sorted(one.wrong for one in found) == ["has not ended 5 s after the time", "its process ended with exit code 3", "told"]
+    assert seen == [TRIAL] * 4 and {one.trial for one in found} == {TRIAL}
+    assert [one.wrong for one in first] == ["large"]
+
+
+def test_the_command_searches_in_processes() -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz", "--minutes", "0.0001", "--jobs", "2"])
+    assert result.exit_code == 0 and result.output.startswith("PASS: none failed in "), result.output
+
+
 def test_some_layers_have_the_references_bits() -> None:
     machine, seen = SimulatedMachine(), list[Trial]()
-    search = Search(lambda trial: check_trial(trial, machine), lambda count, trial: seen.append(trial))
+    search = Search(lambda trial: check_trial(trial, machine), seen.append)
     found = search.run(trials(TINY), SEED, seconds=600, most=3)
-    assert found is None, verdict(search.count, 0, found, gpu=False)
+    assert found is None, (found.wrong, found.trial.to_json())
     assert len(seen) == 3
 
 
-def test_a_gpu_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ring", [None, 128])
+def test_a_gpu_runs_the_same(ring: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a simulated GPU, both calls on one buffer."""
+    config = CONFIG.replace(pool_rows=ring)
     bind = check_module.bind
 
     def bound(store: Any, config: MegaMoeConfig, symmetric: Any, *others: Any) -> Any:
@@ -143,8 +183,8 @@ def test_a_gpu_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(check_module, "bind", bound)
     with simulated_gpu(monkeypatch) as gpu:
-        assert check_trial(replace(TRIAL, other=None, unfused=False), GpuMachine(tmp_path, 1, "cpu")) == ""
-        assert gpu.launched == [CONFIG] * 2
+        assert check_trial(replace(TRIAL, config=config, other=None, unfused=False), GpuMachine(tmp_path, "cpu")) == ""
+        assert gpu.launched == [config] * 2
 
 
 def with_call(run: Callable[..., None], **attributes: Any) -> Any:
@@ -158,6 +198,7 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
     [
         (["--minutes", "0"], "minutes = 0.0: must be more than 0"),
         (["--seed", "-1"], "--seed = -1: must be 0 or more"),
+        (["--jobs", "0"], "--jobs = 0: must be 1 to 256"),
         (["--repeat", "{}"], "must be a trial as the fuzzer prints it"),
         (["--repeat", "[1"], "must be a trial as the fuzzer prints it"),
         (["--gpu"], "--gpu = True: must be left out here: torch finds no GPU"),
@@ -170,7 +211,7 @@ def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: p
 
 
 def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("megamoe_dsl.fuzz.run",):
+    for name in ("megamoe_dsl.fuzz.run", "megamoe_dsl.fuzz.search"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz"])
@@ -179,6 +220,6 @@ def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_printed_trial_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """And fails again, with exit code 1."""
-    monkeypatch.setattr("megamoe_dsl.fuzz.run.SimulatedMachine", lambda: Oracle(fused=9.0))
+    monkeypatch.setattr("megamoe_dsl.fuzz.check.SimulatedMachine", lambda: Oracle(fused=9.0))
     result = CliRunner().invoke(app, ["fuzz", "--repeat", TRIAL.to_json()])
     assert result.exit_code == 1 and result.output.startswith("FAIL: call 2: 1 elements"), result.output

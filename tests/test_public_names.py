@@ -109,3 +109,13 @@ print(sorted({"torch", "cutlass", "numpy", "transformers"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_layer_loads_neither_the_dsl_nor_torchs_compiler() -> None:
+    code = """
+import sys
+from megamoe_dsl import EpMoE, MegaMoE, MoE, moe
+print(sorted({"torch._dynamo", "cutlass", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
@@ -46,7 +47,20 @@ def require_integer(field: str, value: object) -> int:
     return number
 
 
-def require_integers(config: object, *names: str) -> None:
-    """The same for fields of a configuration, which become ints: whatever they were given as, equal ones are one configuration."""
-    for name in names:
-        object.__setattr__(config, name, require_integer(name, getattr(config, name)))
+def require_declared(config: Any, problem: type[Any] | None = None) -> None:
+    """Raises `ConfigError` unless a configuration's problem is a `problem`, if one is given, and its fields are integers and flags where
+    they are declared so.  Integers become ints: whatever they were given as, equal ones are one configuration."""
+    if problem is not None:
+        require(isinstance(config.problem, problem), "problem", config.problem, f"a {problem.__name__}")
+    for name, kind in ((one.name, one.type) for one in fields(config)):
+        value = getattr(config, name)
+        if kind == "int":
+            object.__setattr__(config, name, require_integer(name, value))
+        require(kind != "bool" or isinstance(value, bool), name, value, "True or False")
+
+
+def require_stages(config: Any, most: int) -> None:
+    """Raises `ConfigError` unless `num_stages` is 2 or more and at most `most`, which 0 becomes."""
+    if config.num_stages == 0:
+        object.__setattr__(config, "num_stages", most)
+    require(2 <= config.num_stages <= most, "num_stages", config.num_stages, f"between 2 and {most}, or 0 for the deepest")

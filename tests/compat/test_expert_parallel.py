@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from tiny_models import tiny
 from transformers.distributed.expert_parallel import EPImplementationInterface
 
 import megamoe_dsl.compat.transformers as adapter
 from forked import forked_process
+from megamoe_dsl.problem import ProblemError
 
 
 def share_of_a_rank(file: Path, rank: int) -> None:
@@ -27,6 +29,8 @@ def share_of_a_rank(file: Path, rank: int) -> None:
     for tokens in (2, 5, 5):  # a layer for each capacity
         assert torch.equal(layer(x[:tokens], idx[:tokens], weights[:tokens]), found["megamoe"][:tokens])
     assert {key: one.problem.max_tokens_per_rank for key, one in layer.layers.items()} == {(1, 2): 1, (4, 2): 4}
+    with pytest.raises(ProblemError, match=r"hidden_states.requires_grad = True"):
+        layer(x.requires_grad_(), idx, weights)
     torch.save(found, f"{file}.{rank}")
     torch.distributed.destroy_process_group()
 

@@ -31,6 +31,7 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
+from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
@@ -270,6 +271,20 @@ def test_a_batch_invariant_call_has_kernels_of_its_own(wanted: bool, monkeypatch
     with pytest.raises(LookupError):
         gemm_op(t.a, t.a_sf, t.b, t.b_sf, None, "dense", torch.bfloat16, None, wanted)
     assert asked == [not wanted, wanted, wanted]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_kernels_that_are_loaded_are_those_that_were_asked_for(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each number of rows, and each way of asking for the other first."""
+    monkeypatch.setattr(device_gemm, "gpu_target", lambda device: Target.typical("sm_90a"))
+    monkeypatch.setattr(device_gemm, "LoadedGemm", lambda config, store, device: config)
+    problem, device = GemmProblem(2112, 7168, recipe="fp8xfp8"), torch.device("cuda", 0)
+    device_gemm.device_gemm.cache_clear()
+    for given in (not wanted, wanted):
+        found = [device_gemm.device_gemm(problem, device, given).kernel(rows) for rows in (1, 16, 64, 128)]
+        assert found == [choose(problem, Target.typical("sm_90a"), rows, batch_invariant=given) for rows in (1, 16, 64, 128)]
+        assert any(one.split_k for one in found) != given
+    device_gemm.device_gemm.cache_clear()
 
 
 def test_a_batch_invariance_that_is_no_flag_is_named() -> None:

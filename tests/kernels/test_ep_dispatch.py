@@ -135,7 +135,7 @@ def test_bad_arguments_are_named() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("group_m", 0), ("num_stages", 1), ("num_stages", 99)),
+        *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("num_stages", 1), ("num_stages", 99)),
         *(
             ("token_saving", 1),
             ("token_sorting", None),

@@ -82,7 +82,7 @@ class Step:
         sum((y * dy.double()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
         return [ys, *self.gradients(leaves)]
 
-    def simulated(self, activation: Activation, **fields: Any) -> list[list[torch.Tensor]]:
+    def simulated(self, activation: Activation, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
         """The same by kernels, race detector on; all memory that they may not read is NaN."""
         kinds = [DispatchGemmConfig(self.moe, **FIELDS, **fields), GemmCombineConfig(self.moe, **FIELDS)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
@@ -92,7 +92,7 @@ class Step:
         with torch.no_grad():
             poison(ep)
             ep.store(inputs)
-        ys = train(ep, inputs, [activation] * self.moe.num_ranks)
+        ys = train(ep, inputs, [activation] * self.moe.num_ranks, main_grads)
         sum((y.float() * dy.float()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
         assert [report.findings for report in ep.reports] == [[]] * 4
         return [ys, *self.gradients(leaves)]
@@ -107,6 +107,15 @@ def test_exact_data_gives_the_gradients_of_float64(ranks: int) -> None:
     for found, wanted in zip(step.simulated(linear_in_both), step.reference(linear_in_both), strict=True):
         assert all(torch.equal(one.double(), other) for one, other in zip(found, wanted, strict=True))
         assert any(one.abs().max() > 0 for one in wanted if len(one))
+
+
+def test_weight_gradients_are_added_to_totals() -> None:
+    step = Step(layer(2), exact=True)
+    totals = [tuple(torch.full(one.shape, 3.0) for one in (w.fc1, w.fc2)) for w in step.experts]
+    *_, w1, w2 = step.simulated(linear_in_both, totals)
+    assert not any(one.any() for one in (*w1, *w2))
+    for (first, second), one, other in zip(totals, *step.reference(linear_in_both)[-2:], strict=True):
+        assert torch.equal(first.double(), one + 3) and torch.equal(second.double(), other + 3)
 
 
 @pytest.mark.parametrize("fields", [{}, rarely({"token_saving": False}), rarely({"tail_sms": 1})])

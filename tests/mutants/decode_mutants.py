@@ -114,8 +114,8 @@ MUTANTS = (
         "a row warp fills another warp's stages",
         "wrong phase",
         "decode.load:fill_rows",
-        "stage.ring.index % ROW_WARPS == number",
-        "k % ROW_WARPS == number",
+        "stage.ring.index % config.source.row_warps == number",
+        "k % config.source.row_warps == number",
         RING,
     ),
 )

@@ -68,7 +68,7 @@ MUTANTS = (
         "a pair does not say that its tiles are done",
         "missing order",
         "halves.kernel:finish_tiles",
-        "arrive(gemm.ep, group, EpBarrier.RESULTS)",
+        "tiles_done(gemm.ep, group)",
         "",
     ),
     of_pairs(

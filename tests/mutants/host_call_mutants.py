@@ -222,8 +222,7 @@ LAUNCHED = (
         "LoadedGemm.launch",
         "arguments.forget()",
         "",
-        f"{MOE}gate_and_up_go_where_a_call_says",
-        equivalent="who restores sets all that moves again for every launch of a plan, and a plan's launches move the same arguments",
+        "tests/runtime/test_launch_arguments.py::test_an_address_that_moved_is_moved_for_one_launch",
     ),
     host(
         "arguments that move are not set",

@@ -264,3 +264,12 @@ def test_a_call_does_what_it_would_do_alone(family: str, change: str) -> None:
     assert not must_show(change) or differences(alone, first)
     if must_be_refused(change) or isinstance(alone, str):
         assert isinstance(alone, str) and alone.endswith("after 0 launches") and "TensorMap" not in alone
+
+
+def test_a_capture_does_not_wait_for_the_places_of_pairs() -> None:
+    """What a call looks at on the device it leaves alone while a graph is captured: places that no expert has, and rows in use."""
+    calls, call, _ = FAMILIES["EpMoE"]
+    wrong = call.but(scatter_indices=torch.full((2, 2), 99))
+    [refused] = calls.outcomes(wrong)
+    [captured] = calls.outcomes(replace(wrong, capture=3))
+    assert isinstance(refused, str) and refused.startswith("scatter_indices[0, 0] = 99") and isinstance(captured, list)

@@ -9,17 +9,18 @@ from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
-from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernel_cases.halves import combined, expert_places, linear1_rows
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
-from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
+from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations, kernel_scales
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
@@ -159,11 +160,31 @@ def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch
     target = Target(SM90, NUM_SMS, "simulated")
     assert EpMoE.prepare(moe, dispatch=made, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
     assert len(gpu.launched) - before == 5  # routing tables, and two launches of each pass
+    with pytest.raises(ProblemError, match=r"^main_grads\[1\]"):
+        layer(ours[0], idx, ours[1], main_grads=(torch.zeros(weights.fc1.shape), torch.zeros(weights.fc1.shape)))
     with pytest.raises(ProblemError, match=r"^out = .*: must be None where gradients are asked for"):
         layer(ours[0], idx, ours[1], out=y.detach())
     layer.activation = lambda rows: rows
     with pytest.raises(ProblemError, match=r"^activation = .*: must be bfloat16 \(\d+, 128\)"):
         layer(ours[0], idx, ours[1])
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "bf16xbf16"])
+def test_other_weights_are_those_that_launches_read(recipe: str) -> None:
+    """Values and scales of both linears, of which some are made for the kernels."""
+    moe = problem(1, recipe)
+    first, second = (random_weights(moe, 0, seed) for seed in (0, 1))
+    buffers, alone = EpBuffers(moe, first), EpBuffers(moe, second)
+    buffers.weights = second
+    for name, made in alone.weight_scales.items():
+        assert torch.equal(buffers.weight_scales[name], made)
+        assert recipe == "bf16xbf16" or not torch.equal(made, kernel_scales(getattr(first, name)))
+    target, acts = Target.typical("sm_100a" if recipe == "fp8xfp4" else "sm_90a"), RowActivations.empty(moe, "cpu")
+    dispatch, combine = (find_kernel(name).choose(moe, target, 7) for name in ("dispatch_grouped_gemm", "grouped_gemm_combine"))
+    read = buffers.dispatch_arguments(dispatch, 0, buffers.new_rows(), 0, 1), buffers.combine_arguments(combine, 0, acts, acts.values, 0, 1)
+    for arguments, name in zip(read, ("fc1", "fc2"), strict=True):
+        assert arguments["weights"] == getattr(second, name).data_ptr()
+        assert arguments["weights_sf"] == buffers.weight_scales[f"{name}_sf"].data_ptr()
 
 
 def test_two_simulated_ranks() -> None:

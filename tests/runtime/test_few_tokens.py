@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,14 +13,16 @@ from forked import RECORD, recorded_by
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
-from megamoe_dsl.kernels.decode.family import few_config
+from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.runtime import few_tokens
+from megamoe_dsl.runtime.few_tokens import FewTokens
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
 
-PROBLEM = Problem(256, 128, 4, 2, 1, 8, recipe="fp8xmxfp4")
+PROBLEM = Problem(256, 128, 4, 2, 1, 9, recipe="fp8xmxfp4")
 TARGET = Target.typical("sm_90a", 4)
 
 
@@ -28,16 +31,20 @@ def run_on_gpu(folder: Path) -> None:
     from stand_in.gpu import install
 
     install("sm_90a", TARGET.num_sms)
-    case = random_case(PROBLEM, (5,), 1, mask=0.2, exact=False)
+    case = random_case(PROBLEM, (9,), 1, mask=0.2, exact=False)
     layer = MegaMoE(PROBLEM, case.weights[0].map(lambda one: one.cuda()), store=ArtifactStore(folder))
-    routing = case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
-    x = torch.randn(5, PROBLEM.hidden, generator=torch.Generator().manual_seed(1)).bfloat16().cuda()
+    nine = case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
+    all_x = torch.randn(9, PROBLEM.hidden, generator=torch.Generator().manual_seed(1)).bfloat16().cuda()
+    x, *routing = (one[:5] for one in (all_x, *nine))
     q, sf = quantize_e4m3_f32(x.float())
     calls = {"few": lambda: layer(x, *routing), "fused": lambda: layer(q, *routing, x_sf=sf)}
     calls["again"], calls["padded"] = calls["few"], lambda: layer(x, *routing, padded_tokens=6)
     found = {name: (call().cpu(), layer.stats.cpu().clone()) for name, call in calls.items()}
     assert layer.few is not None
-    torch.save((found, [one.cpu() for one in layer.few.kernel.stream_state.kept.values()]), folder / RECORD)
+    memory = [one.cpu() for one in layer.few.kernels[0].stream_state.kept.values()]
+    more, (all_q, all_sf) = layer(all_x, *nine).cpu(), quantize_e4m3_f32(all_x.float())
+    assert layer.few.kernels[1].stream_state.kept and torch.equal(more, layer(all_q, *nine, x_sf=all_sf).cpu())
+    torch.save((found, memory), folder / RECORD)
 
 
 def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +56,31 @@ def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: p
 
 
 def test_layers_that_take_such_a_launch() -> None:
-    config = few_config(PROBLEM, TARGET)
-    assert config is not None and config.block_m == 8 and config in layer_kernels(PROBLEM, TARGET, ())
+    few, more = few_configs(PROBLEM, TARGET)
+    assert (few.block_m, more.block_m) == (8, 16) and {few, more} <= {*layer_kernels(PROBLEM, TARGET, ())}
+    eight, large = replace(PROBLEM, max_tokens_per_rank=8), replace(PROBLEM, hidden=8192, intermediate=1024)
+    assert few_configs(eight, TARGET) == (few,) and [one.block_m for one in few_configs(large, TARGET)] == [8]
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
-    assert not any(few_config(replace(PROBLEM, **fields), TARGET) for fields in others)
-    assert not few_config(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+    assert not any(few_configs(replace(PROBLEM, **fields), TARGET) for fields in others)
+    assert not few_configs(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+
+
+def test_what_does_not_lie_as_tma_wants_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x or y of odd places, scales, padding, other indices: `MegaMoE` launches its fused kernel then."""
+    few: FewTokens = object.__new__(FewTokens)
+    launched: list[int] = []
+    state = SimpleNamespace(of=lambda stream, capturing: 0)
+    few._index, few._prepared = 0, {2: b"2", 9: b"9"}
+    few.kernels = [
+        SimpleNamespace(config=one, launch=lambda *_, rows=one.block_m: launched.append(rows), stream_state=state)  # type: ignore[misc]
+        for one in few_configs(PROBLEM, TARGET)
+    ]
+    monkeypatch.setattr(few_tokens, "current_stream", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x, odd = torch.zeros(2, 256, dtype=torch.bfloat16), torch.zeros(513, dtype=torch.bfloat16)[1:].view(2, 256)
+    idx, weights, more = torch.zeros(2, 2, dtype=torch.int64), torch.ones(2, 2), torch.zeros(9, 256, dtype=torch.bfloat16)
+    assert [few((one, None, idx, weights), y) for one, y in ((x, x), (odd, x), (x, odd), (more, more))] == [True, False, False, True]
+    assert launched == [8, 16]
+    assert few.takes((x, None, idx, weights), 2) and not few.takes((x, None, idx, weights), 3)
+    others = (x, weights, idx), (x, None, idx.int()), (x[:0], None, idx[:0]), (x.repeat(10, 1), None, idx.repeat(10, 1))
+    assert not any(few.takes((*one, weights), len(one[0])) for one in others)

@@ -96,17 +96,17 @@ def test_calls_alike_are_looked_at_once(on_simulator: None, monkeypatch: pytest.
     assert not made
 
 
-@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "d"])
+@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "d", "factors"])
 def test_what_has_a_gradient_is_the_operators(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it has no backward pass, where a launch alone would leave the gradient out."""
     seen: list[str] = []
     for one in ("launch", "gemm_out_op"):
         monkeypatch.setattr(gemm_module, one, lambda *_, one=one: seen.append(one))
-    t = small_case().tensors
+    t = replace(small_case().tensors, factors=torch.ones(1))
     getattr(t, name).requires_grad_()
-    gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+    gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, factors=t.factors)
     with torch.no_grad():
-        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, factors=t.factors)
     assert seen == ["gemm_out_op", "launch"]
 
 

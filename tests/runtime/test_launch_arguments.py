@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel
+from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.layer import usable_sms
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -127,3 +129,25 @@ def test_saved_arguments_come_back_after_others_were_filled_in() -> None:
     block.fill((5, 7))
     block.restore(saved)
     assert block.read() == (3, 1 << 40)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_address_that_moved_is_moved_for_one_launch(fails: bool) -> None:
+    """The next launch of what was prepared has what was prepared, also after one that failed."""
+    seen: list[tuple[int | bytes, ...]] = []
+
+    def launch() -> None:
+        seen.append(block.read())
+        if fails and len(seen) == 1:
+            raise cuda_kernel.CudaError("cuLaunchKernelEx")
+
+    block = ArgumentBlock(ArgumentSpec((("a", "Int64"), ("counter", "Int64"), ("rows", "Int32"))))
+    block.fill((1, 2, 3))
+    prepared = block.save()
+    gemm: Any = object.__new__(LoadedGemm)
+    gemm.config, gemm._counters = SimpleNamespace(prefetch_weights=False), None
+    gemm._kernel = SimpleNamespace(arguments=block, launch=launch)
+    for moved in ({"a": 7, "rows": 8}, {}, {"rows": 9}, {"a": 6}):
+        with suppress(cuda_kernel.CudaError):
+            gemm.launch(prepared, 5, **moved)
+    assert seen == [(7, 5, 8), (1, 5, 3), (1, 5, 9), (6, 5, 3)]

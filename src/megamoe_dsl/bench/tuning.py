@@ -113,9 +113,9 @@ HALVES_SAY = frozenset({"stages_us", "activation_us"})
 """What records of these kernels have one of, and no others."""
 DISPATCH = (
     *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
-    *("group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128"),
+    *("task_tokens=2", "task_tokens=8", "block_n=128"),
 )
-COMBINE = ("cluster=1", "scatter=off", "group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128")
+COMBINE = ("cluster=1", "scatter=off", "task_tokens=2", "task_tokens=8", "block_n=128")
 CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
     kernel.name: tuple(Variant(f"{half} {one}") for one in fields)
     for kernel, half, fields in zip(EP_KERNELS, HALVES, (DISPATCH, COMBINE), strict=True)

@@ -27,6 +27,7 @@ from ..kernels.expert_layer import ExpertLayer
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, no_scales
 from ..reference import activate
+from ..runtime.custom_op import check_no_gradient
 from ..runtime.experts import moe
 from ..runtime.moe_layer import MoE
 
@@ -280,6 +281,8 @@ class MoEOfRanks(expert_parallel.EPImplementation if expert_parallel else object
 
     def __call__(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
         """y of all tokens of the batch.  Raises `ProblemError`, also for tensors that require grad."""
+        weights = self.experts.gate_up_proj, self.experts.down_proj
+        check_no_gradient(("hidden_states", "top_k_weights", "gate_up_proj", "down_proj"), (hidden_states, top_k_weights, *weights))
         ranks, rank, (tokens, topk) = self.ep_mesh.size(), self.ep_mesh.get_local_rank(), top_k_index.shape
         rows = max(1, -(-tokens // ranks))
         part = slice(rank * rows, (rank + 1) * rows)

@@ -10,17 +10,18 @@ import torch
 from ..arch import SM90
 from ..artifact.compile import compile_kernel
 from ..artifact.store import ArtifactStore
-from ..artifact.workers import compile_all
 from ..cases import Case
 from ..config_error import ConfigError
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
+from ..options.points import FuzzOptions
+from ..problem import ProblemError
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
 from ..runtime.rank_kernel import bind
 from ..runtime.simulated import SimulatedMoE, SimulatedStages
-from ..runtime.symmetric_memory import SymmetricBuffer
-from .trial import Trial, case_of
+from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
+from .trial import MAKERS, Trial, case_of
 
 WATCHDOG_NS = 5 * 10**9
 
@@ -31,6 +32,10 @@ class FindingError(Exception):
 
 class SimulatedMachine:
     """Both architectures, any number of ranks, with the race detector."""
+
+    def works(self) -> bool:
+        """Whether it still runs trials."""
+        return True
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
         """y of every rank on the CPU, of calls that follow one another on the same buffers.  Raises `FindingError` for a race."""
@@ -55,15 +60,22 @@ class SimulatedMachine:
 
 
 class GpuMachine:
-    """One rank; kernels are compiled into `folder`, all of a layer at a time by `jobs` processes."""
+    """One rank; kernels are compiled into `folder`."""
 
-    def __init__(self, folder: Path, jobs: int, device: str = "cuda") -> None:
-        self.folder, self.jobs, self.device = folder, jobs, device
+    def __init__(self, folder: Path, device: str = "cuda") -> None:
+        self.folder, self.device = folder, device
+
+    def works(self) -> bool:
+        """Not after a kernel that was trapped or left its memory: CUDA refuses whatever comes after it in a process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
 
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
         """As of the simulated one; compiles first, and launches on NaN in y."""
-        compile_all(self.folder, [config] if fused else list(stage_configs(config)), self.jobs)
-        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device)
+        symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device, pool_rows=config.pool_rows)
         moved, found = [case.to(self.device) for case in cases], []
         kernel = bind(ArtifactStore(self.folder), config, symmetric, moved[0].weights[0], WATCHDOG_NS, fused)
         for there in moved:
@@ -82,6 +94,16 @@ class GpuMachine:
 
 
 TrialMachine = SimulatedMachine | GpuMachine
+
+
+def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
+    """Where trials run, and the architectures that it has.  Raises `ProblemError` for a host without a GPU that has a kernel."""
+    if not given.gpu:
+        return SimulatedMachine(), tuple(MAKERS)
+    if not torch.cuda.is_available():
+        raise ProblemError("--gpu", True, "left out here: torch finds no GPU")
+    return GpuMachine(given.artifacts), (device_arch(torch.device("cuda")).name,)
+
 
 Results = Sequence[Sequence[torch.Tensor]]
 """y of every call, of every rank."""

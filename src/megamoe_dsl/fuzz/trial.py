@@ -103,8 +103,9 @@ def shortened(config: MegaMoeConfig) -> dict[str, Any]:
 
 BINADES = 12
 PACKED_BINADES = 2
+PACKED_REACH = 7
 """Heavy-tailed scales are moved by up to so many powers of two either way; those of weights that Hopper decodes, which must not lie farther
-apart than 2^14 in a block, by fewer."""
+apart than 2^14 in a block, by fewer, and no farther from the tensor's median than the last."""
 DOWN = 20
 """Scales of subnormal codes are so many powers of two smaller."""
 SIGNS = {torch.float8_e4m3fn: 0x80, torch.uint8: 0x88}
@@ -155,7 +156,11 @@ def changed(
         tails = (3 * normal / other.abs().clamp(min=1e-3)).round()
         if scales.dtype == torch.float32:
             scales = scales * (1 + torch.rand(scales.shape, generator=generator))  # all 24 bits
-        return codes, moved(scales, tails.clamp(-binades, binades).int())
+        found = moved(scales, tails.clamp(-binades, binades).int())
+        if binades == PACKED_BINADES:
+            middle = int(found.median())
+            found = found.clamp(max(1, middle - PACKED_REACH), middle + PACKED_REACH)
+        return codes, found
     if values == "subnormal":
         down = torch.full(scales.shape, -DOWN, dtype=torch.int32)
         return (raw & SUBNORMAL[codes.dtype]).view(codes.dtype), moved(scales, down)
@@ -219,7 +224,7 @@ class Sizes:
 
 
 SIMULATED = Sizes(hidden=512, intermediate=256, experts_per_rank=4, topk=3, ranks=2, tokens=20, sms=4, calls=3)
-ON_A_GPU = Sizes(hidden=2048, intermediate=1024, experts_per_rank=32, topk=8, ranks=1, tokens=600, sms=132, calls=8)
+ON_A_GPU = Sizes(hidden=1024, intermediate=512, experts_per_rank=32, topk=8, ranks=1, tokens=256, sms=132, calls=4)
 
 
 @st.composite

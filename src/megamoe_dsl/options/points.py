@@ -97,9 +97,9 @@ class TuneOptions(RunOptions):
 class FuzzOptions:
     """How long, where, and what."""
 
-    minutes: float = option(1.0, "How long; shrinking a failure takes up to two minutes more.")
+    minutes: float = option(1.0, "How long each process draws; shrinking a failure takes up to two minutes more.")
     seed: int = option(0, "Of what is drawn: the same seed draws the same trials.")
     gpu: bool = option(False, "On this host's GPU, one rank; else on simulated ranks of both architectures.")
     repeat: str | None = option(None, "One trial, as a failure prints it, instead of drawing any.")
     artifacts: Path = option(Path(".megamoe"), "With --gpu, folder of compiled kernels.")
-    jobs: int = option(8, "With --gpu, processes that compile.")
+    jobs: int = option(1, "Processes, each with trials of its own; with --gpu they share the GPU, and compile at the same time.")

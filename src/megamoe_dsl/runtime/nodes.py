@@ -253,6 +253,7 @@ class NodeLayer(torch.nn.Module):
         self.node_experts = problem.num_experts // rails.nodes
         self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
         self.trained = domain.trained if shared is None and problem.combine == BF16 else ()
+        self.untraced_call = torch.compiler.disable(self.train_call) if self.trained else self.train_call
         self.order = torch.zeros(1, dtype=torch.int32, device=rails.device)
         self.number = register(self)
 
@@ -270,7 +271,7 @@ class NodeLayer(torch.nn.Module):
         if asks_for_gradients((x, topk_weights, *self.trained)):
             if not self.trained:
                 check_no_gradient(("x", "topk_weights"), (x, topk_weights))
-            return self.train_call(x, topk_idx, topk_weights, bound)
+            return self.untraced_call(x, topk_idx, topk_weights, bound)
         if is_plain_call(x):
             return self.launch((x, None, topk_idx, topk_weights), (bound, -1))
         return mega_moe_op(x, None, topk_idx, topk_weights, self.order, self.number, bound, -1)
@@ -290,7 +291,6 @@ class NodeLayer(torch.nn.Module):
             back.append(self.compute(plan, parts, there[chunk](), chunk))
         return self.total(plan, (self.as_received(one()) for one in back), x, own)
 
-    @torch.compiler.disable
     def train_call(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, bound: int) -> torch.Tensor:
         """y with a backward pass, in which every rank takes part.  A chunk's rows travel before it is computed and its results after that:
         nothing overlaps."""

@@ -14,7 +14,7 @@ from typing import Any
 from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
 from ..json_file import cache_folder
-from ..kernels.decode.family import few_config
+from ..kernels.decode.family import few_configs
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
@@ -102,8 +102,7 @@ def layer_kernels(
     tiers = dict.fromkeys(Selection(whole, tried).configs(target, pool_rows=pool_rows).values())
     kernels: list[KernelConfig] = [*tiers] if fused else [stage for tier in tiers for stage in stage_configs(tier)]
     quantized = (True, False) if bf16_inputs else (True,)
-    few = few_config(problem, target, fused=fused, bf16_inputs=bf16_inputs, shared_experts=shared_experts)
-    kernels += [] if few is None else [few]
+    kernels += few_configs(problem, target, fused=fused, bf16_inputs=bf16_inputs, shared_experts=shared_experts)
     common = {"shared": shared_experts, "pool_rows": pool_rows}
     return [*kernels, *(PreDispatchKernel().choose(whole, target, 0, quantized=one, **common) for one in quantized)]
 

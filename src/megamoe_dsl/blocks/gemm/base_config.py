@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
-from ...config_error import require, require_integers
+from ...config_error import require, require_declared, require_stages
 from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import most_that_fit
@@ -130,12 +130,8 @@ class BaseGemmConfig(ABC):
 
     def check_problem(self) -> None:
         """A problem of the architecture's recipes, and declared types of fields.  Raises `ConfigError`."""
-        self.require("problem", isinstance(self.problem, GemmProblem), "a GemmProblem")
+        require_declared(self, GemmProblem)
         self.require("problem.recipe", self.problem.recipe in self.recipes, " or ".join(self.recipes) + f" for {self.arch}")
-        declared = [(one.name, one.type) for one in fields(cast(Any, self))]
-        require_integers(self, *(name for name, kind in declared if kind == "int"))
-        for name in (name for name, kind in declared if kind == "bool"):
-            self.require(name, isinstance(getattr(self, name), bool), "True or False")
 
     def check_grid(self) -> None:
         """The grid, and the order of its tiles.  Raises `ConfigError`."""
@@ -151,6 +147,4 @@ class BaseGemmConfig(ABC):
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
         most = most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes)
         self.require(field, most >= 2, "small enough to leave SMEM for two stages")
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        self.require("num_stages", 2 <= self.num_stages <= most, f"between 2 and {most}, or 0 for the deepest")
+        require_stages(self, most)

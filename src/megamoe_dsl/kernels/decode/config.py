@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...blocks.gemm.tile import GROUP_ROWS
-from ...config_error import require, require_integers
+from ...config_error import require, require_declared
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
+from ...layouts.arith import align
 from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
 from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
@@ -23,11 +23,8 @@ TOKENS = (8, 16)
 MOST_TOKENS = TOKENS[-1]
 GROUPS = 2
 """Warpgroups that multiply: each takes every other tile, from a ring of its own."""
-ROW_WARPS = 6
-"""That load rows for one of them."""
 K_IN_FLIGHT = 2
 """K blocks that one has in the tensor core at a time, where sums are promoted."""
-LOADER_WARPS = 16
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128
@@ -59,8 +56,7 @@ class DecodeConfig:
     weights: str = F32_WEIGHTS
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, DecodeProblem), "problem", self.problem, "a DecodeProblem")
-        require_integers(self, "block_m", "num_sms", "num_stages")
+        require_declared(self, DecodeProblem)
         require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
@@ -91,7 +87,7 @@ class DecodeConfig:
 
     def n_blocks(self, phase: int) -> int:
         """Tiles of an expert's weights; the last one of Linear2 may be partial."""
-        return -(-self.problem.n(phase) // GROUP_ROWS)
+        return -(-self.problem.n(phase) // self.source.rows)
 
     @property
     def source(self) -> PlainRows:
@@ -111,7 +107,12 @@ class DecodeConfig:
     # --- threads
     @property
     def num_threads(self) -> int:
-        return 32 * (LOADER_WARPS + GROUP_WARPS * GROUPS)
+        return 32 * (self.loader_warps + GROUP_WARPS * GROUPS)
+
+    @property
+    def loader_warps(self) -> int:
+        """Before those that multiply: whole warpgroups."""
+        return align(1 + GROUPS * self.source.row_warps, GROUP_WARPS)
 
     # --- global memory
     @property
@@ -143,7 +144,7 @@ class DecodeConfig:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-        readers, stages = 32 * (ROW_WARPS + GROUP_WARPS), GROUPS * self.num_stages
+        readers, stages = 32 * (self.source.row_warps + GROUP_WARPS), GROUPS * self.num_stages
         return (
             MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
             MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),

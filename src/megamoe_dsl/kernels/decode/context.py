@@ -25,7 +25,7 @@ LAST = -1
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """64 rows of the weights of an expert by its rows of block `block` (kernel.py), of which there are `count`; n_block is -1 past the last
+    """Weight rows of an expert by its rows of block `block` (kernel.py), of which there are `count`; n_block is -1 past the last
     tile.  `part` is 0 of a whole tile, 1 or 2 of half of one."""
 
     phase: Int32

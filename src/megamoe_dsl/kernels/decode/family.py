@@ -15,17 +15,23 @@ from .arguments import DecodeArguments
 from .config import GROUPS, TOKENS, DecodeConfig
 from .problem import DecodeProblem
 
+SMALL_MATRIX = 1 << 22
+"""Of an expert's Linear2: with more weights the fused kernel is faster from `TOKENS[0]` tokens on (docs/lab/one_gpu.md)."""
 
-def few_config(
+
+def few_configs(
     layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
-) -> DecodeConfig | None:
-    """The configuration for calls of at most `TOKENS[0]` tokens of a layer with packed weights; with more tokens its fused kernel may be
-    faster (docs/lab/one_gpu.md). None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+) -> tuple[DecodeConfig, ...]:
+    """The configurations for calls of few tokens of a layer with packed weights, each for at most its `block_m`. None where the kernel
+    does not take the layer, or a `MegaMoE` with these arguments."""
     whole = fused and bf16_inputs and not shared_experts
     problem = DecodeProblem.of(layer) if whole and target.arch == DecodeConfig.arch else None
+    if problem is None:
+        return ()
+    more = layer.max_tokens_per_rank > TOKENS[0] and problem.hidden * problem.intermediate <= SMALL_MATRIX
     with suppress(ConfigError):
-        return None if problem is None else DecodeConfig.choose(problem, target, TOKENS[0])
-    return None
+        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: 1 + more])
+    return ()
 
 
 class DecodeKernel(Kernel):
@@ -59,5 +65,7 @@ class DecodeKernel(Kernel):
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = f"{config.block_m} rows x 64 weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        tile = (
+            f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
+        )
         return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]

@@ -6,9 +6,9 @@ rows, a thread a slot, in shared memory.
 | warps | role |
 |---|---|
 | 0     | takes tiles, loads weights |
-| 1..12 | load rows |
-| 13..15 | nothing |
-| 16..  | math, epilogues, sums |
+| 1..   | `row_warps` of each warpgroup that multiplies load rows |
+| ..    | nothing, up to a whole warpgroup |
+| the last 8 | math, epilogues, sums |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ...device.memory import (
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import ballot, elect, lanes_below, popc
 from .arguments import DecodeArguments
-from .config import ABSENT, GROUPS, LOADER_WARPS, ROW_WARPS, DecodeConfig
+from .config import ABSENT, GROUPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
@@ -157,13 +157,14 @@ def clear(ctx: DecodeContext, thread: Int32, blocks: Int32, region: Int32):
             store_v4(ctx.args.y + Int64(chunk) * VECTOR, (Int32(0),) * 4)
 
 
-def roles(claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
+def roles(config: DecodeConfig, claimed: Int32, blocks: Int32) -> tuple[WarpRole, ...]:
     """All warps of a CTA, that has `claimed` a first tile, of so many `blocks` of rows."""
+    loaders, rows_end = config.loader_warps, 1 + GROUPS * config.source.row_warps
     return (
         WarpRole("weight loader", range(1), lambda ctx, warp: load_weights(ctx, claimed, blocks)),
-        WarpRole("row loaders", range(1, 1 + GROUPS * ROW_WARPS), lambda ctx, warp: load_rows(ctx, warp - 1)),
-        WarpRole("nothing", range(1 + GROUPS * ROW_WARPS, LOADER_WARPS), lambda ctx, warp: None),
-        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - LOADER_WARPS)),
+        WarpRole("row loaders", range(1, rows_end), lambda ctx, warp: load_rows(ctx, warp - 1)),
+        WarpRole("nothing", range(rows_end, loaders), lambda ctx, warp: None),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - loaders)),
     )
 
 
@@ -182,7 +183,7 @@ def run(ctx: DecodeContext, warp: Any, thread: Int32):
     claimed = load_shared_u32(ctx.shared("blocks", 1))
     region = Int32(cutlass.select_(claimed < 0, Int32(1), Int32(0)))
     clear(ctx, thread, blocks, 1 - region)
-    run_roles(roles(claimed, blocks), ctx.writing_in(region), warp)
+    run_roles(roles(ctx.config, claimed, blocks), ctx.writing_in(region), warp)
 
 
 def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:

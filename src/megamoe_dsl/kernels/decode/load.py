@@ -42,7 +42,7 @@ from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
-from .config import GROUPS, ROW_WARPS
+from .config import GROUPS
 from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
 from .problem import FC1, FC2
 
@@ -143,8 +143,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
 
 @cute.jit
 def load_rows(ctx: DecodeContext, number: Int32):
-    """The warp with this number of those that load rows has every `ROW_WARPS`-th stage of a warpgroup's ring."""
-    group, own = number // ROW_WARPS, number % ROW_WARPS
+    """The warp with this number of those that load rows has every `row_warps`-th stage of a warpgroup's ring."""
+    warps = ctx.config.source.row_warps
+    group, own = number // warps, number % warps
     tile, tiles = next_tile(ctx.first_tile_of(group))
     stage = ctx.first_stage(group)
     while tile.valid():
@@ -173,7 +174,7 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
     num_bytes = 2 * VECTOR if scaled and phase == FC2 else VECTOR
     sources = [source_of(ctx, tile, row + first, phase) + part * num_bytes for first in firsts]
     for k in cutlass.range(config.k_blocks(phase), unroll=1):
-        if stage.ring.index % ROW_WARPS == number:
+        if stage.ring.index % config.source.row_warps == number:
             there = bytes_there(ctx, k, part, phase)
             for start in cutlass.range_constexpr(0, len(firsts), AT_ONCE):
                 some = range(start, min(start + AT_ONCE, len(firsts)))

@@ -17,7 +17,7 @@ from cutlass import Boolean, Float32, Int32, Int64, Uint32
 from ...blocks.gemm.problem import SCALE_BLOCK
 from ...blocks.gemm.tile import GROUP_ROWS
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
-from ...blocks.sm90.packed_share import PackedBlock
+from ...blocks.sm90.packed_share import PackedShare
 from ...blocks.sm90.share import ColumnShare, accumulate_tile, multiply_ahead
 from ...blocks.swiglu import activate
 from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
@@ -30,8 +30,6 @@ from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
 
-CHUNKS = GROUP_ROWS // PER_LANE
-"""Threads that have a token's channels of a column; a warpgroup has enough for all tokens of a launch."""
 AT_ONCE = 12
 """Rows that a thread has on their way from memory."""
 
@@ -71,10 +69,9 @@ def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage:
 @cute.jit
 def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
     """Multiplies by packed tiles, which the threads decode for themselves."""
-    part, config = ctx.config.source.part, ctx.config
-    second = part.block_of_group(tile.n_block) != 0
+    config = ctx.config
     stage.wait_full()
-    share = PackedBlock(me.group, me.warp, me.lane, config.block_m, ctx.shared("decoded"), part, second)
+    share = PackedShare.of(me, config.block_m, ctx.shared("decoded"), config.source.part)
     return share.multiply_tile(stage, None, Int32(config.k_blocks(phase)))
 
 
@@ -91,19 +88,27 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
 
 @cute.jit
 def finish_fc1(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
-    """A thread's channel of each row."""
-    problem, channel = ctx.config.problem, ctx.config.source.channel(tile, me.warp, me.row)
-    for j in cutlass.range_constexpr(ctx.config.block_m // 8):
-        halves = [sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
-        gate, up = reversed(halves) if problem.up_first else halves
-        values = activate(ctx, gate, up, weights_of(ctx, tile, 8 * j + me.pair))
-        if cutlass.const_expr(problem.formats.scaled):
-            for q in cutlass.range_constexpr(2):
-                column = 8 * j + me.pair + q
-                if column < tile.count:
-                    store_relaxed_f32(ctx.result("h", ctx.slot(tile, column), channel), values[q])
-        else:
-            store_two_channels(ctx, tile, me, "h", j, channel, values)
+    """A thread's channel of each row, in every block of 64 weight rows."""
+    for block in cutlass.range_constexpr(len(sums)):
+        channel = ctx.config.source.channel(tile, me.warp, me.row, block)
+        for j in cutlass.range_constexpr(ctx.config.block_m // 8):
+            store_activated(ctx, tile, me, j, channel, sums[block])
+
+
+@cute.jit
+def store_activated(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, j: cutlass.Constexpr[int], channel: Int32, sums: Any):
+    """A thread's channel of two rows of a tile."""
+    problem = ctx.config.problem
+    halves = [sums[4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
+    gate, up = reversed(halves) if problem.up_first else halves
+    values = activate(ctx, gate, up, weights_of(ctx, tile, 8 * j + me.pair))
+    if cutlass.const_expr(problem.formats.scaled):
+        for q in cutlass.range_constexpr(2):
+            column = 8 * j + me.pair + q
+            if column < tile.count:
+                store_relaxed_f32(ctx.result("h", ctx.slot(tile, column), channel), values[q])
+    else:
+        store_two_channels(ctx, tile, me, "h", j, channel, values)
 
 
 def weights_of(ctx: DecodeContext, tile: DecodeTile, column: Any) -> tuple[Any, Any]:
@@ -136,20 +141,25 @@ def store_two_channels(
 
 @cute.jit
 def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
-    """A thread's two channels of each row; then the sums of the tile's column, where it is the last tile of rows."""
-    for j in cutlass.range_constexpr(ctx.config.block_m // 8):
-        for h in cutlass.range_constexpr(2):
-            channel = tile.n_block * GROUP_ROWS + me.warp * 16 + me.row + 8 * h
-            store_two_channels(ctx, tile, me, "rows", j, channel, sums[0][4 * j + 2 * h : 4 * j + 2 * h + 2])
+    """A thread's two channels of each row, in every block of 64 weight rows; then the sums of the tile's column, where it is the last tile
+    of rows."""
+    config, rows = ctx.config, ctx.config.source.rows
+    for block in cutlass.range_constexpr(len(sums)):
+        for j in cutlass.range_constexpr(config.block_m // 8):
+            for h in cutlass.range_constexpr(2):
+                channel = tile.n_block * rows + block * GROUP_ROWS + me.warp * 16 + me.row + 8 * h
+                store_two_channels(ctx, tile, me, "rows", j, channel, sums[block][4 * j + 2 * h : 4 * j + 2 * h + 2])
     if tile.block == load_shared_u32(ctx.shared("blocks", 0)) - 1:
-        sum_column(ctx, tile.n_block, me.warp * 32 + me.lane)
+        chunks = rows // PER_LANE
+        for first in cutlass.range_constexpr(0, config.block_m, 32 * GROUP_WARPS // chunks):
+            thread = me.warp * 32 + me.lane
+            sum_rows(ctx, first + thread // chunks, tile.n_block * rows + thread % chunks * PER_LANE)
 
 
 @cute.jit
-def sum_column(ctx: DecodeContext, n_block: Int32, thread: Int32):
-    """64 channels of every token, eight a thread.  Waits for the tiles of rows before, which have lower numbers."""
+def sum_rows(ctx: DecodeContext, token: Int32, channel: Int32):
+    """A thread's eight channels of a token.  Waits for the tiles of rows before, which have lower numbers."""
     config, hidden = ctx.config, ctx.config.problem.hidden
-    channel, token = n_block * GROUP_ROWS + thread % CHUNKS * PER_LANE, thread // CHUNKS
     there = (channel < hidden) & (token < ctx.args.num_tokens)
     total = (Float32(0.0),) * PER_LANE
     for start in cutlass.range_constexpr(0, config.problem.topk, AT_ONCE):

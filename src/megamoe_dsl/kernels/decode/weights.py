@@ -1,4 +1,4 @@
-"""Weight sources: where 64 weight rows of a tile lie, and what of them a stage has."""
+"""Weight sources: where the weight rows of a tile lie, and what of them a stage has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ...blocks.gemm.tile import GROUP_ROWS, L2_PROMOTION, operand_rows
 from ...blocks.gemm.weights import RUN, PackedWeights, packed_maps, runs_of_gate_and_up
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import PackedPart, lines_of
+from ...hardware.packed_tile import GROUP, PackedPart, lines_of
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import Field
 from .problem import FC1, FC2
@@ -19,12 +19,16 @@ from .problem import FC1, FC2
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
+    rows: ClassVar[int] = GROUP_ROWS
+    """Of weights, in a tile."""
     part: ClassVar[PackedPart | None] = None
     """Of a packed tile, that a stage has."""
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
     num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES
     """In a stage."""
     tables: ClassVar[tuple[Field, ...]] = ()
+    row_warps: ClassVar[int] = 6
+    """That load rows for one warpgroup."""
     most_stages: ClassVar[int] = 8
     """Stages of a ring. With more, requests of weights would delay what CTAs wait for from one another."""
     halves: ClassVar[bool] = True
@@ -44,8 +48,8 @@ class PlainRows:
         ]
         return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.interleaved, GROUP_ROWS // (4 * RUN)), rows[FC2]]
 
-    def channel(self, tile: Any, warp: Any, row: Any) -> Any:
-        """That a thread has gate and up of in Linear1."""
+    def channel(self, tile: Any, warp: Any, row: Any, block: int) -> Any:
+        """That a thread has gate and up of in Linear1, in a block of 64 rows."""
         return tile.n_block * (GROUP_ROWS // 2) + warp * RUN + row
 
 
@@ -53,11 +57,12 @@ class PlainRows:
 class PackedRows(PlainRows):
     """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
 
-    part = PackedPart(GROUP_ROWS)
+    part = GROUP
+    rows: ClassVar[int] = part.rows
     map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
     num_bytes: ClassVar[int] = part.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
-    most_stages: ClassVar[int] = 12
+    row_warps: ClassVar[int] = 5
     halves: ClassVar[bool] = False
 
     def burst(self, k_blocks: Sequence[int]) -> int:
@@ -71,5 +76,5 @@ class PackedRows(PlainRows):
         lines = [config.problem.num_experts * self.lines(config, phase) for phase in (FC1, FC2)]
         return [*packed_maps(args.w1, self.part, lines[FC1]), *packed_maps(args.w2, self.part, lines[FC2])]
 
-    def channel(self, tile: Any, warp: Any, row: Any) -> Any:
-        return (tile.n_block >> 1) * GROUP_ROWS + warp * 16 + row * 2 + self.part.block_of_group(tile.n_block)
+    def channel(self, tile: Any, warp: Any, row: Any, block: int) -> Any:
+        return tile.n_block * (self.rows // 2) + warp * 16 + row * 2 + block

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...arch import ARCHES, SM90, SM100, Arch
 from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES
-from ...config_error import require, require_integers
+from ...config_error import require, require_declared
 from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
 from .problem import RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
@@ -48,7 +48,7 @@ class TokensConfig:
     def __post_init__(self) -> None:
         require(type(self.problem) in THREADS, "problem", self.problem, " or ".join(f"a {one.__name__}" for one in THREADS))
         require(self.arch_name in ROUTED, "arch_name", self.arch_name, " or ".join(ROUTED))
-        require_integers(self, "num_sms")
+        require_declared(self)
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
     @property
@@ -85,7 +85,6 @@ class RouteConfig(TokensConfig):
         recipes = ROUTED[self.arch_name]
         require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
         require(self.problem.recipe in recipes, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
-        require_integers(self, "sorters", "slots_per_sorter")
         most = min(MOST_SORTERS, self.num_sms - 1)
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))

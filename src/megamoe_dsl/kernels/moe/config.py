@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from ...arch import Arch
-from ...config_error import ConfigError, require, require_integers
+from ...config_error import ConfigError, require, require_declared, require_stages
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
@@ -70,22 +70,18 @@ class MegaMoeConfig(ABC):
     trace: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        require_declared(self, Problem)
         self.require_recipe(self.problem)
-        require_integers(self, "block_m", "lookahead", "num_sms", "num_stages")
         tiles = self.tiles_of(self.problem)
         require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)} for {self.problem.recipe}")
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
-        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         local = self.problem.experts_per_rank
         require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
         self.check_fields()
         most = self.smem_plan(1).max_stages(self.arch.smem_bytes)
         if most < 2:
             raise no_room_for_a_ring(self.problem, self.smem_plan(1))
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require_stages(self, most)
         budget, total = self.registers, self.register_total
         require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
 

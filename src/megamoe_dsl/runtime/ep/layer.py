@@ -28,6 +28,7 @@ from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
 from ..custom_op import asks_for_gradients, check_no_gradient
 from ..device_gemm import check_current
+from ..expert_gradients import MainGrads, check_main_grads
 from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
@@ -35,7 +36,7 @@ from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
-from .training import train
+from .training import NO_TOTALS, train
 
 
 class EpMoE(torch.nn.Module):
@@ -152,6 +153,7 @@ class EpMoE(torch.nn.Module):
         x_sf: torch.Tensor | None = None,
         scatter_indices: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
+        main_grads: MainGrads | None = None,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
@@ -162,6 +164,7 @@ class EpMoE(torch.nn.Module):
                       the order of tokens (`scatter_indices` of scatter_indices.py); what a dropped pair has is not read.  Places are looked
                       at, which waits for the device, but not while a graph is captured
         out           where y goes
+        main_grads    float32, as fc1 and fc2 of the weights: the backward pass adds their gradients to these, and leaves theirs alone
 
         In BF16 a call has gradients of x, top-k weights and the layer's weights where one of them requires grad, and of what the activation
         takes; every rank then takes part in the backward pass.  Raises `ProblemError` before anything is launched, also for a tensor that
@@ -188,8 +191,10 @@ class EpMoE(torch.nn.Module):
             check_current(self.rows.device)
         if scatter_indices is not None:
             check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
+        if main_grads is not None:
+            check_main_grads(main_grads, self.memory.weights.fc1, self.memory.weights.fc2)
         if trains:
-            return self.train_call(inputs, scatter_indices)
+            return self.train_call(inputs, scatter_indices, main_grads)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape)
@@ -206,12 +211,12 @@ class EpMoE(torch.nn.Module):
         return self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
 
     @torch.compiler.disable
-    def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None) -> torch.Tensor:
+    def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None, main_grads: MainGrads | None) -> torch.Tensor:
         """y with a backward pass (training.py); its kernels are there before the first one."""
         _ = self._backward
         with torch.no_grad():
             self.route(inputs, scatter_indices=scatter_indices)
-        return train(self, [inputs], [self.activation])[0]
+        return train(self, [inputs], [self.activation], [main_grads or NO_TOTALS])[0]
 
     @cached_property
     def _backward(self) -> tuple[CudaKernel, CudaKernel]:

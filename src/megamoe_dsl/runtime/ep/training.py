@@ -13,7 +13,7 @@ writes them in the other ranks' buffers between two launches, where each rank ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import torch
@@ -22,11 +22,13 @@ from ...layouts.region import Region
 from ...problem import Problem, ProblemError
 from ...quant import no_scales
 from ..buffers import Inputs
-from ..expert_gradients import weight_gradients
+from ..expert_gradients import MainGrads, weight_gradients
 from .buffers import Activation, EpBuffers
 from .routing import RoutingTables
 
 Tensors = list[torch.Tensor]
+Totals = MainGrads | tuple[None, None]
+NO_TOTALS: Totals = (None, None)
 
 
 class Halves(Protocol):
@@ -84,11 +86,12 @@ class Routed:
 
 @dataclass
 class Call:
-    """Both passes of one call."""
+    """Both passes of one call; `totals` are what gradients of weights are added to, of each rank."""
 
     halves: Halves
     inputs: list[Inputs]
-    routed: list[Routed]
+    totals: Sequence[Totals]
+    routed: list[Routed] = field(default_factory=list)
 
     def view(self, sym: torch.Tensor, name: str) -> torch.Tensor:
         """A field of any rank."""
@@ -130,24 +133,22 @@ class Dispatched(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Follows that of `Combined`, whose tables and destinations are in place."""
+        """Follows that of `Combined`, which has left tables, destinations, and weights of 1 in place."""
         call, halves = ctx.call, ctx.call.halves
         count = len(halves.ranks)
         rows, of_weights = gradients[:count], gradients[count:]
         for routed, one in zip(call.routed, of_weights, strict=True):
             call.send_back(routed, one)
-        for buffers in halves.ranks:
-            buffers.view("topk_weights").fill_(1.0)
         tokens = [len(one.topk_idx) for one in call.routed]
         dx = halves.combine_rows([one.places for one in call.routed], list(rows), tokens, transposed=True)
         dw = [call.sent_back(b.sym)[:n, : halves.problem.topk].clone() for b, n in zip(halves.ranks, tokens, strict=True)]
         for one, routed in zip(dw, call.routed, strict=True):
             one.masked_fill_(routed.tables.pair_rows < 0, 0.0)
-        needed = ctx.needs_input_grad[1 + 2 * count :]
-        dw1 = [
-            of_weight(buffers.weights.fc1, dh, x, routed.ends, torch.arange(len(x), device=x.device), False) if need else None
-            for buffers, dh, x, routed, need in zip(halves.ranks, rows, ctx.saved_tensors, call.routed, needed, strict=True)
-        ]
+        dw1 = []
+        kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
+        for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
+            own = dh, x, routed.ends, torch.arange(len(x), device=x.device)
+            dw1.append(of_weight(buffers.weights.fc1, total[0], *own, False) if need else None)
         return (None, *dx, *dw, *dw1)
 
 
@@ -176,31 +177,38 @@ class Combined(torch.autograd.Function):
             buffers.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
         da, dw, dw2 = [], [], []
         pools, needed = halves.dispatch_rows(transposed=True), ctx.needs_input_grad[1 + 2 * count :]
-        for pool, buffers, routed, a, w, need in zip(pools, halves.ranks, call.routed, acts, weights, needed, strict=True):
+        kept = zip(call.totals, call.routed, acts, weights, needed, strict=True)
+        for pool, buffers, (total, routed, a, w, need) in zip(pools, halves.ranks, kept, strict=True):
             raw = pool[routed.places].float()
             da.append((raw * w[:, None]).bfloat16())
             dw.append((raw * a.float()).sum(dim=1))
             weighted = (a.float() * w[:, None]).bfloat16()
             sent = weighted, buffers.view("fc1_acts"), routed.ends, routed.places
-            dw2.append(of_weight(buffers.weights.fc2, *sent, True) if need else None)
+            dw2.append(of_weight(buffers.weights.fc2, total[1], *sent, True) if need else None)
         return (None, *da, *dw, *dw2)
 
 
 def of_weight(
-    weight: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, places: torch.Tensor, tokens_first: bool
-) -> torch.Tensor:
-    """The gradient of a linear's weights, of rows and of `tokens[places]`."""
-    if not len(rows):
-        return torch.zeros_like(weight)
-    gradient = torch.empty_like(weight)
-    weight_gradients(gradient, rows.contiguous(), tokens, ends, places.int(), tokens_first)
-    return gradient
+    weight: torch.Tensor,
+    total: torch.Tensor | None,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    ends: torch.Tensor,
+    places: torch.Tensor,
+    tokens_first: bool,
+) -> torch.Tensor | None:
+    """The gradient of a linear's weights, of rows and of `tokens[places]`; None where it is added to a total."""
+    gradient = torch.zeros_like(weight) if total is None else total
+    if len(rows):
+        weight_gradients(gradient, rows.contiguous(), tokens, ends, places.int(), tokens_first)
+    return gradient if total is None else None
 
 
-def train(halves: Halves, inputs: list[Inputs], activations: Sequence[Activation]) -> Tensors:
-    """y of each rank, whose tokens and tables are in its symmetric buffer, with a backward pass.  Raises `ProblemError` for an activation
-    that changes the number of rows."""
-    call, count = Call(halves, inputs, []), len(inputs)
+def train(halves: Halves, inputs: list[Inputs], activations: Sequence[Activation], totals: Sequence[Totals] | None = None) -> Tensors:
+    """y of each rank, whose tokens and tables are in its symmetric buffer, with a backward pass, which adds gradients of weights to
+    `totals` where there are any.  Raises `ProblemError` for an activation that changes the number of rows."""
+    count = len(inputs)
+    call = Call(halves, inputs, totals or [NO_TOTALS] * count)
     weights = [(one.weights.fc1, one.weights.fc2) for one in halves.ranks]
     # Other ranks wait for this one's part of the backward pass.
     x = [one.x if one.x.requires_grad else one.x.detach().requires_grad_() for one in inputs]

@@ -50,11 +50,12 @@ def count_tasks(ctx: EpContext) -> Any:
 
 @cute.jit
 def tiles_done(ctx: EpContext, group: Group):
-    """The math warps of a CTA, after their last tile: it is in memory."""
-    if cute.arch.lane_idx() == 0:
-        wait_group(0)
-    sync_warp()
-    stamp(ctx, Activity.WAIT_STORE, int(ctx.config.launch))
+    """The math warps of a CTA, after their last tile: it is in memory, on SM90 when TMA has stored it."""
+    if cutlass.const_expr(not ctx.config.arch.has_tensor_memory):
+        if cute.arch.lane_idx() == 0:
+            wait_group(0)
+        sync_warp()
+        stamp(ctx, Activity.WAIT_STORE, int(ctx.config.launch))
     arrive(ctx, group, EpBarrier.RESULTS)
 
 

@@ -12,7 +12,7 @@ from ....arch import ARCHES, SM90, Arch
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
-from ....config_error import require, require_integers
+from ....config_error import require, require_declared, require_stages
 from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ..config import RegisterBudget, require_whole_tiles
@@ -39,7 +39,6 @@ class EpConfig(ABC):
 
     block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
     block_n     weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
-    group_m     row blocks of a group in the grouped tile order
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 chooses the deepest that fits
     cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
@@ -56,7 +55,6 @@ class EpConfig(ABC):
     problem: Problem
     block_m: int = 128
     block_n: int = 256
-    group_m: int = 16
     num_sms: int = NUM_SMS
     num_stages: int = 0
     cluster: int = 0
@@ -67,7 +65,7 @@ class EpConfig(ABC):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        require_declared(self, Problem)
         require(self.arch_name in PARTS, "arch_name", self.arch_name, " or ".join(PARTS))
         p, part = self.problem, self.part
         require(p.recipe in part.recipes, "problem.recipe", p.recipe, " or ".join(part.recipes) + f" for {self.arch}")
@@ -75,25 +73,19 @@ class EpConfig(ABC):
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "block_k", "task_tokens")
         for name, value in part.defaults.items():
             object.__setattr__(self, name, getattr(self, name) or value)
         require(self.block_m in part.block_ms, "block_m", self.block_m, f"one of {list(part.block_ms)}")
         require(self.block_n in part.block_ns, "block_n", self.block_n, f"one of {list(part.block_ns)}")
         require(self.cluster in part.clusters, "cluster", self.cluster, " or ".join(map(str, part.clusters)))
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
-        for name in ("trace", "transposed"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         for name in part.unused:
             require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
         most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require_stages(self, most)
 
     @abstractmethod
     def check_fields(self) -> None:
@@ -206,9 +198,6 @@ class DispatchGemmConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
-        for name in ("token_saving", "token_sorting", "block_wise"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        require_integers(self, "tail_sms")
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
         saves = self.token_saving or not self.tail_sms
         require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
@@ -272,10 +261,7 @@ class GemmCombineConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
-        for name in ("scatter", "interleaved"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
-        require_integers(self, "token_blocks")
         require(self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody")
         tiles = self.gemm_problem.n // self.block_n
         whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
@@ -362,9 +348,7 @@ class RoutingTablesConfig:
     arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
-        for name in ("token_saving", "token_sorting"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require_declared(self, Problem)
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
         most = min(self.num_threads, most_that_fit(lambda experts: TablesPlan(experts).region.size, self.arch.smem_bytes))

@@ -72,7 +72,7 @@ class EpKernel(Kernel):
         return kernel_with_maps(half_kernel, config.gemm.map_names)
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
-        order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
+        order = ("order", f"tasks handed out at run time, {config.gemm.group_m} row blocks together")
         found = [config.gemm.facts()[0][0], order, *super().facts(config), ("stages", config.num_stages)]
         budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
         return [*found, ("register budgets", budgets)] if budgets else found

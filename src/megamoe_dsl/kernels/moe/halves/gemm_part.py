@@ -21,6 +21,7 @@ sums of 128 columns take 64."""
 UNCHANGED = RegisterBudget(0, 0, 0)
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
+GROUP_M = 16  # row blocks of a group in the grouped tile order
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
         warpgroups=2,
         cluster=config.cluster,
         dynamic_schedule=True,
-        group_m=config.group_m,
+        group_m=GROUP_M,
         half_tiles=config.block_m == HALVED and not config.transposed,
         num_stages=num_stages,
         most_columns=MOST_COLUMNS,
@@ -70,7 +71,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
 
 def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
     """The GEMM whose CTA pairs multiply 256 weight rows by up to 192 received rows."""
-    tile = (config.block_m, config.num_sms, config.block_k, config.group_m)
+    tile = (config.block_m, config.num_sms, config.block_k, GROUP_M)
     return Sm100GemmConfig(config.gemm_problem, *tile, dynamic_schedule=True, num_stages=num_stages)
 
 

@@ -27,7 +27,7 @@ from ....blocks.gemm.math import math
 from ....blocks.gemm.sm100 import load as pair_load
 from ....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
 from ....blocks.gemm.store import finish_rows
-from ....blocks.rank_barrier import Group, arrive
+from ....blocks.rank_barrier import Group
 from ....blocks.sm100 import pair_warps
 from ....device.launch import addresses
 from ....device.memory import load_u32, store_shared_u32
@@ -35,7 +35,7 @@ from .combine import combine, tiles_done
 from .config import EpConfig, GemmCombineConfig
 from .context import EpContext, EpGemm
 from .dispatch import dispatch
-from .layouts.symmetric import EpBarrier, EpLaunch
+from .layouts.symmetric import EpLaunch
 from .scatter import keep_rows, keep_tile, send_rows, send_tile
 from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
@@ -88,27 +88,18 @@ def math_group(config: EpConfig) -> Group:
 
 
 @cute.jit
-def multiply(gemm: EpGemm, warp: Any):
-    """Runs the math warps of SM90, which for combine also say when all tiles of this CTA are in memory."""
-    config = gemm.ep.config
-    if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
-        math(gemm, warp - LOADER_WARPS)
-    else:
-        math(gemm, warp - LOADER_WARPS, finish_results(config))
-        if cutlass.const_expr(not config.serial):
-            tiles_done(gemm.ep, math_group(config))
-
-
-@cute.jit
 def finish_tiles(gemm: EpGemm, warp: Any):
-    """The same of the epilogue warps of SM100."""
-    config, group = gemm.ep.config, math_group(gemm.ep.config)
-    if cutlass.const_expr(config.launch == EpLaunch.DISPATCH):
-        epilogue(gemm, group.thread)
+    """Runs the warps that have sums of tiles, which for combine also say when all tiles of this CTA are in memory."""
+    config = gemm.ep.config
+    finish = () if config.launch == EpLaunch.DISPATCH else (finish_results(config),)
+    if cutlass.const_expr(config.arch.has_tensor_memory):
+        group = math_group(config)
+        epilogue(gemm, group.thread, *finish)
     else:
-        epilogue(gemm, group.thread, finish_results(config))
-        if cutlass.const_expr(not config.serial):
-            arrive(gemm.ep, group, EpBarrier.RESULTS)
+        math(gemm, warp - LOADER_WARPS, *finish)
+        group = math_group(config)
+    if cutlass.const_expr(len(finish) > 0 and not config.serial):
+        tiles_done(gemm.ep, group)
 
 
 def loaders(config: EpConfig) -> tuple[WarpRole, ...]:
@@ -132,7 +123,7 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
 
     return (
         warp_group("loaders", range(first), loaders(config), registers.loader),
-        WarpRole("math", range(first, last), finish_tiles if config.arch.has_tensor_memory else multiply, registers.epilogue, grows=True),
+        WarpRole("math", range(first, last), finish_tiles, registers.epilogue, grows=True),
         WarpRole("communication", None, communicate, registers.dispatch),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ....arch import ARCHES, Arch
-from ....config_error import require, require_integers
+from ....config_error import require, require_declared
 from ....layouts.region import Region
 from ....problem import Problem
 from ....shared_experts import SharedExperts
@@ -39,7 +39,7 @@ class PreDispatchConfig:
     pool_rows: int | None = None
 
     def __post_init__(self) -> None:
-        require_integers(self, "num_sms", "shared")
+        require_declared(self, Problem)
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
         require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
@@ -47,7 +47,6 @@ class PreDispatchConfig:
         require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantized")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
-        require(isinstance(self.quantized, bool), "quantized", self.quantized, "True or False")
 
     @property
     def shared_experts(self) -> SharedExperts:

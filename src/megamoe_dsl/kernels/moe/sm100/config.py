@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
-from ....config_error import require, require_integer, require_integers
+from ....config_error import require, require_integer
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
@@ -68,7 +68,6 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
         whole = not is_ring(self.problem, self.pool_rows)
         require(whole, "pool_rows", self.pool_rows, f"None, or at least {whole_pool(self.problem)}, on sm_100a")
-        require_integers(self, "store_block_m", "epilogue_warpgroups", "block_k")
         passes = store_block_ms(self.problem)
         store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0
         allowed = " or ".join(map(str, passes))

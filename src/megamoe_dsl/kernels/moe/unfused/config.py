@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
-from ....config_error import require, require_integers
+from ....config_error import require, require_declared, require_stages
 from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
@@ -133,7 +133,7 @@ class StageConfig:
 
     def __post_init__(self) -> None:
         require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
-        require_integers(self, "num_stages")
+        require_declared(self)
         problem, fused = self.fused.problem, self.fused.of_stage(self.part.linear)
         require_whole_tiles(problem, "in stages")
         require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
@@ -141,9 +141,7 @@ class StageConfig:
         most, capacity = NO_RING, self.arch.smem_bytes
         if self.part.linear or self.plan(1).num_bytes > capacity:
             most = most_that_fit(lambda stages: self.plan(stages).num_bytes, capacity)
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require_stages(self, most)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fused":  # a copy that has no fields yet

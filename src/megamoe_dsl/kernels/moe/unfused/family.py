@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ....arch import SM90, Arch
+from ....arch import Arch
 from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import TensorMap
 from ....layouts.region import Region
@@ -52,11 +52,9 @@ class StageKernel(Kernel):
 
     def function(self, config: StageConfig) -> Callable[..., Any]:
         from . import kernel
-        from .kernel import linear_pair_kernel
 
-        if config.part.linear:
-            return kernel.linear_kernel if config.arch == SM90 else linear_pair_kernel
-        return {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}[config.stage]
+        stages = {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}
+        return stages.get(config.stage, kernel.linear_kernel)
 
     def arguments_type(self, config: StageConfig) -> type[Arguments]:
         """Those of the fused kernel, where the stage multiplies, and the stage's."""

@@ -89,8 +89,6 @@ def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
-LOADERS = (load_tokens, load_weights, schedule_tiles)
-"""By the number of their warp."""
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
@@ -129,6 +127,15 @@ def run_math_warp(ctx: StageContext, warp: Any):
     compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
 
 
+def run_epilogue_warp(ctx: Any, warp: Any) -> None:
+    """The same on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
+    finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
+
+
+LOADERS = (load_tokens, load_weights, schedule_tiles)
+"""By the number of their warp."""
+
+
 @cute.jit
 def run_loader_warp(ctx: StageContext, warp: Any):
     """One of the loaders, by its number."""
@@ -139,41 +146,26 @@ def run_loader_warp(ctx: StageContext, warp: Any):
 
 def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
     """All warps of a CTA of a linear stage."""
-    return (
-        WarpRole("loaders", range(LOADER_WARPS), run_loader_warp, config.registers.loader),
-        WarpRole("math", None, run_math_warp, config.registers.epilogue, grows=True),
-    )
+    registers, warps = config.registers, range(LOADER_WARPS)
+    if config.arch.has_tensor_memory:
+        loaders, finish = warp_group("loaders", warps, sm100.loaders(schedule_tiles), registers.loader), run_epilogue_warp
+    else:
+        loaders, finish = WarpRole("loaders", warps, run_loader_warp, registers.loader), run_math_warp
+    return loaders, WarpRole("math, epilogue", None, finish, registers.epilogue, grows=True)
 
 
 @cute.kernel
 def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
-    """One CTA of a grouped GEMM on SM90."""
+    """One CTA of a grouped GEMM."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    initialize(ctx, warp)
-    run_roles(linear_roles(config), ctx, warp)
-    end_together(ctx)
-
-
-def pair_roles(config: StageConfig) -> tuple[WarpRole, ...]:
-    """All warps of a CTA of a linear stage on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
-    registers = config.registers
-
-    def finish(ctx: Any, warp: Any) -> None:
-        finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
-
-    return (
-        warp_group("loaders", range(LOADER_WARPS), sm100.loaders(schedule_tiles), registers.loader),
-        WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
-    )
-
-
-@cute.kernel
-def linear_pair_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
-    """One CTA of a grouped GEMM on SM100."""
-    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    sm100.initialize(ctx, warp, 0)
-    run_roles(pair_roles(config), ctx, warp)
-    end_pair(ctx, warp)
+    if cutlass.const_expr(config.arch.has_tensor_memory):
+        sm100.initialize(ctx, warp, 0)
+        run_roles(linear_roles(config), ctx, warp)
+        end_pair(ctx, warp)
+    else:
+        initialize(ctx, warp)
+        run_roles(linear_roles(config), ctx, warp)
+        end_together(ctx)
 
 
 @cute.kernel
