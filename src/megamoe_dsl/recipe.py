@@ -47,6 +47,10 @@ class Format:
         """Scales of a row of so many values; the last one's may be fewer than the others'."""
         return 0 if self.scale is None else -(-channels // self.channels)
 
+    def scale_words(self, channels: int) -> int:
+        """Words of 32 bits that they fill."""
+        return 0 if self.scale is None else -(-self.scales_of(channels) * BITS[self.scale] // 32)
+
     def row_bytes(self, channels: int) -> int:
         return channels * BITS[self.element] // 8
 

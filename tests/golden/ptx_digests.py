@@ -106,6 +106,10 @@ def _packed(block_m: int, **fields: int) -> Sm90Config:
     return choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 128, block_m=block_m, **fields)
 
 
+def _bf16(num_tokens: int, **fields: int) -> Sm90Config:
+    return choose(PRESETS["flash"].problem(8192, recipe="bf16xbf16"), Target.typical("sm_90a"), num_tokens, **fields)
+
+
 def _stage(number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(_sm90(8192))[number]
 
@@ -140,6 +144,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
     "sm_90a-packed-pairs": lambda: _packed(128, cluster=2),
+    "sm_90a-bf16-columns": lambda: _bf16(8),
+    "sm_90a-bf16-rows": lambda: _bf16(8192),
+    "sm_90a-bf16-pre-dispatch": lambda: PreDispatchKernel().choose(_bf16(8).problem, Target.typical("sm_90a"), 0),
     "sm_100a-pre-dispatch": lambda: PreDispatchKernel().choose(PRESETS["flash"].problem(128), Target.typical("sm_100a"), 0),
     "sm_90a-gemm-rows": _gemm(128, 256, k_in_flight=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),

@@ -25,8 +25,8 @@ from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely, sample
 
-ACTIVATED = ("pairs", "gate-first", "gate-first-bursts", "up-first-bursts", "gate-first-long", "up-first", "interleaved")
-BF16_ACTIVATED = ("bf16-pairs", "bf16-gate-first", "bf16-gate-first-bursts", "bf16-up-first", "bf16-interleaved")
+ACTIVATED = ("up-first-pairs", "gate-first", "gate-first-bursts", "up-first-bursts", "gate-first-long", "up-first", "interleaved")
+BF16_ACTIVATED = ("bf16-gate-first-pairs", "bf16-gate-first", "bf16-gate-first-bursts", "bf16-up-first", "bf16-interleaved")
 STORED = ("stored-gate_first", "stored-up_first", "stored-interleaved")
 TWINS = (
     *("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8"),

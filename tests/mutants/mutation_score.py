@@ -92,6 +92,12 @@ def noticed(record: Path, kernel: str) -> dict[str, str]:
     return {one["name"]: one["by"] for one in entries if one["level"] == "source" and one["kernel"] == kernel}
 
 
+def present(entries: list[dict[str, Any]], kernel: str, named: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The record's entries without PTX faults of a family that are no more."""
+    faults = {(one["arch"], one["name"]) for one in named if one["level"] == "ptx"}
+    return [one for one in entries if (one["level"], one["kernel"]) != ("ptx", kernel) or (one["arch"], one["name"]) in faults]
+
+
 def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None) -> None:
     """Tries what the record lacks and adds it, one by one.  Raises MutantError when a check finds something in the unchanged package."""
     entries: list[dict[str, Any]] = json.loads(record.read_text())["records"] if record.exists() else []
@@ -102,7 +108,10 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
             print(f"{kernel}: declares no mutants ({kernel}_mutants.py beside this script)")
             continue
         before = noticed(after, kernel) if after else {}
-        todo = [(named, job) for named, job in jobs(kernel, wanted.levels, before) if wanted.has(named)]
+        tried = list(jobs(kernel, wanted.levels, before))
+        if "ptx" in wanted.levels:
+            entries = present(entries, kernel, [named for named, _ in tried])
+        todo = [(named, job) for named, job in tried if wanted.has(named)]
         todo = [(named, job) for named, job in todo if not any(named.items() <= entry.items() for entry in entries)]
         changes = {named["name"] for named, _ in todo if named["level"] == "source"}
         for arch in sorted({arch for mutant in mutants_of(kernel) if mutant.name in changes for arch in mutant.archs}):

@@ -92,7 +92,7 @@ def test_a_digest_is_of_the_change_however_it_is_written() -> None:
 
 
 def test_a_record_is_added_to_and_taken_anew_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has is not tried again; --fresh tries what is asked for, and drops faults of it that are no more."""
+    """What it has is not tried again; --fresh tries what is asked for; faults that are no more are dropped."""
     tried: list[str] = []
 
     def family(*names: str) -> SimpleNamespace:
@@ -116,6 +116,7 @@ def test_a_record_is_added_to_and_taken_anew_in_part(tmp_path: Path, monkeypatch
     assert tried == ["sm_100a 1"]
     assert entries(one, True, "sm_90a 7", "sm_100a 0", "sm_100a 1") == ["sm_100a 0", "sm_100a 1", "sm_90a 7"]
     assert tried == ["sm_90a 7"]
+    assert entries(everything, False, "sm_100a 1", "sm_90a 7", "sm_90a 8") == ["sm_100a 1", "sm_90a 7", "sm_90a 8"]
     assert not one.has({"kernel": "k", "level": "source", "name": "sm_90a"})
 
 

@@ -85,13 +85,17 @@ def _routed_changes(call: Call) -> dict[str, Call]:
 
 
 def _gemm(recipe: str) -> Call:
-    a_type, b_type = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, torch.uint8)}[recipe]
-    a, b = torch.zeros(40, 256, dtype=a_type), torch.zeros(208, 128 if b_type == torch.uint8 else 256, dtype=b_type)
+    codes = torch.uint8
+    types = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, codes), "nvfp4xnvfp4": (codes, codes)}[recipe]
+    a, b = (torch.zeros(rows, 128 if one == codes else 256, dtype=one) for rows, one in zip((40, 208), types, strict=True))
     scales: dict[str, Any] = {"a_sf": None, "b_sf": None}
     if recipe == "fp8xfp8":
         scales = {"a_sf": torch.ones(2, 40).T, "b_sf": torch.ones(2, 2)}
     elif recipe == "fp8xfp4":
         scales = {"a_sf": torch.zeros(2, 128, dtype=torch.int32), "b_sf": torch.zeros(2, 256, dtype=torch.int32)}
+    elif recipe == "nvfp4xnvfp4":
+        words = {"a_sf": torch.zeros(4, 128, dtype=torch.int32), "b_sf": torch.zeros(4, 256, dtype=torch.int32)}
+        scales = {**words, "factors": torch.ones(1)}
     return Call({"a": a, "b": b, **scales, "out": torch.zeros(40, 208, dtype=BF16)})
 
 
@@ -241,6 +245,7 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "gemm fp8xfp8": (Calls(lambda _: gemm), _gemm("fp8xfp8"), _gemm_changes),
     "gemm bf16xbf16": (Calls(lambda _: gemm), _gemm("bf16xbf16"), _gemm_changes),
     "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("fp8xfp4"), _gemm_changes),
+    "gemm nvfp4xnvfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("nvfp4xnvfp4"), _gemm_changes),
     "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _gemm_changes),
     "MegaMoE": (Calls(_layers), _layer_call(), _layer_changes),
     "EpMoE": (Calls(_ep), _ep_call(), _ep_changes),

@@ -99,8 +99,9 @@ def test_nobody_measured_this_gpu() -> None:
     assert choose_launch(replace(QWEN3, recipe="fp8xfp4"), SM100, "NVIDIA GPU", 97) == "mega_moe"
 
 
-def test_the_page_has_the_measured_times() -> None:
-    for one in tuned_table(H100, LaunchEntry).entries:
+@pytest.mark.parametrize("gpu", [H100, "NVIDIA H200"])
+def test_the_page_has_the_measured_times(gpu: str) -> None:
+    for one in tuned_table(gpu, LaunchEntry).entries:
         row = f"| {one.hidden} x {one.intermediate}, {one.experts_per_rank} | {one.tokens} | {one.us['moe']} | {one.us['mega_moe']} |"
         assert row in PAGE.read_text() and Path(one.results).stem in PAGE.read_text()
 

@@ -1,14 +1,16 @@
-"""Public functions given something other than a tensor: the error names the argument."""
+"""Public functions given something other than a tensor, or one too many: the error names the argument."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from megamoe_dsl import ProblemError, gemm, grouped_gemm, moe
+from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, moe
+from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.runtime.top_experts import top_experts
 
 A, B = torch.zeros(6, 128, dtype=torch.bfloat16), torch.zeros(2, 256, 128, dtype=torch.bfloat16)
@@ -38,3 +40,14 @@ def test_other_errors_stay_as_they_are() -> None:
 
     with pytest.raises(AttributeError, match="no such place"):
         gemm(A.as_subclass(Wrong), None, B[0], None, out=torch.zeros(6, 256, dtype=torch.bfloat16).as_subclass(Wrong))
+
+
+@pytest.mark.parametrize("biases", ["", "f32"])
+def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
+    case = gemm_case(GemmProblem(208, 256, "packed", 3), [40, 0, 9])
+    problem, bias = replace(case.problem, biases=biases), torch.zeros(3, case.problem.n)
+    given, missing = replace(case.tensors, bias=bias), replace(case.tensors, bias=None)
+    right, wrong = (given, missing) if biases else (missing, given)
+    right.check(problem)
+    with pytest.raises(ProblemError, match=r"^bias = (None: must be a f32 tensor|'a tensor': must be None of a problem without biases)"):
+        wrong.check(problem)

@@ -65,7 +65,7 @@ class Expected:
         x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
         inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
         exact = mega_moe_stages(inputs).y
-        summed = mega_moe_stages(inputs, "hopper").y if RECIPES[problem.recipe].promoted else exact
+        summed = mega_moe_stages(inputs, "hopper").y if RECIPES[problem.recipe].sums_known else exact
         results = (exact, summed, error_bound(inputs))
         return cls(*(torch.cat(list(one)) for one in results))
 

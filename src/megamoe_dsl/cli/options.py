@@ -15,13 +15,12 @@ from ..arch import SM100, Arch
 from ..config_error import parse_integer
 from ..kernels.kernel import Kernel
 from ..kernels.moe.family import MegaMoeKernel
-from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.sm90 import config as sm90
 from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, naming, option, options_of
-from ..options.points import HALVES_ALONE, PROBLEM, ShapeOptions
+from ..options.points import PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
 from ..problem import Problem, ProblemError
@@ -124,7 +123,6 @@ OF_LAYERS = (
 )
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
-OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
 SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 
@@ -165,7 +163,7 @@ class ConfigOptions(LayerOptions):
     activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
-    recipe: str | None = option(None, f"Number formats; {RECIPES}; {OTHER_RECIPES}. The first by default.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     arch: str | None = option(
         None, "sm_100a (FP8 x FP4, FP4 x FP4, MXFP8 x MXFP8) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
     )

@@ -33,11 +33,7 @@ class ShapeOptions:
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
 RECIPES = find_kernel("mega_moe").recipes
-OF_HALVES = {name for names in find_kernel("dispatch_grouped_gemm").recipes.values() for name in names}
-HALVES_ALONE = {name for name in OF_HALVES if not find_kernel("mega_moe").takes(name)}
-"""Number formats of the two halves of a layer that the fused kernel does not take."""
-BY_ARCH = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
-FORMATS = f"{BY_ARCH}; of its two halves {', '.join(sorted(HALVES_ALONE))} too"
+FORMATS = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The SM90 kernel in the model: a worker is a cluster, its math warps finish their tiles themselves.
 
 With packed weights the math warps decode them, which takes longer than the wgmmas of few tokens; for tiles of many tokens other warps do,
-and a K block takes what decoding it takes where that is longer.
+and a K block takes what decoding it takes where that is longer.  A K block of BF16, of as many bytes, is taken to cost what one of FP8
+does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 from ..hardware.operand_tile import BLOCK_K
 from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
+from ..kernels.moe.sm90.memory_plan import FC1_OUTPUTS
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept
 from .machine import Floats, Ints, Machine, TileTable
@@ -18,7 +20,6 @@ from .machine import Floats, Ints, Machine, TileTable
 ROWS = 128  # tokens that are the M of a wgmma
 HALF = 64
 SCALE_BYTES = 4  # of a token's K block
-FC1_STORED = 128  # bytes of a token's intermediate that a tile stores
 FC2_FIXED = 0.35  # share of a Linear2 epilogue of 128 tokens that fewer tokens take too
 LEAST_ENERGY = 0.1
 WINDOW = 0.8
@@ -26,7 +27,7 @@ WINDOW = 0.8
 
 def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
     """Costs of the tiles at a clock in GHz.  With clusters of two a row is the pair's two tiles, which share weights or tokens."""
-    tiles, k_blocks = tiles_of(config, load.counts), KBlocks.of(config.problem)
+    tiles, k_blocks = tiles_of(config, load.counts), KBlocks.of(config.problem, config.block_k)
     one, other = every(tiles, 0, config.cluster), every(tiles, config.cluster - 1, config.cluster)
     second = np.zeros_like(one.valid) if config.cluster == 1 else other.valid
     same_weights, same_tokens = one.n_block == other.n_block, one.pool_block == other.pool_block
@@ -37,19 +38,20 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
     rows = np.where((config.block_m == ROWS) & (most <= HALF), HALF, config.block_m).astype(float)  # that a K block fetches
     weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
-    kernel, result = calibration.kernel, TILE_ROWS * result_bytes(config.problem)
+    kernel, result, scales = calibration.kernel, TILE_ROWS * result_bytes(config.problem), SCALE_BYTES if config.scaled else 0
+    stored = config.problem.formats.hidden.row_bytes(FC1_OUTPUTS)
     return TileTable(
         is_fc2=one.is_fc2,
         k_blocks=k_blocks.count(one),
         keys=np.concatenate([weights, tokens], 1),
         pools=np.stack([one.pool_block, other.pool_block], 1),
         arrivals=np.where(same_tokens, 2, 1) if config.cluster > 1 else np.ones_like(one.valid),
-        l2_bytes=np.stack([weight_bytes, rows * (BLOCK_K + SCALE_BYTES)], 1),
+        l2_bytes=np.stack([weight_bytes, rows * (BLOCK_K + scales)], 1),
         hbm_bytes=np.stack([weight_bytes, rows * BLOCK_K], 1),
         multiply=multiply,
         epilogue=one.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"] * (FC2_FIXED + (1 - FC2_FIXED) * most / ROWS)),
         nvlink=one.by_phase(0.0, given * result * load.remote),
-        written=one.by_phase(given * FC1_STORED, given * result),
+        written=one.by_phase(given * stored, given * result),
         energy=energy,
     )
 
@@ -59,7 +61,7 @@ def every(tiles: Tiles, first: int, step: int) -> Tiles:
 
 
 def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: Calibration, clock: float) -> tuple[Floats, Floats]:
-    """Microseconds of a K block, and its energy in those of 128 x 256 x 128."""
+    """Microseconds of a K block, and its energy in those of 128 x 256 x 128 of FP8, or 64 of BF16."""
     kernel, us = calibration.kernel, 1e-3 / clock
     if config.block_m < ROWS:  # tokens are the wgmma's columns: the tensor core takes as long for a column as for a row
         token = kernel["packed_token"] if config.packed else kernel["rows_token"] + kernel["columns_token"]
@@ -75,7 +77,7 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration)
+    kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration)
     queue = {"stages": config.num_stages, "handed_out": True, "places": 1, "overlaps": False, "groups": 1}
     times = {"spread": np.zeros(config.num_clusters), "issue": 0.02, "window": WINDOW}
     slower = np.ones(2)  # weight tiles are contiguous

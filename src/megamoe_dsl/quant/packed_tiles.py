@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES, HIGHEST, RECORD_BYTES, SHIFTS, TILE_BYTES, TILE_K, TILE_ROWS, unit_of
 from megamoe_dsl.layouts.arith import align
 from megamoe_dsl.quant.formats import SCALE_BLOCK, pack_e2m1, unpack_e2m1
@@ -220,7 +221,9 @@ def weight_shapes(problem: Problem) -> dict[str, MatrixShape]:
 
 def tiled_shapes(problem: Problem) -> dict[str, MatrixShape]:
     return {
-        name: MatrixShape(parts, align(rows, TILE_ROWS // parts), align(k, TILE_K))
+        name: MatrixShape(
+            parts, align(rows, TILE_ROWS // parts), align(k, min(TILE_K, ROW_BYTES * 8 // problem.formats.weights.element_bits))
+        )
         for name, (parts, rows, k) in weight_shapes(problem).items()
     }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
 from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, Format
@@ -156,6 +157,9 @@ class TransformedWeights:
     fp8xmxfp4:
         fc1 uint8 [El, 2I/256, H/128, 17408] and fc2 uint8 [El, H/256, I/128, 17408]: tiles (`packed_tiles`), of fc1 in `order_rows_sm90`
         order; fc1_sf and fc2_sf uint8 [0]: the tiles have the scales.
+    bf16xbf16, on SM90:
+        fc1 bfloat16 [El, 2I/256, H/64, 256, 64] and fc2 [El, H/256, I/64, 256, 64]: tiles as of fp8xfp8, of fc1 in the order for BF16
+        outputs; fc1_sf and fc2_sf are empty.
     Biases are float32: fc1_bias [El, 2I] in the order of fc1's rows, fc2_bias [El, H].
     """
 
@@ -187,18 +191,21 @@ def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -
     return regroup(w, dim, (2, rows // (2 * group), group), (1, 0, 2), inverse)
 
 
-def order_rows_sm90(w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+def order_rows_sm90(w: torch.Tensor, inverse: bool = False, outputs: str = E4M3) -> torch.Tensor:
     """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel: [..., 2I, K] to a contiguous tensor of the same shape.
 
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
-    or up (half 1) row of channel 16 (4 group + warp) + 2 row + block: a thread then holds gate and up of the same channels, and the Linear1
-    epilogue's transposed store puts the 128 outputs in natural order.  Raises ValueError when the rows are not a multiple of 256.
+    or up (half 1) row of channel 16 (4 group + warp) + 2 row + block, of BF16 `outputs` of Linear1 + 8 block + row: a thread then holds
+    gate and up of the same channels, and the Linear1 epilogue's transposed store, of 16 bits, puts the 128 outputs in natural order.
+    Raises ValueError when the rows are not a multiple of 256.
     """
     rows = w.shape[-2]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    # From half, tile, group, warp, row, block to tile, group, block, warp, half, row.
-    return regroup(w, -2, (2, rows // 256, 2, 4, 8, 2), (1, 2, 5, 3, 0, 4), inverse)
+    # To tile, group, block, warp, half, row.
+    if outputs == BF16:  # from half, tile, group, warp, block, row
+        return regroup(w, -2, (2, rows // 256, 2, 4, 2, 8), (1, 2, 4, 3, 0, 5), inverse)
+    return regroup(w, -2, (2, rows // 256, 2, 4, 8, 2), (1, 2, 5, 3, 0, 4), inverse)  # from half, tile, group, warp, row, block
 
 
 def rows_sm90(problem: "Problem") -> torch.Tensor:
@@ -208,21 +215,22 @@ def rows_sm90(problem: "Problem") -> torch.Tensor:
 
 
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:
-    """Cut [..., N, K] E4M3 weights into the tiles that the SM90 kernel loads: [..., N / 256, K / 128, 256, 128], each contiguous.
+    """Cut [..., N, K] weights into the tiles that the SM90 kernel loads, 256 rows of 128 bytes, each contiguous: E4M3 [..., N / 256,
+    K / 128, 256, 128], BF16 [..., N / 256, K / 64, 256, 64].
 
     A tile is 32 KiB in a row, instead of 256 pieces of 128 bytes at a distance of K: kinder to DRAM, which a small batch is bound by.
-    Raises ValueError when N is not a multiple of 256 or K of 128.
+    Raises ValueError when N is not a multiple of 256 or K of a tile's.
     """
-    rows, k = w.shape[-2:]
-    if rows % 256 or k % 128:
-        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of 256 and 128")
-    return w.reshape(*w.shape[:-2], rows // 256, 256, k // 128, 128).transpose(-3, -2).contiguous()
+    (rows, k), step = w.shape[-2:], ROW_BYTES // w.itemsize
+    if rows % 256 or k % step:
+        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of 256 and {step}")
+    return w.reshape(*w.shape[:-2], rows // 256, 256, k // step, step).transpose(-3, -2).contiguous()
 
 
 def inverse_tile_sm90(tiles: torch.Tensor) -> torch.Tensor:
     """Puts tiles back into rows, the inverse of `tile_sm90`."""
     n_tiles, k_tiles = tiles.shape[-4:-2]
-    return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * 256, k_tiles * 128).contiguous()
+    return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * 256, k_tiles * tiles.shape[-1]).contiguous()
 
 
 def _require_little_endian() -> None:
@@ -275,26 +283,27 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
     given = weights.resized(problem, tiled_shapes(problem))
     fc1, fc1_sf, fc2, fc2_sf = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf
     biases: dict[str, torch.Tensor | None] = {}
+    outputs = problem.formats.hidden.element
     if given.fc1_bias is not None:
         rows = given.fc1_bias.unsqueeze(-1)
-        ordered = interleave_gate_up(rows) if arch.has_tensor_memory else order_rows_sm90(rows)
+        ordered = interleave_gate_up(rows) if arch.has_tensor_memory else order_rows_sm90(rows, outputs=outputs)
         biases = {"fc1_bias": ordered.squeeze(-1), "fc2_bias": given.fc2_bias}
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         tiles = pack_tiles(fc1, fc1_sf, "fc1", rows_sm90(problem)), pack_tiles(fc2, fc2_sf, "fc2")
         return TransformedWeights(tiles[0], fc1_sf.new_empty(0), tiles[1], fc2_sf.new_empty(0), **biases)
     if not arch.has_tensor_memory:
-        return TransformedWeights(tile_sm90(order_rows_sm90(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, **biases)
+        return TransformedWeights(tile_sm90(order_rows_sm90(fc1, outputs=outputs)), fc1_sf, tile_sm90(fc2), fc2_sf, **biases)
     scales = utccp_scale_order(interleave_gate_up(fc1_sf)), utccp_scale_order(fc2_sf)
     return TransformedWeights(interleave_gate_up(fc1), scales[0], fc2, scales[1], **biases)
 
 
 def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
     """Inverse of `transform_weights`.  Raises ValueError naming the field when the result does not fit `problem`."""
-    experts = problem.experts_per_rank
+    experts, outputs = problem.experts_per_rank, problem.formats.hidden.element
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
     elif not arch.has_tensor_memory:
-        fc1 = order_rows_sm90(inverse_tile_sm90(weights.fc1), inverse=True)
+        fc1 = order_rows_sm90(inverse_tile_sm90(weights.fc1), True, outputs)
         plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:
         fc1 = interleave_gate_up(weights.fc1, inverse=True)
@@ -302,7 +311,7 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
         plain = ExpertWeights(fc1, fc1_sf, weights.fc2, inverse_utccp_scale_order(weights.fc2_sf, experts))
     if weights.fc1_bias is not None:
         rows = weights.fc1_bias.unsqueeze(-1)
-        ordered = (interleave_gate_up if arch.has_tensor_memory else order_rows_sm90)(rows, inverse=True)
+        ordered = interleave_gate_up(rows, inverse=True) if arch.has_tensor_memory else order_rows_sm90(rows, True, outputs)
         plain = replace(plain, fc1_bias=ordered.squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))
     plain.validate(problem)

@@ -107,10 +107,18 @@ class _Sums:
 
     def __init__(self, recipe: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
-        self.element = MICRO_SCALING[RECIPES[recipe].hidden.element]
+        self.hidden = RECIPES[recipe].hidden
 
     def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-        return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf, parts)
+        if sf.dtype == torch.float32:
+            return dequantize_weight_e4m3(w, sf, parts)
+        return w.double() if w.dtype == torch.bfloat16 else micro_scaling_of(w).dequantize(w, sf)
+
+    def rounding(self, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
+        """Distance between the reference's activations and any the kernel may hold."""
+        if self.hidden.scale is None:
+            return torch.maximum((_bf16(values - error) - reference).abs(), (_bf16(values + error) - reference).abs())
+        return _code_error(MICRO_SCALING[self.hidden.element], values, error, reference, block)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
@@ -194,7 +202,7 @@ def error_bound(
 
         codes = requantize(values.float(), problem.recipe)
         acts, fc2 = dequantize(*codes), sums.weights(job.fc2, job.fc2_sf)
-        deviation = _code_error(sums.element, values, error, acts, block)
+        deviation = sums.rounding(values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T
         if not rigorous:

@@ -116,10 +116,15 @@ def takes_moe(problem: Problem, arch: Arch) -> bool:
     return problem.num_ranks == 1 and problem.recipe in ROUTED[arch.name] and shaped
 
 
+def takes_fused(problem: Problem, arch: Arch) -> bool:
+    """Whether the fused launch may be chosen for such a layer: in BF16, where the others have gradients, only who asks for it gets it."""
+    return problem.formats.scaled and problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
+
+
 def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
     """One of `LAUNCHES` for a rank's `tokens`: where `moe` and the fused launch both take the layer, the one that was faster at the nearest
     measured point of the GPU (tuned/).  Where none is, `moe` for FP8 weights of Hopper, and else the fused one."""
-    fused = problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
+    fused = takes_fused(problem, arch)
     if not takes_moe(problem, arch):
         return MEGA_MOE if fused else EP_MOE
     if not fused:
@@ -214,7 +219,7 @@ def node_layer(
     would keep the others' exchanges, and with them their launches, from ending: launches leave SMs to NCCL.  Raises `ProblemError`."""
     cuda, plain = device.type == "cuda", others["activation"] is None
     node_problem(problem, ranks)
-    if cuda and plain and others["launch"] is None and problem.recipe in find_kernel(MEGA_MOE).recipes[device_arch(device).name]:
+    if cuda and plain and others["launch"] is None and takes_fused(problem, device_arch(device)):
         others["launch"] = MEGA_MOE
     fused = cuda and plain and others["launch"] == MEGA_MOE
     if chunks is None:

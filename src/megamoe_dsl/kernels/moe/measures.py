@@ -6,7 +6,7 @@ from ...sass.flow import Loop
 from ...sass.measurer import TOKENS_PER_UNIT, InspectionError, Measure, Measurer, function_of
 
 GMMA = r"\w*GMMA"
-WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 channels
+WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 bytes of K
 WGMMAS_OF_A_HALF_TILE = 4  # one piece
 STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send")
 DECODED_WORDS = 64  # of E4M3, by a thread in a K block
@@ -30,7 +30,7 @@ def measure_loaders(find: Measurer) -> list[Measure]:
         operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
         return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1)]
     return [
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + find.config.scaled),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
     ]
 
@@ -54,7 +54,7 @@ def measure_math(find: Measurer) -> list[Measure]:
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
     decoded = "decoded_share.multiply_stage" if find.config.decoded and find.config.halves_decoding else "decoded_share."
-    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share."
+    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share." if find.config.scaled else ""
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
@@ -77,7 +77,7 @@ def measure_math(find: Measurer) -> list[Measure]:
 
 def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
     """With tokens as rows: what runs for half tiles, and the measure of its K loop."""
-    own, blocks = find.k_loop("share.", GMMA, WGMMAS_OF_A_HALF_TILE)
+    own, blocks = find.k_loop("share." if find.config.scaled else "", GMMA, WGMMAS_OF_A_HALF_TILE)
     measure = find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)
     return find.flow.side(own.head, k_loop.head), [measure]
 

@@ -45,7 +45,6 @@ from ...device.memory import (
 from ...device.sync import Equals32, Equals64, spin
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
-from ...hardware.operand_tile import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from ...schedule.fused_moe import FC1
 from .context import Context
@@ -281,7 +280,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     row = config.first_row(pool_block) + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
-    words = ceil_div(problem.hidden, CHANNELS_PER_WORD)
+    words = problem.formats.activations.scale_words(problem.hidden)
     # All remote loads are issued before the first is used, so that their latencies overlap.
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]

@@ -44,12 +44,13 @@ from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
-from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
-from ....layouts.arith import align, ceil_div
+from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....layouts.arith import align
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED, Recipe
+from ....recipe import BITS, E2M1, E4M3, UNSCALED, Format, Recipe
+from ....recipe import F32 as SCALE_F32
 from .smem_plan import CombineRow
 from .waits import RankBarrier
 
@@ -147,8 +148,13 @@ TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts a
 def scale_row(problem: Problem) -> int:
     """Scales from one token's to the next one's in x_sf: whole words of 32 bits, of which dispatch moves as many as a token has."""
     activations = problem.formats.activations
-    assert activations.scale is not None  # activations of every recipe have one
-    return align(activations.scales_of(problem.hidden), 32 // BITS[activations.scale])
+    return 0 if activations.scale is None else align(activations.scales_of(problem.hidden), 32 // BITS[activations.scale])
+
+
+def rows_field(name: str, rows: int, form: Format, channels: int) -> Field:
+    """So many rows of values of a format."""
+    codes = CODES[form.element]
+    return Field(name, (rows, form.row_bytes(channels) // codes.itemsize), codes, TMA_ALIGNMENT)
 
 
 @lru_cache
@@ -173,27 +179,28 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
     E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
     Either way there is one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
+    BF16 activations: x bf16 [T, H], fc1_acts bf16 [P, H], fc2_acts bf16 [P, I]; fields of scales are empty.
     E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem, pool_rows)
-    words, between_words = (ceil_div(channels, CHANNELS_PER_WORD) for channels in (hidden, intermediate))
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
-    word, scale = (U32, U8) if activations.scale == UE8M0 else (F32, F32)
+    words, between_words = activations.scale_words(hidden), between.scale_words(intermediate)
+    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, U8)
     row = CombineRow(hidden, problem.formats.combine)
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(
         "symmetric buffer",
         workspace(problem, arch, pool_rows),
-        Field("x", (tokens, activations.row_bytes(hidden)), CODES[activations.element], TMA_ALIGNMENT),
+        rows_field("x", tokens, activations, hidden),
         Field("x_sf", (tokens, scale_row(problem)), scale, TMA_ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
-        Field("fc1_acts", (pool, activations.row_bytes(hidden)), CODES[activations.element], TMA_ALIGNMENT),
+        rows_field("fc1_acts", pool, activations, hidden),
         Field("fc1_sf", (words, sf_rows), word, TMA_ALIGNMENT),
         Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
-        Field("fc2_acts", (pool, between.row_bytes(intermediate)), CODES[between.element], TMA_ALIGNMENT),
+        rows_field("fc2_acts", pool, between, intermediate),
         Field("fc2_sf", (between_words, sf_rows), word, TMA_ALIGNMENT),
         Field("combine", *results, TMA_ALIGNMENT),
     )

@@ -23,7 +23,8 @@ class PreDispatchConfig:
 
     num_sms    CTAs of the grid
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
-    quantized  True: tokens have the recipe's format and scales already, and are copied; False: BF16 tokens are quantized
+    quantized  True: tokens have the recipe's format and scales already, and are copied; False: tokens are BF16, and are quantized where
+               the recipe's have scales
     shared     shared experts of each rank, which take as many slots of each token; callers' routing omits them (shared_experts.py)
     pool_rows  as in the configurations of the kernels that read what it leaves
     """
@@ -43,8 +44,6 @@ class PreDispatchConfig:
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
         require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
-        recipe = self.problem.recipe
-        require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantized")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
 
@@ -64,6 +63,11 @@ class PreDispatchConfig:
     def packed(self) -> bool:
         """Tokens become E2M1, two in a byte."""
         return self.problem.formats.packs_activations
+
+    @property
+    def copies(self) -> bool:
+        """Whether tokens stay as they are given."""
+        return self.quantized or not self.problem.formats.scaled
 
     @property
     def whole_words(self) -> bool:

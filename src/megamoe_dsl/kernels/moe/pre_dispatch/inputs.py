@@ -23,7 +23,18 @@ from cutlass import Int32, Int64
 
 from ....blocks.quantize import f32_scale, largest_of_lanes, scaled_by
 from ....device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
-from ....device.memory import load_constant_u64, load_constant_v4, load_u8, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
+from ....device.memory import (
+    load_constant_u64,
+    load_constant_v4,
+    load_u8,
+    load_u32,
+    store_f32,
+    store_u8,
+    store_u32,
+    store_u64,
+    store_v2,
+    store_v4,
+)
 from ....device.warp import store_where
 from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
@@ -110,14 +121,19 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 @cute.jit
 def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
-    """As `quantize_chunk`, of a token that is quantized: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
+    """As `quantize_chunk`, of a token that stays as it is: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
     them ends within a word."""
     region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
-    if cutlass.const_expr(config.packed):
+    if cutlass.const_expr(not config.problem.formats.scaled):
+        place = region.address(args.sym, "x") + channel * 2
+        store_where(mine.there, partial(store_v4, place, load_constant_v4(args.x + channel * 2)))
+    elif cutlass.const_expr(config.packed):
         store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2)))
     else:
         store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
+    if cutlass.const_expr(not config.problem.formats.scaled):
+        return
     if cutlass.const_expr(config.whole_words):
         words = CHUNK // CHANNELS_PER_WORD
         if lane < words:
@@ -188,7 +204,7 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * chunks_of_token(config)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
-        if cutlass.const_expr(config.quantized):
+        if cutlass.const_expr(config.copies):
             copy_chunk(config, args, chunk, thread & 31)
         else:
             quantize_chunk(config, args, chunk, thread & 31)

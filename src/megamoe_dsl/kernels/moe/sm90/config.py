@@ -63,7 +63,7 @@ class Sm90Config(MegaMoeConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
     plan: ClassVar[type[Sm90SmemPlan]] = Sm90SmemPlan
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
@@ -151,13 +151,23 @@ class Sm90Config(MegaMoeConfig):
 
     # --- tiles
     @property
+    def scaled(self) -> bool:
+        """Whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K."""
+        return self.problem.formats.scaled
+
+    @property
+    def block_k(self) -> int:
+        """Channels of a stage, whose rows are 128 bytes of activations."""
+        return BLOCK_K * 8 // self.problem.formats.activations.element_bits
+
+    @property
     def weight_scales(self) -> bool:
-        return not self.packed
+        return self.scaled and not self.packed
 
     @property
     def tile_fact(self) -> str:
         columns = "tokens" if self.swap_ab else "weight rows"
-        return f"256 weight rows x {self.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"
 
     @property
     def epilogue_fact(self) -> str:
@@ -182,7 +192,7 @@ class Sm90Config(MegaMoeConfig):
     def smem(self) -> Sm90SmemPlan:
         """With as many pull slots as fit beside the ring and as a row has chunks."""
         plan = self.plan(self, self.num_stages)
-        chunks = RowChunks(self.problem.hidden, plan.pull_chunk).count
+        chunks = RowChunks(plan.token_bytes, plan.pull_chunk).count
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 

@@ -1,13 +1,15 @@
 """Epilogues of tiles whose tokens are the wgmma's columns (blocks/sm90/share.py).
 
 A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
-stmatrix puts them: 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block (quant.order_rows_sm90).
+stmatrix puts them (quant.order_rows_sm90): E4M3 in 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block; BF16 in box `warpgroup`,
+chunk 2 * warp + block, value `row`.
 
 Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear2 pool.  Linear2 signals nothing per tile.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -49,42 +51,75 @@ def begin_exchange() -> None:
     sync_math_warps()
 
 
+@dataclass(frozen=True)
+class E4m3Columns:
+    """Outputs of Linear1: E4M3 with one power-of-two scale per token and 128 channels, which all math warps share."""
+
+    def peak(self, values: Any) -> Any:
+        """The largest of a warp's values of each token of a pair."""
+        return [cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)]
+
+    @cute.jit
+    def pieces(self, ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any):
+        """What a warp puts into a chunk of 16 bytes of each token: (chunk, words); the scales go to the pool."""
+        row = ctx.config.first_row(tile.pool_block)
+        warp = me.group * 4 + me.warp
+        begin_exchange()
+        if me.lane < 4:
+            for g in cutlass.range_constexpr(len(peaks)):
+                emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
+        sync_math_warps()
+        scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
+        words = []
+        for g in cutlass.range_constexpr(len(peaks)):
+            theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
+            amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
+            exponents = [cast.scale_exponent(a) for a in amax]
+            if (warp == 0) & (me.lane < 4):
+                for q in cutlass.range_constexpr(2):
+                    store_f32(scales + g * 32 + q * 4, emit_to(cutlass.Float32, "mov.b32 {}, {};", exponents[q] << 23))
+            inverse = [cast.inverse_scale(e) for e in exponents]
+            # Bytes: token 0 of both blocks, token 1 of both blocks.
+            words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
+        return [(warp, words)]
+
+    def box(self, me: ColumnShare) -> Any:
+        """Where a warp's outputs are: the tile is one box."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Bf16Columns:
+    """The same as BF16, without scales: nothing is exchanged."""
+
+    def peak(self, values: Any) -> None:
+        """Has no use for the largest value: there is no scale."""
+
+    def pieces(self, ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any) -> list[tuple[Any, list[Any]]]:
+        return [(2 * me.warp + b, [cast.pack_bf16(*values[b]) for values in outputs]) for b in range(2)]
+
+    def box(self, me: ColumnShare) -> Any:
+        return me.group
+
+
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
-    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
-    config = ctx.config
-    groups = config.block_m // 8
-    row = config.first_row(tile.pool_block)
-    weights = ctx.at("fc1_topk_weights", row + me.pair)
+    """SwiGLU times the top-k weight, in the format that Linear2 reads, into SMEM (article 4.5.4)."""
+    form, groups = E4m3Columns() if ctx.config.scaled else Bf16Columns(), ctx.config.block_m // 8
+    weights = ctx.at("fc1_topk_weights", ctx.config.first_row(tile.pool_block) + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
         w = weights_of_pair(ctx, weights + g * 32)
         values = [activate(ctx, b[4 * g : 4 * g + 2], b[4 * g + 2 : 4 * g + 4], w) for b in acc]
         outputs.append(values)
-        peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
-    warp = me.group * 4 + me.warp
-    begin_exchange()
-    if me.lane < 4:
-        for g in cutlass.range_constexpr(groups):
-            emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
-    sync_math_warps()
-    scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
-    words = []
-    for g in cutlass.range_constexpr(groups):
-        theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
-        amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
-        exponents = [cast.scale_exponent(a) for a in amax]
-        if (warp == 0) & (me.lane < 4):
-            for q in cutlass.range_constexpr(2):
-                store_f32(scales + g * 32 + q * 4, emit_to(cutlass.Float32, "mov.b32 {}, {};", exponents[q] << 23))
-        inverse = [cast.inverse_scale(e) for e in exponents]
-        # Bytes: token 0 of both blocks, token 1 of both blocks.
-        words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
-    cd = ctx.shared("cd")
-    for first in cutlass.range_constexpr(0, groups, 4):
-        some = words[first : first + 4]
-        token = (me.lane & (8 * len(some) - 1)) + 8 * first
-        store_transposed_b16(cd + token * ROW_BYTES + SW128.chunk(warp, token), some)
+        peaks.append(form.peak(values))
+    pieces = form.pieces(ctx, tile, me, outputs, peaks)
+    cd = ctx.shared("cd") + ctx.config.smem.fc1_box(form.box(me))
+    for chunk, words in pieces:
+        for first in cutlass.range_constexpr(0, groups, 4):
+            some = words[first : first + 4]
+            token = (me.lane & (8 * len(some) - 1)) + 8 * first
+            store_transposed_b16(cd + token * ROW_BYTES + SW128.chunk(chunk, token), some)
     fence_async_shared()
     sync_warp()
     if me.lane == 0:

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 
-from ....blocks.sm90.share import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
+from ....blocks.sm90.share import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
 from ....device import cast
 from ....device.cast import joined_pairs
@@ -41,6 +41,7 @@ from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
+from ..layouts.smem_plan import CombineRow
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
 from .epilogue_columns import begin_exchange, sync_math_warps
@@ -109,11 +110,90 @@ def channels_of(form: Bf16Results | E4m3Results) -> int:
 
 
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
+STEPS = range(0, WARP_ROWS, ROWS_PER_STEP)
+
+
+@dataclass(frozen=True)
+class WarpRows:
+    """A warp's 16 tokens of a tile, of which `valid` are there, on their way through its part of `cd`, `staging`: a lane writes chunks of
+    row `write_row`, and reads from row `read_row` on."""
+
+    valid: Int32
+    staging: Int32
+    write_row: Int32
+    read_row: Int32
+
+    @staticmethod
+    def of(ctx: Context, tile: WorkTile, me: RowShare) -> WarpRows:
+        valid = tile.valid_m - me.warp_token
+        return WarpRows(valid, ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES, me.lane & 15, me.lane >> 3)
+
+
+@dataclass(frozen=True)
+class E4m3Rows:
+    """Outputs of Linear1 in E4M3 with one power-of-two scale per token and 128 channels, of which `cd` holds a tile for the store warp."""
+
+    def peak(self, values: Sequence[Sequence[Any]]) -> Any:
+        """The largest of a row's values in a quad."""
+        return cast.max_over_quad(reduce(cast.abs_max, [v for four in values for v in four]))
+
+    @cute.jit
+    def store(self, ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any):
+        """Puts the codes of both rows into `cd`, and their scales into the pool."""
+        if cutlass.const_expr(me.half):
+            peaks = peaks_of_row(ctx, me, peaks)
+        words = []
+        for h in cutlass.range_constexpr(2):
+            exponent = cast.scale_exponent(peaks[h])
+            inverse = cast.inverse_scale(exponent)
+            if ((me.lane & 3) == 0) & (me.first_chunk == 0):
+                store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+            words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
+        # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
+        token = me.warp_token + (me.lane & 15)
+        address = ctx.shared("cd") + token * ROW_BYTES
+        for i in cutlass.range_constexpr(2 * me.chunks):
+            chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
+            store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+        fence_async_shared()
+
+
+@dataclass(frozen=True)
+class OutputPass:
+    """A pass of BF16 outputs, of a chunk's 64 channels: a thread has channels 16 w + 4 (e, b) of both rows, as they are activated."""
+
+    exponents: ClassVar[Sequence[Any]] = ()
+
+    outputs: Parts
+    chunk: int
+
+    def words(self, i: int) -> list[Any]:
+        return [cast.pack_bf16(*row[4 * self.chunk + i][b::2]) for b in range(2) for row in self.outputs]
+
+    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(chunk)
+
+
+@dataclass(frozen=True)
+class Bf16Rows:
+    """The same as BF16, without scales.  A tile would take as much of SMEM as a stage, so each warp stores its rows, as results are."""
+
+    def peak(self, values: Sequence[Sequence[Any]]) -> None:
+        """Has no use for the largest value: there is no scale."""
+
+    def store(self, ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any) -> None:
+        """Stores the rows into the pool."""
+        row, mine = CombineRow(ctx.config.problem.intermediate, ctx.config.problem.formats.hidden), WarpRows.of(ctx, tile, me)
+        first = ctx.at("fc2_acts", ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row)
+        rows = [first + step * row.num_bytes for step in STEPS]
+        channel_bytes = Int64((tile.n_block * CHUNKS + me.first_chunk) * ROW_BYTES + (me.lane & 7) * 16)
+        send_passes(mine, me.lane, row, rows, channel_bytes, [partial(OutputPass, outputs, c) for c in range(me.chunks)], None)
 
 
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
-    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
+    """SwiGLU times the top-k weight, in the format that Linear2 reads (article 4.5.4)."""
+    form = E4m3Rows() if ctx.config.scaled else Bf16Rows()
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
@@ -121,29 +201,15 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
         values_of_row = []
         for c in cutlass.range_constexpr(me.chunks):
             for w in cutlass.range_constexpr(4):
-                # Weight row 64 b + 16 w + 8 (gate, up) + 2 (lane % 4) + e is channel 16 w + 4 (lane % 4) + 2 e + b of the chunk's 64.
+                # Weight row 64 b + 16 w + 8 (gate, up) + 2 (lane % 4) + e is channel 16 w + 4 (lane % 4) + 2 e + b of the chunk's 64; of
+                # BF16 outputs 16 w + 8 b + 2 (lane % 4) + e.
                 starts = [4 * (8 * b + 2 * w) + 2 * h for b in range(2)]
                 gates, ups = ([acc[c][s + off : s + off + 2] for s in starts] for off in (0, 4))
                 values = [activate(ctx, g, u, (weight, weight)) for g, u in zip(gates, ups, strict=True)]
                 values_of_row.append([values[b][e] for e in range(2) for b in range(2)])
         outputs.append(values_of_row)
-        peaks.append(cast.max_over_quad(reduce(cast.abs_max, [v for four in values_of_row for v in four])))
-    if cutlass.const_expr(me.half):
-        peaks = peaks_of_row(ctx, me, peaks)
-    words = []
-    for h in cutlass.range_constexpr(2):
-        exponent = cast.scale_exponent(peaks[h])
-        inverse = cast.inverse_scale(exponent)
-        if ((me.lane & 3) == 0) & (me.first_chunk == 0):
-            store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
-        words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
-    # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
-    token = me.warp_token + (me.lane & 15)
-    address = ctx.shared("cd") + token * ROW_BYTES
-    for i in cutlass.range_constexpr(2 * me.chunks):
-        chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
-        store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
-    fence_async_shared()
+        peaks.append(form.peak(values_of_row))
+    form.store(ctx, tile, me, pool_row, outputs, peaks)
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))
@@ -166,40 +232,54 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warp has its own 16 tokens, and 128 bytes of each at a time, in passes (`pass_of`)."""
     form = ctx.outputs
-    valid = tile.valid_m - me.warp_token
-    staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
-    write_row = me.lane & 15
-    read_row = me.lane >> 3
-    first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
-    steps = range(0, WARP_ROWS, ROWS_PER_STEP)
-    destinations = ctx.result_rows(ctx.result_place(first), steps)
+    mine = WarpRows.of(ctx, tile, me)
+    first = ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row
+    destinations = ctx.result_rows(ctx.result_place(first), STEPS)
     value_bytes = form.row.value_bytes
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
-    exponents = []
-    for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // channels_of(form)):
-        passing = pass_of(form, acc, part)
-        for i in cutlass.range_constexpr(4):
-            chunk = (me.lane >> 4) + 2 * i
-            words = passing.words(i)
-            store_b16(staging + write_row * ROW_BYTES + SW128.chunk(chunk, write_row), words)
-        sync_warp()
-        if cutlass.const_expr(part == 0):
-            free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in steps])
-        for i, step in enumerate(steps):
-            row = read_row + step
-            if row < valid:
-                value = load_shared_v4(staging + row * ROW_BYTES + SW128.chunk(me.lane, row))
-                byte = channel_bytes + part * ROW_BYTES
-                store_where(form.row.holds(byte), partial(store_v4, destinations[i] + byte, passing.ordered(value)))
-        sync_warp()
-        exponents.append(passing.exponents)
+    passes = [partial(pass_of, form, acc, part) for part in range(me.chunks * CHUNK_ROWS // channels_of(form))]
+    freed = partial(free_rows, ctx, tile, me.lane, destinations)
+    exponents = send_passes(mine, me.lane, form.row, destinations, channel_bytes, passes, freed)
     if cutlass.const_expr(form.row.scaled):
-        for i, step in enumerate(steps):
+        for i, step in enumerate(STEPS):
             # The quad of lanes 4 r to 4 r + 3 has rows r and r + 8.
-            scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (read_row + step % 8) * 4)
-            if (read_row + step < valid) & ((me.lane & 7) == 0):
+            scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (mine.read_row + step % 8) * 4)
+            if (mine.read_row + step < mine.valid) & ((me.lane & 7) == 0):
                 send = partial(send_scales, form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
                 store_where(form.row.holds(channel_bytes), send)
+
+
+@cute.jit
+def send_passes(
+    mine: WarpRows,
+    lane: Int32,
+    form: cutlass.Constexpr[CombineRow],
+    rows: Any,
+    channel_bytes: Int64,
+    passes: cutlass.Constexpr[Any],
+    freed: cutlass.Constexpr[Any],
+):
+    """A warp's 16 tokens, pass by pass through its part of `cd` to `rows`, of which a lane sends 16 bytes from `channel_bytes` on.
+    `freed` is told which rows are valid, when the first pass has been made.  Returns the exponents of the passes."""
+    exponents = []
+    for part in cutlass.range_constexpr(len(passes)):
+        passing = passes[part]()
+        for i in cutlass.range_constexpr(4):
+            chunk = (lane >> 4) + 2 * i
+            words = passing.words(i)
+            store_b16(mine.staging + mine.write_row * ROW_BYTES + SW128.chunk(chunk, mine.write_row), words)
+        sync_warp()
+        if cutlass.const_expr(part == 0 and freed is not None):
+            freed([mine.read_row + step < mine.valid for step in STEPS])
+        for i, step in enumerate(STEPS):
+            row = mine.read_row + step
+            if row < mine.valid:
+                value = load_shared_v4(mine.staging + row * ROW_BYTES + SW128.chunk(lane, row))
+                byte = channel_bytes + part * ROW_BYTES
+                store_where(form.holds(byte), partial(store_v4, rows[i] + byte, passing.ordered(value)))
+        sync_warp()
+        exponents.append(passing.exponents)
+    return exponents
 
 
 def rows_with_bias(ctx: Context, tile: Any, me: Any, phase: int, acc: Any) -> tuple[tuple[Any, ...], ...]:

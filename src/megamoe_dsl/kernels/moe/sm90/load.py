@@ -21,7 +21,7 @@ from cutlass import Int32
 from ....blocks import tiles
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage, Half, decode_tile
-from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
+from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, RowTile, TokenTile, WeightTile
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.tiles import each_tile
 from ....device.ring import Stage
@@ -44,8 +44,8 @@ def load_tokens(ctx: Context) -> None:
     tiles.load_tokens(ctx, ctx.first_stage, fill, wait_operands)
 
 
-def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
-    """A tile's tokens with their scales, and its K blocks."""
+def tokens_of(ctx: Context, tile: WorkTile) -> tuple[RowTile, Any]:
+    """A tile's tokens, with their scales if they have any, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
     half = ctx.is_half(tile)
     maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
@@ -57,11 +57,11 @@ def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     num_bytes = plan.token_transaction(rows)
     if config.halves_decoding:
         num_bytes = num_bytes + select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))  # from the other CTA
-    return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
+    return (TokenTile(tokens, row, rows, num_bytes, scales) if config.scaled else RowTile(tokens, row, rows, num_bytes)), k_blocks
 
 
 def load_weights(ctx: Context) -> None:
-    """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
+    """TMA-B: 256 weight rows by 128 bytes of K are one contiguous tile; the tiles of a block's K follow one another."""
 
     def fill(ctx: Context, tile: WorkTile, stage: Stage) -> Any:
         weights, k_blocks = weights_of(ctx, tile)

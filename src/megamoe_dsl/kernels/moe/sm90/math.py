@@ -20,7 +20,7 @@ from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.decoded_share import DecodedAhead, DecodedShare
 from ....blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ....blocks.sm90.packed_share import PackedShare
-from ....blocks.sm90.share import ColumnShare, RowShare, Share
+from ....blocks.sm90.share import ColumnShare, RowShare, Share, accumulate_tile
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring, Stage
@@ -98,11 +98,19 @@ def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage,
     scales = weight_scales(ctx, tile, me) if ctx.config.weight_scales else None
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks_of(tile))
+    sums, stage = multiply(ctx, me, stage, scales, ctx.k_blocks_of(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     stores = finish(ctx, tile, me, sums, stores)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
     return stage, stores
+
+
+@cute.jit
+def multiply(ctx: Context, me: Share | PackedShare, stage: Stage, scales: WeightScales | None, k_blocks: Int32):
+    """The sums of a share, and the ring's next stage."""
+    if cutlass.const_expr(not ctx.config.scaled):
+        return accumulate_tile(stage, me, k_blocks, ctx.config.problem.formats.activations.element)
+    return me.multiply_tile(stage, scales, k_blocks)
 
 
 @cute.jit

@@ -19,20 +19,22 @@ from ....hardware.packed_tile import ENTRY_BYTES, GROUP, SHIFTS, TILE_BYTES, WHO
 from ....hardware.tensor_map import TensorMap, TensorMapDtype
 from ....layouts.arith import Int, align, ceil_div
 from ....layouts.region import F32, U8, U32, Field, MBarrier
+from ....recipe import Format
 from ..layouts.smem_plan import TILE_ROWS, SmemPlan
 
 MATH_WARPGROUPS = 2
+FC1_OUTPUTS = TILE_ROWS // 2  # channels of a Linear1 tile
 MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 
 
-def pull_chunk(hidden: int) -> int:
-    """Bytes of a token row that one bulk copy moves: the largest divisor of `hidden` up to 1024 that is a multiple of 128.  Where `hidden`
-    is no multiple of 256, 1024, and a row's last copy moves what is left."""
-    if hidden % 256:
-        return min(hidden, PULL_CHUNK)
-    return next(n for n in range(PULL_CHUNK, 0, -128) if hidden % n == 0)
+def pull_chunk(row: int) -> int:
+    """Bytes of a token's row of `row` bytes that one bulk copy moves: the largest divisor of them up to 1024 that is a multiple of 128.
+    Where they are no multiple of 256, 1024, and a row's last copy moves what is left."""
+    if row % 256:
+        return min(row, PULL_CHUNK)
+    return next(n for n in range(PULL_CHUNK, 0, -128) if row % n == 0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def fetched_weight_bytes(self) -> int:
-        """That TMA brings for a stage: E4M3 [256][BLOCK_K], or a packed tile."""
+        """That TMA brings for a stage: 256 rows of 128 bytes, or a packed tile."""
         return TILE_BYTES if self.config.packed else TILE_ROWS * BLOCK_K
 
     @property
@@ -56,8 +58,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def scale_bytes(self) -> int:
-        """One FP32 scale per token of the tile."""
-        return 4 * self.config.block_m
+        """One FP32 scale per token of the tile, where there are scales."""
+        return 4 * self.config.block_m if self.config.scaled else 0
 
     def token_transaction(self, tokens: Int) -> Int:
         """Bytes TMA counts for a stage's first `tokens` tokens, and all scales."""
@@ -65,7 +67,24 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def pull_chunk(self) -> int:
-        return pull_chunk(self.config.problem.hidden)
+        return pull_chunk(self.token_bytes)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a row of tokens, as it travels."""
+        problem = self.config.problem
+        return problem.formats.activations.row_bytes(problem.hidden)
+
+    @property
+    def fc1_boxes(self) -> int:
+        """Boxes of 128 bytes a token in which the store warp stores a Linear1 tile; none where a tile takes more of SMEM than Linear2's,
+        and math warps store it."""
+        boxes = self.config.problem.formats.hidden.row_bytes(FC1_OUTPUTS) // BLOCK_K
+        return boxes if boxes == 1 or self.config.swap_ab else 0
+
+    def fc1_box(self, index: Int) -> Int:
+        """Bytes from the beginning of `cd` to a box of a Linear1 tile."""
+        return index * (self.config.block_m * BLOCK_K)
 
     @property
     def fc2_tile_bytes(self) -> int:
@@ -77,9 +96,9 @@ class Sm90SmemPlan(SmemPlan):
     @property
     def tile_fields(self) -> tuple[Field, ...]:
         """codes: packed tiles before they are decoded; row_exponents: UE8M0 of four rows a word, as in the tile's records; sfb: the tile's
-        scale.  cd, Linear1: E4M3 [block_m][128]; Linear2: one tile per warpgroup.  sfa: of the tokens; scales of weights that nobody
-        decodes do not pass through the ring."""
-        stages, staged = self.num_stages, max(self.config.block_m * 128, MATH_WARPGROUPS * self.fc2_tile_bytes)
+        scale.  cd, Linear1: [boxes][block_m] of 128 bytes; Linear2: one tile per warpgroup.  sfa: of the tokens; scales of weights that
+        nobody decodes do not pass through the ring."""
+        stages, staged = self.num_stages, max(self.fc1_box(self.fc1_boxes), MATH_WARPGROUPS * self.fc2_tile_bytes)
         exponents = Field("row_exponents", (stages, TILE_ROWS // 4), U32, 16)
         codes = (self.operand("codes", TILE_BYTES), exponents, Field("sfb", (stages,), F32))
         return (
@@ -92,8 +111,10 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
-        """amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the warp's 16."""
-        return Field("amax", (self.config.epilogue_warps, 16 if self.config.decoded else self.config.block_m), U32, 16)
+        """amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the warp's 16; none where
+        Linear1's outputs have no scales."""
+        tokens = 16 if self.config.decoded else self.config.block_m
+        return Field("amax", (self.config.epilogue_warps, tokens if self.config.scaled else 0), U32, 16)
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
@@ -154,34 +175,38 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
     """Descriptors in table order.  Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing.
 
     sym      address of this rank's symmetric buffer
-    weights  addresses by name; fc1, fc2: tiles of 256 rows by 128 of K, one after another (quant.tile_sm90, hardware/packed_tile.py)
+    weights  addresses by name; fc1, fc2: tiles of 256 rows by `block_k`, one after another (quant.tile_sm90, hardware/packed_tile.py)
     """
     problem = config.problem
-    region = config.symmetric
+    region, formats = config.symmetric, problem.formats
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
     pool = region["fc1_topk_weights"].field.shape[0]
 
     def rows(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> TensorMap:
         return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
 
-    def phase(acts: str, sf: str, k: int, tiles: int, address: int) -> list[TensorMap]:
-        words, sf_rows = region[sf].field.shape
-        tokens = partial(rows, region.address(sym, acts), k, pool)
+    def scales(address: int, words: int, sf_rows: int) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0)
+
+    def phase(acts: str, sf: str, form: Format, k: int, tiles: int, address: int) -> list[TensorMap]:
+        tokens = partial(rows, region.address(sym, acts), form.row_bytes(k), pool)
         lines = config.weight_lines
         whole, part = (GROUP.code_lines, WHOLE_TILE.record_lines) if config.halves_decoding else (lines, lines // config.cluster)
-        weights = partial(rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, BLOCK_K), swizzle=0 if config.packed else 128)
+        weights = partial(
+            rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, config.block_k), swizzle=0 if config.packed else 128
+        )
         return [
             tokens(config.block_m),
-            TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
+            scales(region.address(sym, sf), *region[sf].field.shape) if config.scaled else tokens(config.block_m),  # which nobody reads
             weights(whole),
             tokens(config.part_tokens),
             weights(part),
         ]
 
-    fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)
+    fc1_output = partial(rows, region.address(sym, "fc2_acts"), formats.hidden.row_bytes(intermediate), pool)
     return [
-        *phase("fc1_acts", "fc1_sf", hidden, config.fc1_n_blocks, weights["fc1"]),
-        *phase("fc2_acts", "fc2_sf", intermediate, config.fc2_n_blocks, weights["fc2"]),
+        *phase("fc1_acts", "fc1_sf", formats.activations, hidden, config.fc1_n_blocks, weights["fc1"]),
+        *phase("fc2_acts", "fc2_sf", formats.hidden, intermediate, config.fc2_n_blocks, weights["fc2"]),
         fc1_output(config.block_m),
         fc1_output(config.part_tokens),
     ]

@@ -7,6 +7,8 @@ signals   work_tile_empty, likewise; store_empty when the tile has been read; fc
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
@@ -58,7 +60,7 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
         stores = stores.next()
         if lane == 0:
             output = select(ctx.is_half(tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
-            store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
+            store_boxes(ctx, tile, output)
             commit_group()
             wait_group_read(0)
             arrive(ctx.barrier("store_empty"))
@@ -66,3 +68,11 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
             signal_part(ctx, mark=part_mark(ctx, tile.n_block), arrival=ctx.at("fc2_arrival", tile.pool_block))
         sync_warp()
     return stores
+
+
+def store_boxes(ctx: Context, tile: WorkTile | Block, output: Any) -> None:
+    """All of the tile, by map `output`, in boxes whose rows are 128 bytes."""
+    plan = ctx.config.smem
+    first, row = tile.n_block * (plan.fc1_boxes * BLOCK_K), ctx.config.first_row(tile.pool_block)
+    for box in range(plan.fc1_boxes):
+        store_tile(output, ctx.shared("cd") + plan.fc1_box(box), first + box * BLOCK_K, row)

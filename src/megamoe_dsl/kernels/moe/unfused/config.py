@@ -136,6 +136,7 @@ class StageConfig:
         require_declared(self)
         problem, fused = self.fused.problem, self.fused.of_stage(self.part.linear)
         require_whole_tiles(problem, "in stages")
+        require(problem.formats.scaled, "problem.recipe", problem.recipe, "one whose operands have scales, in stages")
         require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
         most, capacity = NO_RING, self.arch.smem_bytes

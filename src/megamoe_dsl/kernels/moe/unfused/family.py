@@ -10,6 +10,7 @@ from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import TensorMap
 from ....layouts.region import Region
 from ....problem import Problem
+from ....recipe import RECIPES
 from ....target import Target
 from ...kernel import Kernel, with_parts
 from ..arguments import Arguments, StageArguments
@@ -25,7 +26,9 @@ class StageKernel(Kernel):
 
     problem = Problem
     configs: ClassVar[Mapping[str, type[StageConfig]]] = dict.fromkeys(MegaMoeKernel.configs, StageConfig)
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = MegaMoeKernel.recipes
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        arch: tuple(name for name in names if RECIPES[name].scaled) for arch, names in MegaMoeKernel.recipes.items()
+    }
 
     def __init__(self, stage: LayerStage) -> None:
         self.stage = stage
