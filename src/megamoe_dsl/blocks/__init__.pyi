@@ -11,8 +11,8 @@ from .sm90.main_loop import Share as Share
 from .sm90.math_thread import MathThread as MathThread
 from .sm90.math_thread import ScaleMatrix as ScaleMatrix
 from .sm90.math_thread import WeightScales as WeightScales
-from .sm90.tokens_as_m import CHUNK_ROWS as CHUNK_ROWS
-from .sm90.tokens_as_m import RowShare as RowShare
+from .sm90.share import CHUNK_ROWS as CHUNK_ROWS
+from .sm90.share import RowShare as RowShare
 from .sm90.tokens_as_n import ColumnShare as ColumnShare
 from .tiles import Walk as Walk
 from .tiles import advance_to_valid as advance_to_valid
