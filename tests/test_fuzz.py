@@ -25,7 +25,7 @@ from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import verdict
 from megamoe_dsl.fuzz.search import FoundError, Search
-from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, trials
+from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, moved, trials
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import Problem
@@ -70,9 +70,10 @@ def test_a_trial_in_a_command_has_what_is_no_default() -> None:
         (Oracle(fused=9.0), "call 2: 1 elements of y differ from the reference by more than the bound"),
         (Oracle(other=9.0), "1 elements of y differ from those of another tile"),
         (Oracle(unfused=9.0), "1 elements of y differ from those of the unfused layer"),
+        (Oracle(fused=float("nan")), "call 2: 1 elements of y differ from the reference by more than the bound"),
         (SimpleNamespace(), "AttributeError: "),
     ],
-    ids=["right", "reference", "tile", "unfused", "raises"],
+    ids=["right", "reference", "tile", "unfused", "NaN", "raises"],
 )
 def test_every_comparison_finds_an_element(machine: Any, wrong: str) -> None:
     found = check_trial(TRIAL, machine)
@@ -102,6 +103,13 @@ def test_cancelling_sums_are_nothing_but_roundings(recipe: str) -> None:
         y[values] = [case.reference(accumulate).y[0] for accumulate in (torch.float64, torch.float32)]
     differing = {values: float((one != other).float().mean()) for values, (one, other) in y.items()}
     assert differing["normal"] < 0.05 and differing["cancelling"] > 0.15, differing
+
+
+@pytest.mark.parametrize("down", [-400, 400])
+def test_moved_scales_stay_numbers(down: int) -> None:
+    """0 is a power of two that a few kernels flush, 255 a NaN."""
+    found = moved(torch.arange(1, 255, dtype=torch.uint8), torch.full((254,), down, dtype=torch.int32))
+    assert set(found.tolist()) == {1 if down < 0 else 254}
 
 
 @pytest.mark.parametrize("values", ["heavy", "cancelling"])

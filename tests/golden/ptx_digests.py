@@ -16,12 +16,12 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import BF16 as BF16_OUTPUT
-from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem
+from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem, VarlenKProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
-from megamoe_dsl.kernels.expert_routing.problem import SumProblem, TopExpertsProblem
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, SumProblem, TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
@@ -62,6 +62,7 @@ def _packed_inputs(preset: str) -> PreDispatchConfig:
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 BF16 = GemmProblem(2112, 7168, recipe="bf16xbf16")
+SUMS_FP8 = VarlenKProblem(4096, 7168, num_groups=32, recipe="fp8xfp8", gathered="")
 
 
 def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
@@ -193,6 +194,10 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     **{f"sm_90a-backward-{name}": _backward(name) for name in ("rows", "tokens", "w1", "w2")},
     **{f"sm_90a-backward-{name}-f32": _backward(name, F32) for name in ("w1", "w2")},
     "sm_90a-backward-rows-interleaved": _backward("rows", gate_up="interleaved", activation="swigluoai"),
+    "sm_90a-sums-fp8": _gemm(128, 128, SUMS_FP8, dynamic_schedule=True),
+    "sm_90a-sums-fp8-f32-pairs": _gemm(128, 128, replace(SUMS_FP8, output=F32, accumulate=True), dynamic_schedule=True, cluster=2),
+    "sm_90a-quantize-both": lambda: TokensConfig(QuantizeProblem(7168), 528),
+    "sm_90a-quantize-both-gathered": lambda: TokensConfig(QuantizeProblem(2048, gathered=True, rows=False), 528),
     "sm_90a-top-experts": lambda: TokensConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-top-experts-hashed": lambda: TokensConfig(HASH_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),

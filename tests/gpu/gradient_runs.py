@@ -40,6 +40,7 @@ class GradientRun(GatherRun):
 
 FP32 = {"output": "f32", "accumulate": True}
 LEFT = {"gathered": "left"}
+FP8 = {"recipe": "fp8xfp8", "gathered": ""}
 VARLEN_K_RUNS = (
     VarlenKRun("right", (70, 0, 1, 130), 288, 160),
     VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
@@ -52,6 +53,9 @@ VARLEN_K_RUNS = (
     VarlenKRun("left-f32-pairs", (65, 0, 3), 256, 320, {**LEFT, **FP32}, {"num_sms": 4, "cluster": 2}),
     VarlenKRun("two-stages", (200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
     VarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
+    VarlenKRun("fp8", (256, 0, 128), 160, 288, FP8, {"block_n": 128}),
+    VarlenKRun("fp8-f32", (128, 0, 384), 288, 160, {**FP8, **FP32}, {"block_n": 128, "dynamic_schedule": False}),
+    VarlenKRun("fp8-f32-pairs", (0, 128, 384), 256, 160, {**FP8, **FP32}, {"block_n": 128, "num_sms": 4, "cluster": 2}),
     VarlenKRun("row-alone", (1,), 64, 64, {}, {"block_n": 64, "num_sms": 1}),
 )
 GRADIENT = {"n": 160, "k": 96, "transposed_b": True, **BF16}
@@ -72,6 +76,7 @@ VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
 GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}
 EVERYTHING_SUMMED = VarlenKRun("faults-varlen-k", (70, 0, 130), 96, 160, FP32, {"block_n": 64, "num_stages": 2})
 """All that a sum over rows of groups does."""
+EVERYTHING_SUMMED_FP8 = VarlenKRun("faults-fp8", (384, 0, 128), 128, 160, {**FP8, **FP32}, {"block_n": 128, "num_stages": 2})
 EVERYTHING_OF_GRADIENTS = GradientRun(
     "faults-gradients",
     (70, 0, 130),

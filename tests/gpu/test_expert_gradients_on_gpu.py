@@ -67,8 +67,8 @@ def test_a_compiled_layer_has_the_same_results(how: dict[str, str]) -> None:
 def test_frozen_experts_take_no_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """As beneath LoRA: of x alone the backward pass launches two GEMMs, and neither sums over rows."""
     launched: list[GemmProblem] = []
-    run = device_gradients._run
-    monkeypatch.setattr(device_gradients, "_run", lambda problem, tensors: (launched.append(problem), run(problem, tensors))[1])
+    run = device_gradients.run_gemm
+    monkeypatch.setattr(device_gradients, "run_gemm", lambda problem, tensors: (launched.append(problem), run(problem, tensors))[1])
     gradients(moe, on_gpu("x"))
     assert [problem.sums_rows for problem in launched] == [False, False]
     gradients(moe, on_gpu(*NAMES))

@@ -41,7 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, EVERYTHING_GATHERED_IN_PAIRS, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
-from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_SUMMED, VarlenKRun
+from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_SUMMED, EVERYTHING_SUMMED_FP8, VarlenKRun
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
 from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
 
@@ -80,6 +80,7 @@ SUBJECTS = {
     "unscaled, gathered by a pair": Subject(PLAIN_OF_PAIRS, launches=1),
     "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
     "sums over rows": Subject(EVERYTHING_SUMMED, launches=1),
+    "sums over rows in FP8": Subject(EVERYTHING_SUMMED_FP8, launches=1),
     "gradients": Subject(EVERYTHING_OF_GRADIENTS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
@@ -176,6 +177,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "unscaled, gathered by a pair") for fault in PLAIN_GATHER_FAULTS),
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
     *((fault, "sums over rows") for fault in (*SUMMED_RING, *ADDED_FAULTS)),
+    *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE)),
     *((fault, "gradients") for fault in (*RING[1:-1], *GATHER_FAULTS[:7], GATHER_FAULTS[8], *GRADIENT_FAULTS)),
 )
 

@@ -28,7 +28,7 @@ from megamoe_dsl.target import Target
 from sweep import rarely, sample
 
 
-@sample("right-f32", "left", "right-192-one-box", "left-f32-pairs")
+@sample("right-f32", "left", "right-192-one-box", "left-f32-pairs", "fp8", "fp8-f32-pairs")
 @pytest.mark.parametrize("name", VARLEN_K_BY_NAME)
 def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
     """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""
@@ -100,7 +100,8 @@ def test_the_gradients_of_a_limited_activation_are_near() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: VarlenKProblem(128, 128, recipe="fp8xfp8"), "recipe = 'fp8xfp8': must be bf16xbf16"),
+        (lambda: VarlenKProblem(128, 128, recipe="fp8xmxfp4"), "recipe = 'fp8xmxfp4': must be one of bf16xbf16, fp8xfp8"),
+        (lambda: VarlenKProblem(128, 128, recipe="fp8xfp8"), "gathered = 'right': must be empty with fp8xfp8"),
         (lambda: VarlenKProblem(64, 64, gathered="both"), "gathered = 'both': must be one of left, right"),
         (lambda: VarlenKProblem(64, 64, output="f32"), "accumulate = False: must be True where the output is f32"),
         (lambda: VarlenKProblem(48, 64), "n = 48: must be a multiple of 32"),
@@ -115,6 +116,7 @@ def test_a_bad_problem_is_named(make: Any, message: str) -> None:
         make()
 
 
+IN_FP8 = VarlenKProblem(64, 64, recipe="fp8xfp8", gathered="")
 TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
 
 
@@ -123,7 +125,9 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
     [
         (lambda: GemmConfig(VarlenKProblem(64, 64), 128, 96), "block_n = 96: must be a multiple of 64"),
         (lambda: GemmConfig(VarlenKProblem(64, 64), 64, 128, warpgroups=1), "block_m = 64: must be 128"),
-        (lambda: GemmConfig(VarlenKProblem(64, 128), 128, 128, cluster=2), "cluster = 2: must be 1 where gathered columns make an odd"),
+        (lambda: GemmConfig(VarlenKProblem(64, 128), 128, 128, cluster=2), "cluster = 2: must be 1 where rows of tiles make an odd number"),
+        (lambda: GemmConfig(IN_FP8, 128, 256), "k_in_flight = 1: must be such that all sums fit 232 registers"),
+        (lambda: GemmConfig(IN_FP8, 128, 128, half_tiles=True), "half_tiles = True: must be False where K are the rows of groups"),
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
         (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
         (lambda: GemmConfig(TRANSPOSED, 128, 128, cluster=2), "cluster = 2: must be 1 where rows of shared memory are K"),
@@ -147,6 +151,19 @@ def test_tensors_that_do_not_fit_are_named(change: dict[str, torch.Tensor], mess
     run = VARLEN_K_BY_NAME["left"]
     with pytest.raises(ProblemError, match=message):
         replace(varlen_k_case(run.config.problem, run.counts).tensors, **change).check(run.config.problem)
+
+
+def test_a_sum_in_fp8_is_chosen_for_its_shape() -> None:
+    target = Target.typical("sm_90a")
+    chosen = [choose(VarlenKProblem(n, 768, "packed", 8, recipe="fp8xfp8", gathered=""), target, 4096) for n in (2048, 1920)]
+    assert [(one.block_m, one.block_n, one.cluster) for one in chosen] == [(128, 128, 2), (128, 128, 1)]
+
+
+def test_rows_that_are_gathered_are_no_transposed_sides() -> None:
+    with pytest.raises(ProblemError, match=r"problem\.recipe = 'fp8xfp8': must be one whose rows are gathered"):
+        varlen_k_case(VarlenKProblem(64, 64), (128,)).tensors.check(IN_FP8)
+    with pytest.raises(ProblemError, match=r"problem\.recipe = 'bf16xbf16': must be one whose operands have scales"):
+        varlen_k_case(IN_FP8, (128,)).tensors.check(VarlenKProblem(64, 64))
 
 
 def test_a_layers_backward_pass_is_chosen_for_its_shape() -> None:

@@ -201,9 +201,9 @@ SM90_ROLES = (
     Mutant(
         "Linear2 writes one row more than a tile of many tokens has",
         "off by one",
-        "finish_fc2",
-        "row < valid",
-        "row <= valid",
+        "send_passes",
+        "row < mine.valid",
+        "row <= mine.valid",
         archs=ON_SM90,
     ),
     Mutant(

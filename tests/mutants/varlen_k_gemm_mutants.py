@@ -15,7 +15,10 @@ WEIGHTS = (f"{FILE}test_a_transposed_b",)
 GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}test_gradients_of_gate_and_up[swigluoai-interleaved-256]")
 WEIGHTED = """for number in cutlass.range_constexpr(2):
     store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
+IN_FP8 = tuple(f"{FILE}test_sums_over_rows_are_the_tensor_cores[{name}]" for name in ("fp8", "fp8-f32-pairs"))
+COPY = 'load_tile_cta(stage.shared("sfb"), self.scales, full, self.row, k)'
 mutant = partial(Mutant, nearest=SUMS, archs=())
+in_fp8 = partial(Mutant, nearest=IN_FP8, archs=())
 
 MUTANTS = (
     mutant("a group without rows has no stage", "wrong number", "GemmContext.k_blocks_of", "Int32(1)", "Int32(0)"),
@@ -93,6 +96,31 @@ MUTANTS = (
         f"sync_warp()\n{WEIGHTED}",
         WEIGHTED,
         nearest=GRADIENT,
+    ),
+    in_fp8(
+        "a group without rows sums the next one's",
+        "wrong base",
+        "GemmContext.first_k_block_of",
+        "select(Int32(rows) > 0, Int32(first), self.args.m)",
+        "Int32(first)",
+    ),
+    in_fp8("every group's rows begin at the first", "wrong base", "fill_tokens", "ctx.first_k_block_of(tile)", "ctx.first_k_block"),
+    in_fp8("rows of a tile are another group's", "wrong base", "GemmContext.source_row", "tile.group * self.config.problem.tile_rows", "0"),
+    in_fp8("columns have the scales of the first tile", "wrong base", "ScaledRows.load_scales", COPY, COPY.replace("self.row", "0")),
+    in_fp8("scales of columns are the next K block's", "off by one", "ScaledRows.load_scales", COPY, COPY.replace("k)", "k + 1)")),
+    in_fp8(
+        "both columns of a pair have one scale",
+        "wrong number",
+        "ColumnScaledShare.add_scaled",
+        "scales[i // 4][i % 2]",
+        "scales[i // 4][0]",
+    ),
+    in_fp8(
+        "rows 8 further have the first row's scale",
+        "wrong number",
+        "ColumnScaledShare.add_scaled",
+        "token_scales[i // 2 % 2]",
+        "token_scales[0]",
     ),
     mutant(
         "two of a quad's parts are added",

@@ -158,3 +158,16 @@ def test_weights_whose_last_blocks_are_smaller():
     for found, one in zip(whole.chunk(2), (gate, up), strict=True):
         filled = quant.quantize_weight_e4m3(torch.nn.functional.pad(one, (0, 64, 0, 64)))
         assert torch.equal(found, quant.dequantize_weight_e4m3(*filled)[:192, :320])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("each", [1, 100, 128, 200])
+def test_blocks_of_rows_that_are_not_full(parts: int, each: int) -> None:
+    """Each of the matrices below one another ends with its own last block."""
+    whole = [quant.quantize_weight_e4m3(draw(each, 256, seed=part)) for part in range(parts)]
+    codes, scales = (torch.cat(one) for one in zip(*whole, strict=True))
+    expected = torch.cat([quant.dequantize_weight_e4m3(*one) for one in whole])
+    found = quant.dequantize_weight_e4m3(codes, scales, parts)
+    assert found.shape == (parts * each, 256) and torch.equal(found, expected)
+    per_row = torch.cat([sf[torch.arange(each) // 128] for _, sf in whole])
+    assert torch.equal(quant.weight_scale_rows(scales, parts * each, parts), per_row)

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ..blocks.gemm.problem import DOT_COLUMNS, GatherGemmProblem, VarlenKProblem
+from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
 from ..problem import Problem
-from ..quant import no_scales
+from ..quant import no_scales, quantize_e4m3_f32
 from ..reference import expert_gradients as reference
+from ..reference.promoted import promoted_rows
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gather_tensors import GatherTensors, GradientTensors
 from ..runtime.gemm_tensors import OUTPUT_DTYPES
-from ..runtime.varlen_k_tensors import VarlenKTensors
+from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors
 from .gather import TOKENS_PER_ROW
 from .gemm import UNTOUCHED, Compared
 
@@ -35,31 +36,64 @@ class VarlenKCase:
     """Operands of sums over the rows of groups, of which group g has `counts[g]`; sorted rows behind the last group's are NaN."""
 
     problem: VarlenKProblem
-    tensors: VarlenKTensors
+    tensors: VarlenKTensors | TransposedTensors
     counts: tuple[int, ...]
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core."""
-        t, p, total = self.tensors, self.problem, sum(self.counts)
-        gathered = t.gathered[t.sources[:total].long()].split(self.counts)
-        left, right = gathered, t.sorted[:total].split(self.counts)
-        pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
-        sums = [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
+        t, p = self.tensors, self.problem
+        sums = promoted_sums(t, self.counts, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
         found = torch.stack(sums).float()
         expected = (found + t.d if p.accumulate else found).to(t.d.dtype)
         return {"D": (t.d, expected, expected)}
 
+    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
+        """Sums of BF16 rows, group by group."""
+        p, total = self.problem, sum(self.counts)
+        gathered = t.gathered[t.sources[:total].long()].split(self.counts)
+        left, right = gathered, t.sorted[:total].split(self.counts)
+        pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
+        return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
+
+
+def promoted_sums(t: TransposedTensors, counts: Sequence[int], exact: bool) -> list[torch.Tensor]:
+    """Sums of E4M3 columns, promoted every 128, group by group."""
+    sides = ((t.left, t.left_sf), (t.right, t.right_sf))
+    blocks = [count // SCALE_BLOCK for count in counts]
+    parts = [part for codes, sf in sides for part in (codes[:, : sum(counts)].split(counts, dim=1), sf[: sum(blocks)].split(blocks))]
+    return [
+        promoted_rows(a.contiguous(), a_sf.T, b.contiguous(), b_sf.T, torch.float64 if exact else "hopper")
+        if a.shape[1]
+        else torch.zeros(len(a), len(b))
+        for a, a_sf, b, b_sf in zip(*parts, strict=True)
+    ]
+
+
+def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [columns, rows] and scales [rows / 128, columns]; of small integers the scales are powers of two."""
+    values = drawn(generator, exact, columns, rows).float()
+    if not exact:
+        codes, sf = quantize_e4m3_f32(values)
+        return codes, sf.T.contiguous()
+    return values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
+
 
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> VarlenKCase:
-    """Drawn for these rows of each group, and a few sources more than rows."""
+    """Drawn for these rows of each group, and a few sources more than rows; of operands that lie transposed 128 rows more, whose scales
+    are NaN."""
     generator, rows = torch.Generator().manual_seed(seed), sum(counts)
+    ends = torch.tensor(counts).cumsum(0).int()
+    d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
+    if not problem.gathers:
+        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK) for columns in (problem.n, problem.k)]
+        for _, scales in sides:
+            scales[-1] = torch.nan
+        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts))
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     packed[rows:] = torch.nan
-    ends = torch.tensor(counts).cumsum(0).int()
-    d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
-    tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.gathered_columns), packed, ends, sources, d)
+    tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.tile_rows), packed, ends, sources, d)
     return VarlenKCase(problem, tensors, tuple(counts))
 
 

@@ -132,6 +132,11 @@ def promoted_matmul(
         w_rows = weight_scale_rows(w_sf, w.shape[0], parts)
     if x.shape[1] != w.shape[1] or tuple(x_sf.shape) != (x.shape[0], w_rows.shape[1]):
         raise ValueError(f"x, x_sf: {tuple(x.shape)}, {tuple(x_sf.shape)}, allowed: K = {w.shape[1]}, and a scale for every 128 of it")
+    return promoted_rows(x, x_sf, w, w_rows, accumulate)
+
+
+def promoted_rows(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_rows: torch.Tensor, accumulate: Accumulate) -> torch.Tensor:
+    """The same where each row of w, of E4M3 values, has scales of its own: w_rows is float32 [rows, K/128]."""
     total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
     for k, partial in enumerate(_partial_sums(x, w, accumulate)):
         scale = x_sf[:, k, None] * w_rows[None, :, k]

@@ -15,11 +15,9 @@ from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import LAUNCHES, CudaKernel, encode_tensor_map
-from .gather_tensors import GatherTensors
-from .gemm_tensors import GemmTensors
 from .symmetric_memory import device_arch
 from .tile_counters import TileCounters, tile_counters
-from .varlen_k_tensors import VarlenKTensors
+from .varlen_k_tensors import LaunchTensors
 
 PREPARED = 4096  # launches whose tensor maps are kept
 
@@ -37,7 +35,7 @@ class LoadedGemm:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def prepare(self, tensors: GemmTensors | GatherTensors | VarlenKTensors) -> bytes:
+    def prepare(self, tensors: LaunchTensors) -> bytes:
         """What `launch` takes; the tensors have been checked."""
         return self._prepare(tuple(tensors.arguments(tensors.scales(), 0).items()))
 
@@ -58,16 +56,16 @@ class LoadedGemm:
             arguments.forget()  # also for the next launch after one that fails
         self._kernel.launch()
 
-    def __call__(self, tensors: GemmTensors | GatherTensors | VarlenKTensors) -> None:
+    def __call__(self, tensors: LaunchTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
         scales = tensors.scales()  # what is copied for the kernel lives until the launch is on its way
         with LAUNCHES:
             self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
 
 
-def check_current(device: torch.device) -> None:
+def check_current(device: torch.device, field: str = "a.device") -> None:
     """Raises `ProblemError` unless launches on the current stream run on this device."""
-    require_cuda(device, "a.device")
+    require_cuda(device, field)
     if device.index != torch.cuda.current_device():
         raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the tensors are")
 
@@ -91,7 +89,7 @@ class DeviceGemm:
         """The device as configurations are chosen for it."""
         return gpu_target(self.device)
 
-    def checked(self, tensors: GemmTensors | GatherTensors | VarlenKTensors) -> LoadedGemm | None:
+    def checked(self, tensors: LaunchTensors) -> LoadedGemm | None:
         """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
         tensors.check(self.problem)
         check_current(self.device)

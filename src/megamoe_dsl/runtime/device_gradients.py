@@ -14,7 +14,7 @@ from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, GemmProblem
 from ..json_file import cache_folder
 from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
-from ..kernels.expert_routing.problem import RoutingProblem, SumProblem
+from ..kernels.expert_routing.problem import RoutingProblem, SumProblem, TokensProblem
 from ..kernels.registry import choose
 from ..quant import no_scales
 from .buffers import check_aligned
@@ -24,7 +24,7 @@ from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_scales import TMA_ALIGNMENT
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .tile_counters import tile_counters
-from .varlen_k_tensors import VarlenKTensors
+from .varlen_k_tensors import LaunchTensors, VarlenKTensors
 
 RECIPE = "bf16xbf16"
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
@@ -38,9 +38,9 @@ def route(topk_idx: torch.Tensor, experts: int, hidden: int) -> tuple[torch.Tens
     shapes = {"ends": (experts,), "sources": (tokens * topk,), "positions": (tokens, topk), "table": (MOST_SORTERS, experts)}
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
     problem, indices = RoutingProblem(hidden, experts, topk, RECIPE), I32 if topk_idx.dtype == torch.int32 else I64
-    kernel = _loaded(problem, topk_idx.device, indices=indices)
+    kernel = loaded_kernel(problem, topk_idx.device, indices=indices)
     counter = tile_counters(topk_idx.device).address()
-    _launch(kernel, {**made, "topk_idx": topk_idx}, {"x": 0, "x_q": 0, "x_sf": 0, "counter": counter, "num_tokens": tokens})
+    launch_kernel(kernel, {**made, "topk_idx": topk_idx}, {"x": 0, "x_q": 0, "x_sf": 0, "counter": counter, "num_tokens": tokens})
     return made["ends"], made["sources"], made["positions"]
 
 
@@ -48,7 +48,7 @@ def preactivations(x: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, source
     """Gate and up, bfloat16 [tokens * topk, 2I]."""
     experts, n, hidden = w1.shape
     found = x.new_empty(len(sources), n)
-    _run(_problems(hidden, n // 2, experts).gate_up, GatherTensors(x, no_scales(x), w1, no_scales(w1), ends, found, sources))
+    run_gemm(_problems(hidden, n // 2, experts).gate_up, GatherTensors(x, no_scales(x), w1, no_scales(w1), ends, found, sources))
     return found
 
 
@@ -73,7 +73,7 @@ def row_gradients(
     dots = topk_weights.new_empty(-(-own // DOT_COLUMNS), rows)
     gradient = GradientTensors(stored, of_rows[:rows], weighted, dots)
     tensors = GatherTensors(dy, no_scales(dy), w2, no_scales(w2.mT), ends, dh, sources, gradient=gradient)
-    _run(_problems(hidden, own, experts, gate_up, activation).rows, tensors)
+    run_gemm(_problems(hidden, own, experts, gate_up, activation).rows, tensors)
     torch.sum(dots, dim=0, out=dw[:rows])
     return dh, weighted, dw[places].view(topk_weights.shape)
 
@@ -82,7 +82,7 @@ def token_gradients(rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, po
     """dX, bfloat16 [tokens, H], of rows dH."""
     experts, k, hidden = w1.shape
     products = rows.new_empty(len(rows), hidden)
-    _run(_problems(hidden, k // 2, experts).tokens, GemmTensors(rows, no_scales(rows), w1, no_scales(w1.mT), products, ends))
+    run_gemm(_problems(hidden, k // 2, experts).tokens, GemmTensors(rows, no_scales(rows), w1, no_scales(w1.mT), products, ends))
     return sum_rows(products, positions, torch.ones_like(positions, dtype=torch.float32))
 
 
@@ -91,7 +91,7 @@ def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor)
     (tokens, topk), hidden = positions.shape, rows.shape[1]
     found = rows.new_empty(tokens, hidden)
     given = {"rows": rows, "positions": positions, "weights": weights, "y": found}
-    _launch(_loaded(SumProblem(hidden, topk), rows.device), given, {"num_tokens": tokens})
+    launch_kernel(loaded_kernel(SumProblem(hidden, topk), rows.device), given, {"num_tokens": tokens})
     return found
 
 
@@ -104,7 +104,7 @@ def weight_gradients(
     experts, n, k = total.shape
     output = OUTPUTS[total.dtype]
     problem = _problems(n, k, experts, output=output).w2 if tokens_first else _problems(k, n // 2, experts, output=output).w1
-    _run(problem, VarlenKTensors(tokens, rows, ends, sources, total))
+    run_gemm(problem, VarlenKTensors(tokens, rows, ends, sources, total))
 
 
 @lru_cache
@@ -115,17 +115,19 @@ def _problems(
     return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, RECIPE).backward(output)
 
 
-def _run(problem: GemmProblem, tensors: GatherTensors | GemmTensors | VarlenKTensors) -> None:
+def run_gemm(problem: GemmProblem, tensors: LaunchTensors) -> None:
     device_gemm(problem, tensors.d.device).kernel(tensors.rows)(tensors)
 
 
-def _launch(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
+def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
+    """On torch's current stream; `numbers` are the other arguments by name."""
     with LAUNCHES:
         fill(kernel, {**numbers, **{name: tensor.data_ptr() for name, tensor in tensors.items()}})
         kernel.launch()
 
 
 @lru_cache
-def _loaded(problem: RoutingProblem | SumProblem, device: torch.device, **options: str) -> CudaKernel:
+def loaded_kernel(problem: TokensProblem, device: torch.device, **options: str) -> CudaKernel:
+    """The kernel of a problem, compiled or from the cache."""
     config = choose(problem, gpu_target(device), 1, **options)
     return CudaKernel(ArtifactStore(cache_folder()).get(config))

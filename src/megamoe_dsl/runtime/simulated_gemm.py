@@ -11,15 +11,13 @@ from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator
-from .gather_tensors import GatherTensors
-from .gemm_tensors import GemmTensors
 from .simulated import simulated_launch
-from .varlen_k_tensors import VarlenKTensors
+from .varlen_k_tensors import LaunchTensors
 
 
 def simulate_gemm(
     artifact: Artifact,
-    tensors: GemmTensors | GatherTensors | VarlenKTensors,
+    tensors: LaunchTensors,
     *,
     launches: int = 1,
     seed: int = 0,

@@ -6,17 +6,33 @@ from dataclasses import dataclass
 
 import torch
 
-from ..blocks.gemm.problem import GemmProblem, VarlenKProblem
+from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
 from ..problem import ProblemError
 from ..quant import no_scales
 from .buffers import check_tensor
+from .gather_tensors import GatherTensors
 from .gemm_scales import TMA_ALIGNMENT, KernelScales
-from .gemm_tensors import OUTPUT_DTYPES
+from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+
+
+def summed(problem: GemmProblem, *, gathers: bool) -> VarlenKProblem:
+    """The problem.  Raises `ProblemError` unless it sums over rows that are gathered, or over none."""
+    if not isinstance(problem, VarlenKProblem):
+        raise ProblemError("problem", type(problem).__name__, "a VarlenKProblem")
+    if problem.gathers != gathers:
+        raise ProblemError("problem.recipe", problem.recipe, "one whose rows are gathered" if gathers else "one whose operands have scales")
+    return problem
+
+
+def check_sums(problem: VarlenKProblem, ends: torch.Tensor, d: torch.Tensor) -> None:
+    """Raises `ProblemError` for ends of groups, or sums, that do not fit."""
+    check_tensor("ends", ends, torch.int32, (problem.num_groups,), d.device)
+    check_tensor("out", d, OUTPUT_DTYPES[problem.output], (problem.num_groups, problem.n, problem.k), d.device, TMA_ALIGNMENT)
 
 
 @dataclass(frozen=True)
 class VarlenKTensors:
-    """Operands and result of one launch.
+    """Operands and result of one launch in bf16xbf16.
 
     gathered  bfloat16 [tokens, columns of the gathered side]
     sorted    bfloat16 [m or more, columns of the other side], rows sorted by group; those behind the last group's may hold anything
@@ -33,14 +49,11 @@ class VarlenKTensors:
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem of another kind.  Reads none."""
-        if not isinstance(problem, VarlenKProblem):
-            raise ProblemError("problem", type(problem).__name__, "a VarlenKProblem")
-        p, device = problem, self.d.device
-        check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.gathered_columns), device, TMA_ALIGNMENT)
+        p, device = summed(problem, gathers=True), self.d.device
+        check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.tile_rows), device, TMA_ALIGNMENT)
         check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.tile_columns), device, TMA_ALIGNMENT)
-        check_tensor("ends", self.ends, torch.int32, (p.num_groups,), device)
         check_tensor("sources", self.sources, torch.int32, (self.sources.numel(),), device)
-        check_tensor("out", self.d, OUTPUT_DTYPES[p.output], (p.num_groups, p.n, p.k), device, TMA_ALIGNMENT)
+        check_sums(p, self.ends, self.d)
         p.check_rows(self.rows, "sources.shape[0]")
         if self.rows > len(self.sorted):
             raise ProblemError("sources.shape[0]", self.rows, f"at most {len(self.sorted)}, the rows of sorted")
@@ -70,3 +83,56 @@ class VarlenKTensors:
         d_rows = self.d.shape[0] * self.d.shape[1]
         numbers = {"counter": counter, "m": self.rows, "a_rows": len(self.gathered), "d_rows": d_rows}
         return {**dict.fromkeys(("a_sf", "b_sf", "d_sf", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
+
+
+@dataclass(frozen=True)
+class TransposedTensors:
+    """Operands and result of one launch in fp8xfp8.
+
+    left, right        float8_e4m3fn [n, m] and [k, m], m a multiple of 128, columns sorted by group
+    left_sf, right_sf  float32 [m / 128, n] and [m / 128, k], a scale for each row of a side and 128 of its columns
+    ends               int32 [num_groups], where each group's columns end, multiples of 128
+    d                  bfloat16 or float32 [num_groups, n, k]
+    """
+
+    left: torch.Tensor
+    left_sf: torch.Tensor
+    right: torch.Tensor
+    right_sf: torch.Tensor
+    ends: torch.Tensor
+    d: torch.Tensor
+
+    def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` as `VarlenKTensors` does, and for columns that are no multiple of 128."""
+        p, device, rows = summed(problem, gathers=False), self.d.device, self.rows
+        if p.check_rows(rows, "left.shape[1]") % SCALE_BLOCK:
+            raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
+        for name, columns in (("left", p.n), ("right", p.k)):
+            check_tensor(name, getattr(self, name), torch.float8_e4m3fn, (columns, rows), device, TMA_ALIGNMENT)
+            scales = rows // SCALE_BLOCK, columns
+            check_tensor(f"{name}_sf", getattr(self, f"{name}_sf"), torch.float32, scales, device, TMA_ALIGNMENT)
+        check_sums(p, self.ends, self.d)
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the columns of all groups together."""
+        return self.left.shape[-1]
+
+    def scales(self) -> KernelScales:
+        return KernelScales(self.left_sf, self.right_sf)
+
+    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+        return {"a": self.left, "a_sf": self.left_sf, "b": self.right, "b_sf": self.right_sf, "groups": self.ends}
+
+    def results(self) -> dict[str, torch.Tensor]:
+        return {"d": self.d}
+
+    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
+        """The arguments of a launch by name, as those of `VarlenKTensors`."""
+        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
+        numbers = {"counter": counter, "m": self.rows, "a_rows": self.rows, "d_rows": self.d.shape[0] * self.d.shape[1]}
+        return {**dict.fromkeys(("d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
+
+
+LaunchTensors = GemmTensors | GatherTensors | VarlenKTensors | TransposedTensors
+"""What a launch of a GEMM takes."""

@@ -69,7 +69,9 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     if problem.transposed_b:
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.sums_rows:
-        block_n = min(COLUMNS, key=lambda one: -(-problem.tile_columns // one) * one)
+        # Scales of columns leave a thread no registers for more.
+        columns = COLUMNS if problem.gathers else COLUMNS[-1:]
+        block_n = min(columns, key=lambda one: -(-problem.tile_columns // one) * one)
         pairs = target.num_sms % 2 == 0 and pairs_tiles(problem, 128, block_n)
         return {"block_m": 128, "block_n": block_n, "cluster": 2 if pairs else 1, "dynamic_schedule": True}
     if problem.gate_up:

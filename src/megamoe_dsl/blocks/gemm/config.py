@@ -10,10 +10,10 @@ from ...hardware.operand_tile import K_ROWS
 from .base_config import BaseGemmConfig
 from .epilogue import ActivateGateUp, AddSums, GateUpGradient, Store, StoreTransposed
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
-from .rows import GatheredColumns, ListedRows, LoadedRows
+from .rows import GatheredColumns, ListedRows, LoadedRows, SummedRows
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape, TransposedTile
-from .weights import DecodedWeights, GateUpRows, PackedWeights, SortedColumns, TransposedWeights, WeightSource, WholeRows
+from .weights import DecodedWeights, GateUpRows, PackedWeights, ScaledColumns, SortedColumns, TransposedWeights, WeightSource, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -48,9 +48,9 @@ DECODED_TILES = ((128, 256), (256, 128))
 
 
 def pairs_tiles(problem: Any, block_m: int, block_n: int) -> bool:
-    """Whether K are the rows of groups, and tiles of one come in pairs that have the same sorted columns, of which each CTA of a cluster
-    can fetch half."""
-    return bool(problem.sums_rows and -(-problem.gathered_columns // block_m) % 2 == 0 and block_n % (2 * K_ROWS) == 0)
+    """Whether K are the rows of groups, and tiles of one come in pairs that have the same columns, of which each CTA of a cluster can fetch
+    half."""
+    return bool(problem.sums_rows and -(-problem.tile_rows // block_m) % 2 == 0 and block_n % (2 * K_ROWS) == 0)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,12 @@ class GemmConfig(BaseGemmConfig):
         self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
         self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
         self.epilogue.check(self)
-        alone = own and (problem.places_rows or not problem.gathers)
+        alone = own and (problem.places_rows or not (problem.gathers or problem.sums_rows))
         self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
         if any(self.weights.mn_major):
             self._check_mn_major()
+        if problem.sums_rows:
+            self._check_sums_of_rows()
         self.check_stages("block_n")
         self._check_burst()
 
@@ -184,10 +186,15 @@ class GemmConfig(BaseGemmConfig):
         alone = {} if self.problem.sums_rows else {"cluster": 1}
         for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **alone}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
-        if self.problem.sums_rows:
-            self.require("block_m", self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} where K are the rows of groups")
-            pairs = self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
-            self.require("cluster", pairs, "1 where gathered columns make an odd number of tiles, or sorted ones of a tile of boxes")
+
+    def _check_sums_of_rows(self) -> None:
+        where = "where K are the rows of groups"
+        self.require("block_m", self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} {where}")
+        self.require("block_n", self.block_n % K_ROWS == 0, f"a multiple of {K_ROWS} {where}")
+        for field, value in {"burst": 1, "half_tiles": False, "split_k": False}.items():
+            self.require(field, getattr(self, field) == value, f"{value} {where}")
+        pairs = self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
+        self.require("cluster", pairs, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes")
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
@@ -198,10 +205,11 @@ class GemmConfig(BaseGemmConfig):
         self.require("k_in_flight", one_part, "1 where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // chunks) // 2
         partials = chunks if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
-        needed, most = values * (chunks + partials) + OTHER_REGISTERS, self.registers.math
+        scales = self.k_in_flight * self.weights.thread_scales(tile.columns(half) // chunks)
+        needed, most = values * (chunks + partials) + scales + OTHER_REGISTERS, self.registers.math
         room = needed <= most or self.weights.decode_warps > 0
         self.require("k_in_flight", room, f"such that all sums fit {most} registers of a thread: they take {needed}")
-        self.require("block_n", tile.scale_rows(half) <= 2, "such that a tile needs at most two rows of B's scales")
+        self.require("block_n", self.weights.scale_rows(tile) <= 2, "such that a tile needs at most two rows of B's scales")
 
     # --- tiles
     @property
@@ -233,10 +241,10 @@ class GemmConfig(BaseGemmConfig):
     @property
     def rows(self) -> LoadedRows | ListedRows:
         problem = self.problem
+        if problem.sums_rows:
+            return GatheredColumns(1) if problem.gathers else SummedRows()
         if not problem.gathers:
             return LoadedRows(problem.any_row)
-        if problem.sums_rows:
-            return GatheredColumns(1)
         # With swap_ab a thread reads scales of rows that follow one another.
         return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
@@ -245,7 +253,7 @@ class GemmConfig(BaseGemmConfig):
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
         if self.problem.sums_rows:
-            return SortedColumns()
+            return SortedColumns() if self.problem.gathers else ScaledColumns()
         if self.problem.transposed_b:
             return TransposedWeights()
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
@@ -266,7 +274,8 @@ class GemmConfig(BaseGemmConfig):
     @property
     def map_names(self) -> tuple[str, ...]:
         if self.problem.of_experts:
-            return (*(self.weights.map_names if self.cluster > 1 else ("weights",)), "d", *self.rows.map_names)
+            weights = (name for name in self.weights.map_names if self.cluster > 1 or name != "weights_part")
+            return (*weights, "d", *self.rows.map_names)
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
     # --- threads and registers
@@ -282,7 +291,7 @@ class GemmConfig(BaseGemmConfig):
     def registers(self) -> GemmRegisters:
         if self.weights.decode_warps:
             return DECODE_REGISTERS
-        if self.problem.sums_rows:
+        if self.problem.sums_rows and self.problem.gathers:
             return GemmRegisters(56, 224)
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 

@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from ...device.memory import load_shared_u32
+from ...device.memory import load_shared_u32, load_shared_v2
 from ...device.ring import Stage, TileQueue, read_tile
 from ...device.stamps import begin, stamp
 from ...device.tma import prefetch_tensor_map
@@ -145,6 +145,13 @@ class GemmContext(TileContext):
         rows = Int32(load_shared_u32(self.shared("group_table", tile.group)))
         return cutlass.max(ceil_div(rows, self.config.problem.k_block), Int32(1))
 
+    def first_k_block_of(self, tile: GemmTile) -> Any:
+        """The first of them.  Of a group without rows it lies beyond all, where TMA reads zeros."""
+        if not self.config.problem.sums_rows:
+            return self.first_k_block
+        rows, first = load_shared_v2(self.shared("group_table", tile.group))
+        return div(select(Int32(rows) > 0, Int32(first), self.args.m), self.config.problem.k_block)
+
     @property
     def first_stage(self) -> Stage:
         config = self.config
@@ -162,6 +169,8 @@ class GemmContext(TileContext):
 
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
+        if self.config.problem.sums_rows:
+            return tile.row - tile.group * self.config.problem.tile_rows
         if not self.config.problem.places_rows:
             return tile.row
         begin = load_shared_u32(self.shared("group_table", tile.group, 1))

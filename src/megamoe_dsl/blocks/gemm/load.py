@@ -18,7 +18,7 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64
 
-from ...device.ring import Stage
+from ...device.ring import SCALE_BYTES, Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, lines_of
@@ -62,7 +62,7 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
     operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
-    return load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
+    return load.load_tokens(stage, operand, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
 
 
 def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
@@ -77,6 +77,23 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     weights = fetch_weights(ctx, tile, config.block_n)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
+
+
+@dataclass(frozen=True)
+class ScaledRows(WeightTile):
+    """Rows that have a scale each for 128 of K, by map `scales`."""
+
+    scales: Int64
+
+    def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
+        load_tile_cta(stage.shared("sfb"), self.scales, full, self.row, k)
+
+
+def summed_tile(ctx: GemmContext, tile: GemmTile) -> ScaledRows:
+    """A tile's rows of the right side, which lies transposed."""
+    columns = ctx.config.block_n
+    num_bytes = columns * (ROW_BYTES + SCALE_BYTES)
+    return ScaledRows(fetch_weights(ctx, tile, columns), tile.n_block * columns, 0, num_bytes, ctx.maps.sfb)
 
 
 @dataclass(frozen=True)
@@ -119,7 +136,7 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
         rows, burst = rows_of(ctx, tile), ctx.config.burst
         if burst > 1:
             return load.load_weights_in_bursts(stage, rows, ctx.k_blocks, burst)
-        return load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
+        return load.load_weights(stage, rows, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
 
     tiles.load_weights(ctx, first, fill)
 

@@ -21,7 +21,7 @@ from ...device.tma import wait_group_read
 from ...layouts.arith import div, select
 from ...layouts.records import Activity, Role
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
-from ..sm90.share import ColumnShare, MnMajorShare, RowShare, Share, accumulate_tile, multiply_ahead
+from ..sm90.share import ColumnShare, RowShare, Share, accumulate_tile, multiply_ahead
 from . import store
 from .context import GemmContext, GemmTile, next_tile, read_end
 from .problem import SCALE_BLOCK
@@ -131,18 +131,18 @@ def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scal
     if cutlass.const_expr(not ctx.config.tile.scaled):
         return accumulate_tile(stage, me, ctx.k_blocks_of(tile), ctx.config.problem.formats.activations.element)
     if cutlass.const_expr(ctx.config.k_in_flight > 1):
-        return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.k_in_flight)
+        return multiply_ahead(stage, me, scales, ctx.k_blocks_of(tile), ctx.config.k_in_flight)
     stage.wait_full()
     ctx.stamp(Activity.WAIT_STAGE, tile)
-    return me.multiply_tile(stage, scales, ctx.k_blocks)
+    return me.multiply_tile(stage, scales, ctx.k_blocks_of(tile))
 
 
 def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
-    share, mn_major = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0), config.weights.mn_major
-    return MnMajorShare.like(share, mn_major) if any(mn_major) else share
+    share: RowShare = config.weights.share(RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0))
+    return share
 
 
 def with_split(me: RowShare, split: int) -> RowShare:
@@ -151,7 +151,7 @@ def with_split(me: RowShare, split: int) -> RowShare:
 
 
 def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
-    """One row of scales, where all columns lie before the next, or two."""
+    """One row of scales, where all columns lie before the next, or two; none where each column has its own."""
     return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
 
 
@@ -169,8 +169,9 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
-    rows = max(config.tile.scale_rows(half) for half in {False, config.half_tiles})
-    return tuple(matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(rows))
+    return tuple(
+        matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(config.weights.scale_rows(config.tile))
+    )
 
 
 def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:

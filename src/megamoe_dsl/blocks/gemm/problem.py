@@ -76,7 +76,7 @@ class GemmProblem(CheckedProblem):
         self.require_positive("n", "k", "num_groups")
         self.require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
         self.require_one_of(GEMM_RECIPES, "recipe")
-        step = self.k_block if self.formats.scaled else CHANNEL_STEP
+        step = self.k_block if self.formats.scaled and not self.sums_rows else CHANNEL_STEP
         self.require("k", self.k % step == 0, f"a multiple of {step}")
         self.require_one_of(KINDS, "kind")
         most = 1 if self.kind == DENSE else MOST_GROUPS
@@ -260,16 +260,18 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
 LEFT, RIGHT = "left", "right"
 SIDES = (LEFT, RIGHT)
+SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8")
 
 
 @dataclass(frozen=True)
 class VarlenKProblem(GemmProblem):
     """Gradients of weights [num_groups, n, k] of a packed GEMM: K of the product are a group's rows, of which there may be none.  Raises
-    `ProblemError`.  BF16, or FP32 that adds to what is there.
+    `ProblemError`.  D is BF16, or FP32 that adds to what is there.
 
     n         columns of `left`, rows of D
     k         columns of `right` and of D
-    gathered  which side has its rows gathered by a list; those of the other follow one another, sorted by group
+    gathered  in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in
+              fp8xfp8: both sides lie transposed, a scale for each column and 128 rows, and each group's rows fill multiples of 128
     """
 
     kind: str = PACKED
@@ -277,17 +279,24 @@ class VarlenKProblem(GemmProblem):
     gathered: str = RIGHT
 
     of_experts: ClassVar[bool] = True
-    gathers: ClassVar[bool] = True
     sums_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
-        self.require("recipe", not self.formats.scaled, "bf16xbf16: operands without scales")
+        self.require_one_of(SUMMED_RECIPES, "recipe")
         self.require("biases", not self.biases, "empty: gradients have none")
         self.require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
         self.require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
-        self.require_one_of(SIDES, "gathered")
+        if self.formats.scaled:
+            self.require("gathered", not self.gathered, f"empty with {self.recipe}")
+        else:
+            self.require_one_of(SIDES, "gathered")
+
+    @property
+    def gathers(self) -> bool:  # type: ignore[override]
+        """Whether one side's rows are."""
+        return bool(self.gathered)
 
     @property
     def transposes(self) -> bool:  # type: ignore[override]
@@ -295,7 +304,8 @@ class VarlenKProblem(GemmProblem):
         return self.gathered == RIGHT
 
     @property
-    def gathered_columns(self) -> int:
+    def tile_rows(self) -> int:
+        """Rows of a group's tiles: columns of the side that is gathered, or of `left`."""
         return self.k if self.transposes else self.n
 
     @property

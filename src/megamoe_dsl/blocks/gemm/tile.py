@@ -166,6 +166,11 @@ def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 
     return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
 
 
+def column_scales(address: Any, columns: int, rows: Any, box: int) -> MapFields:
+    """FP32 scales of columns, each of 128 rows, of which a stage takes those of `box` columns."""
+    return MapFields(address, TensorMapDtype.F32, (columns, rows // SCALE_BLOCK), (4 * columns,), (box, 1), 0, L2_PROMOTION)
+
+
 def part(rows: int) -> int:
     """Rows of a part of a tile."""
     return max(rows // PARTS, 1)

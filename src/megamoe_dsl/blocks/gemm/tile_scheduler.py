@@ -150,7 +150,7 @@ def table_of(ctx: GemmContext) -> GroupTable:
     """Rows of tiles of each group."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
     if problem.sums_rows:
-        return EqualGroups(address, problem.gathered_columns, problem.num_groups, problem.accumulate)
+        return EqualGroups(address, problem.tile_rows, problem.num_groups, problem.accumulate)
     return GroupTable(address)
 
 

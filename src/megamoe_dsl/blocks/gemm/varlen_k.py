@@ -64,12 +64,12 @@ def gather_columns(ctx: GemmContext, number: Int32):
     this warp's.  A lane knows the source of one row of a stage, and learns it while the stage before is on its way."""
     config, lane = ctx.config, cute.arch.lane_idx()
     problem, half, chunk = config.problem, lane // HALF, lane % HALF
-    row_bytes = 2 * problem.gathered_columns
+    row_bytes = 2 * problem.tile_rows
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         rows, first = rows_of_group(ctx, tile)
-        column = (tile.row - tile.group * problem.gathered_columns) * 2 + chunk * VECTOR
+        column = (tile.row - tile.group * problem.tile_rows) * 2 + chunk * VECTOR
         base, in_row = ctx.args.a + Int64(column), column < row_bytes
         own = (lane // 2) * 4 + number * 2 + lane % 2
         listed = source_in(ctx, rows, first, own)
@@ -132,7 +132,7 @@ def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: I
 def finish_transposed(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile, 16 columns of D, to D."""
     config, problem = ctx.config, ctx.config.problem
-    first = tile.row - tile.group * problem.gathered_columns + me.warp_token
+    first = tile.row - tile.group * problem.tile_rows + me.warp_token
     before = tile.n_block * config.block_n
     rows = replace(tile, n_block=Int32(0), row=tile.group * problem.tile_columns + before, valid_m=problem.tile_columns - before)
     for box in cutlass.range_constexpr(config.tile.boxes(False)):
@@ -157,7 +157,7 @@ def add_sums(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile to an FP32 D, to which TMA adds it, 32 sorted columns after another.  Columns of D are a multiple of 32, so
     that all rows of a box are the group's, or none; D has no columns beyond."""
     config, problem, transposes = ctx.config, ctx.config.problem, ctx.config.problem.transposes
-    gathered = tile.row - tile.group * problem.gathered_columns + me.warp_token
+    gathered = tile.row - tile.group * problem.tile_rows + me.warp_token
     first_row, buffers = tile.group * problem.n, config.epilogue_buffers
     for box in cutlass.range_constexpr(config.block_n // ADDED_COLUMNS):
         wait_group_read(buffers - 1)

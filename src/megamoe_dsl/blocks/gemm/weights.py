@@ -14,7 +14,7 @@ from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
 from ..sm100.pair_stage import scale_words, weight_rows
 from .problem import INTERLEAVED, GemmProblem
-from .tile import WARPS_PER_GROUP, operand_rows, part, promotion, weight_promotion
+from .tile import WARPS_PER_GROUP, TileShape, column_scales, operand_rows, part, promotion, weight_promotion
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,18 @@ class WholeRows:
         """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
         return minimum(first + index, problem.scale_rows - 1)
 
+    def scale_rows(self, tile: TileShape) -> int:
+        """Rows of such scales that a warpgroup's columns can need."""
+        return max(tile.scale_rows(half) for half in {False, tile.half_tiles})
+
+    def thread_scales(self, columns: int) -> int:
+        """Registers for scales of so many columns that a thread loads for a K block."""
+        return 0
+
+    def share(self, share: Any) -> Any:
+        """A thread's share of a tile, as B asks for."""
+        return share
+
     def load(self, ctx: Any) -> None:
         from .load import load_weights
 
@@ -67,8 +79,18 @@ class WholeRows:
 
 
 @dataclass(frozen=True)
-class TransposedWeights(WholeRows):
-    """B whose rows are K: a box for every 64 columns."""
+class MnMajorWeights(WholeRows):
+    """B whose rows in shared memory are K: a box for every 64 columns."""
+
+    def share(self, share: Any) -> Any:
+        from ..sm90.share import MnMajorShare
+
+        return MnMajorShare.like(share, self.mn_major)
+
+
+@dataclass(frozen=True)
+class TransposedWeights(MnMajorWeights):
+    """B whose rows are K."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
     mn_major: ClassVar[tuple[bool, bool]] = (False, True)
@@ -84,7 +106,7 @@ class TransposedWeights(WholeRows):
 
 
 @dataclass(frozen=True)
-class SortedColumns(WholeRows):
+class SortedColumns(MnMajorWeights):
     """One warp loads rows of K with TMA, a box for every 64 columns; of a last stage with fewer rows it copies them, so that rows of
     the next group stay out."""
 
@@ -100,6 +122,41 @@ class SortedColumns(WholeRows):
         from .varlen_k import load_columns
 
         load_columns(ctx)
+
+
+@dataclass(frozen=True)
+class ScaledColumns(WholeRows):
+    """Columns of the right side of sums over rows, which lies transposed: each has a scale for 128 rows."""
+
+    map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part", "sfb")
+
+    def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
+        """sfb: a scale for each column of a stage."""
+        return (Field("sfb", (num_stages, columns), F32, 128),)
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        columns = config.problem.tile_columns
+        boxes = zip(self.map_names, (config.block_n, part(config.block_n)), strict=False)
+        return {
+            **{name: operand_rows(args.b, args.m, columns, box) for name, box in boxes},
+            "sfb": column_scales(args.b_sf, columns, args.m, config.block_n),
+        }
+
+    def scale_rows(self, tile: TileShape) -> int:
+        return 0
+
+    def thread_scales(self, columns: int) -> int:
+        return columns // 4
+
+    def share(self, share: Any) -> Any:
+        from ..sm90.share import ColumnScaledShare
+
+        return ColumnScaledShare.like(share)
+
+    def load(self, ctx: Any) -> None:
+        from .load import load_weights, summed_tile
+
+        load_weights(ctx, summed_tile)
 
 
 @dataclass(frozen=True)

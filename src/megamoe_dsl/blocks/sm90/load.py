@@ -142,6 +142,9 @@ class WeightTile:
     def load_box(self, box: int, destination: Any, full: Any, k: Any) -> None:
         self.weights.load_box(box, destination, full, *self.place(k))
 
+    def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
+        """Loads nothing: math warps read scales of weights from memory."""
+
 
 @dataclass(frozen=True)
 class GroupsOfTile(WeightTile):
@@ -178,6 +181,7 @@ def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0
         if elect():
             arrive_expect(full, tile.num_bytes)
             tile.load(stage.shared("weights"), full, k)
+            tile.load_scales(stage, full, k)
         stage = stage.next()
     return stage
 

@@ -100,21 +100,29 @@ class RowShare(MathThread):
         sums, partial = [], acc.partial
         for c in cutlass.range_constexpr(self.chunks):
             partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            of_chunk = self.chunk_scales(stage, weight_scales, c)
             if cutlass.const_expr(c == 0):
                 per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
             if cutlass.const_expr(c == self.chunks - 1):
                 if more:
                     following.wait_full()
             partial = wgmma.wait(partial)
-            product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
-            old = acc.parts[c]
-            sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][self.kind(c, i // 4)] for i in range(self.chunk_rows // 2)))
+            sums.append(self.add_scaled(c, acc.parts[c], partial, per_token, of_chunk))
         self.release(stage, more)
         return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         """Scales of a K block, for each chunk and each kind of its weight rows."""
         return self.scales_of_chunks(scales.at(k), scales.alternating)
+
+    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
+        """Those of a chunk, whose wgmmas are under way."""
+        return block_scales[chunk]
+
+    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale, of the values of a chunk."""
+        product = [[per_token * scale for scale in scales] for per_token in token_scales]
+        return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(chunk, i // 4)] for i in range(self.chunk_rows // 2))
 
     def release(self, stage: Stage, more: Any) -> None:
         """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
@@ -134,8 +142,7 @@ class RowShare(MathThread):
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
         """sums + partial * token scale * weight scale."""
         (kinds,) = self.scales_of_chunks(rows, False)
-        product = [[scale * row for row in kinds] for scale in token_scales]
-        return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(0, i // 4)] for i in range(self.chunk_rows // 2))
+        return self.add_scaled(0, sums, partial, token_scales, kinds)
 
     # --- which scales
     def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
@@ -176,6 +183,28 @@ class MnMajorShare(RowShare):
     @staticmethod
     def like(me: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
         return MnMajorShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split, mn_major)
+
+
+@dataclass(frozen=True)
+class ColumnScaledShare(RowShare):
+    """The same where each weight row has scales of its own, which lie in `sfb` of a stage."""
+
+    @staticmethod
+    def like(me: RowShare) -> ColumnScaledShare:
+        return ColumnScaledShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split)
+
+    def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
+        """None: they are loaded chunk by chunk."""
+        return ()
+
+    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
+        """Pairs, of the thread's two columns in every group of 8."""
+        first = stage.shared("sfb") + ((self.first_chunk + chunk) * self.chunk_rows + self.pair) * 4
+        return [load_shared_f32x2(first + 32 * j) for j in range(self.chunk_rows // 8)]
+
+    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
+        count = self.chunk_rows // 2
+        return tuple(sums[i] + partial[i] * (token_scales[i // 2 % 2] * scales[i // 4][i % 2]) for i in range(count))
 
 
 BLOCKS = 2  # of 64 weight rows per warpgroup

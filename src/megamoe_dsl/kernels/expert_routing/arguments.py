@@ -70,6 +70,26 @@ class FactoredRouteArguments(RouteArguments):
 
 
 @dataclass(frozen=True)
+class QuantizeArguments:
+    """Rows, and what they become.
+
+    x                  bf16 [tokens, hidden], 16-byte aligned
+    sources            i32 [num_rows], the token of each row, or -1, where rows are gathered; else 0
+    codes, scales      e4m3 [num_rows, hidden] and f32 [hidden / 128, num_rows], 8- and 4-byte aligned; 0 where only columns are wanted
+    codes_t, scales_t  e4m3 [hidden, num_rows] and f32 [num_rows / 128, hidden], 16- and 8-byte aligned
+    num_rows           a multiple of 128
+    """
+
+    x: Int64
+    sources: Int64
+    codes: Int64
+    scales: Int64
+    codes_t: Int64
+    scales_t: Int64
+    num_rows: Int32
+
+
+@dataclass(frozen=True)
 class SumArguments:
     """Results of experts, and their sums.
 

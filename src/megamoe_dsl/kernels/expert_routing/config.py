@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import ClassVar
 
 from ...arch import ARCHES, SM90, SM100, Arch
-from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES
+from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES, SCALE_BLOCK
 from ...config_error import require, require_declared
-from ...layouts.region import U32, Field, Region
+from ...layouts.region import F32, U32, Field, Region
 from ...recipe import RECIPES
-from .problem import RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
+from .problem import QuantizeProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
 
 WARPS = 32
 MOST_SORTERS = 32
@@ -26,8 +26,10 @@ ROUTED: dict[str, tuple[str, ...]] = {
 """Number formats that tokens become on each architecture (recipe.py)."""
 
 
-THREADS: dict[type, int] = {RoutingProblem: 32 * WARPS, SumProblem: 512, TopExpertsProblem: 256}
+THREADS: dict[type, int] = {RoutingProblem: 32 * WARPS, SumProblem: 512, TopExpertsProblem: 256, QuantizeProblem: 256}
 """Of a CTA, by what it computes."""
+PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
+"""Of the 128 rows of a channel that is quantized, one a thread."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,15 @@ class TokensConfig:
     def num_clusters(self) -> int:
         return self.num_sms
 
+    @cached_property
+    def region(self) -> Region | None:
+        """Shared memory of what is quantized both ways: pairs of BF16 of a block; the largest of each part of a channel."""
+        if not isinstance(self.problem, QuantizeProblem):
+            return None
+        return Region.stack(
+            "smem", Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16), Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)
+        )
+
 
 @dataclass(frozen=True)
 class RouteConfig(TokensConfig):
@@ -91,7 +102,7 @@ class RouteConfig(TokensConfig):
         require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
 
     @cached_property
-    def region(self) -> Region:
+    def region(self) -> Region:  # type: ignore[override]
         """Shared memory: of each warp and expert, how many slots, then the row of the next; slots of 32 experts."""
         counts = Field("counts", (WARPS, self.problem.num_experts), U32, 16)
         return Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16))

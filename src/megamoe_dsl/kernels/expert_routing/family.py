@@ -8,9 +8,19 @@ from typing import Any, ClassVar
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import FactoredRouteArguments, PlacedExpertsArguments, RouteArguments, SumArguments, TopExpertsArguments
+from .arguments import (
+    FactoredRouteArguments,
+    PlacedExpertsArguments,
+    QuantizeArguments,
+    RouteArguments,
+    SumArguments,
+    TopExpertsArguments,
+)
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
-from .problem import RoutingProblem, SumProblem, TopExpertsProblem
+from .problem import QuantizeProblem, RoutingProblem, SumProblem, TopExpertsProblem
+
+CTAS_PER_SM = 4
+"""That quantize both ways."""
 
 
 class RoutingKernel(Kernel):
@@ -18,6 +28,9 @@ class RoutingKernel(Kernel):
 
     configs: ClassVar[Mapping[str, type[TokensConfig]]] = dict.fromkeys(ROUTED, TokensConfig)
     early = True
+
+    def smem(self, config: Any) -> Region | None:
+        return config.region  # type: ignore[no-any-return]
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         """A CTA for each of the target's SMs, whatever the number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
@@ -67,9 +80,6 @@ class RouteKernel(RoutingKernel):
     def label(self, config: RouteConfig) -> str:
         return f"{config.problem.hidden}-e{config.problem.num_experts}-k{config.problem.topk}-{self.name}"
 
-    def smem(self, config: RouteConfig) -> Region:
-        return config.region
-
 
 class SumKernel(RoutingKernel):
     """Sums the rows of each token's experts, each times its weight."""
@@ -87,3 +97,25 @@ class SumKernel(RoutingKernel):
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"
+
+
+class QuantizeBothKernel(RoutingKernel):
+    """Rows of BF16 in E4M3 along rows and along columns, in one pass."""
+
+    name = "quantize_both"
+    problem = QuantizeProblem
+
+    def function(self, config: TokensConfig) -> Callable[..., Any]:
+        from .quantize_both import quantize_both_kernel
+
+        return quantize_both_kernel
+
+    def arguments_type(self, config: TokensConfig) -> type[QuantizeArguments]:
+        return QuantizeArguments
+
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
+        """As many CTAs as SMs hold."""
+        return super().choose(problem, target, num_tokens, **{"num_sms": CTAS_PER_SM * target.num_sms, **fields})
+
+    def label(self, config: Any) -> str:
+        return f"{config.problem.hidden}{'-gathered' * config.problem.gathered}{'-columns' * (not config.problem.rows)}-{self.name}"

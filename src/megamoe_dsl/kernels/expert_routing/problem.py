@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
-from ...problem import CHANNEL_STEP, MAX_TOPK, CheckedProblem, integer_between
+from ...problem import CHANNEL_STEP, MAX_TOPK, CheckedProblem, ProblemError, integer_between
 
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
 SCORES = (SOFTMAX, SIGMOID, SQRT_SOFTPLUS)
@@ -68,6 +68,34 @@ class SumProblem(TokensProblem):
         self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
         self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
         self.require_one_of(LOGITS, "weights")
+
+
+@dataclass(frozen=True)
+class QuantizeProblem(TokensProblem):
+    """Rows that become E4M3 along rows and along columns, for GEMMs that sum over either.  Raises `ProblemError`.
+
+    hidden    channels of a row: a multiple of 128
+    gathered  whether a list has the token of each row, or -1 for a row of zeros
+    rows      whether codes along rows are wanted, beside those along columns
+    """
+
+    topk = 1
+
+    hidden: int
+    gathered: bool = False
+    rows: bool = True
+
+    def __post_init__(self) -> None:
+        self.require_up_to(hidden=1 << 20)
+        self.require("hidden", self.hidden % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self.require_flags("gathered", "rows")
+
+    def check_rows(self, rows: object, field: str = "num_rows") -> int:
+        """As an int.  Raises `ProblemError` for a number that no launch takes."""
+        number = self.check_tokens(rows, field)
+        if number % SCALE_BLOCK:
+            raise ProblemError(field, number, f"a multiple of {SCALE_BLOCK}")
+        return number
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ...blocks.gemm.arguments import (
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.choose import choose as choose_gemm
 from ...blocks.gemm.config import GemmConfig
-from ...blocks.gemm.problem import GEMM_RECIPES, GatherGemmProblem, GemmProblem, VarlenKProblem
+from ...blocks.gemm.problem import GEMM_RECIPES, SUMMED_RECIPES, GatherGemmProblem, GemmProblem, VarlenKProblem
 from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import MapFields, TensorMap
@@ -114,25 +114,28 @@ class GemmKernel(Kernel):
 
 
 class VarlenKKernel(GemmKernel):
-    """D[g] = left^T x right over the rows of each group, of which one side's are gathered: gradients of weights."""
+    """D[g] = left^T x right over the rows of each group: gradients of weights.  In BF16 one side's rows are gathered, in FP8 both sides
+    lie transposed."""
 
     name = "varlen_k_gemm"
     problem = VarlenKProblem
     configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig}
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("bf16xbf16",)}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES}
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """Those of rows that are gathered: `a` has them, `b` the others."""
+        """Those of rows of experts: `a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32
+        [m / 128, n] and [m / 128, k]."""
         return GatherGemmArguments
 
     def label(self, config: Any) -> str:
-        """As of a packed GEMM, and which side is gathered."""
-        return f"{super().label(config)}-{config.problem.gathered}"
+        """As of a packed GEMM, and which side is gathered, or "k" where rows lie along K."""
+        return f"{super().label(config)}-{config.problem.gathered or 'k'}"
 
     def work(self, problem: Any, load: GemmLoad) -> Work:
         """Rows of both sides and D, each moved once."""
         p, written = problem, problem.num_groups * problem.n * problem.k * problem.output_bytes
-        return Work(2.0 * load.rows * p.n * p.k, 2.0 * load.rows * (p.n + p.k) + written * (2 if p.accumulate else 1), 0.0)
+        read = load.rows * (p.n + p.k) * p.formats.activations.element_bits / 8
+        return Work(2.0 * load.rows * p.n * p.k, read + written * (2 if p.accumulate else 1), 0.0)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """None: K is known on the device alone."""

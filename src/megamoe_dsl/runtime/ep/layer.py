@@ -94,6 +94,7 @@ class EpMoE(torch.nn.Module):
         self.store, self.ranks, self.peers = store, [self.memory], self.symmetric.peers
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
+        self.untraced_call = self.train_call if problem.formats.scaled else torch.compiler.disable(self.train_call)
 
     @staticmethod
     def prepare(
@@ -194,7 +195,7 @@ class EpMoE(torch.nn.Module):
         if main_grads is not None:
             check_main_grads(main_grads, self.memory.weights.fc1, self.memory.weights.fc2)
         if trains:
-            return self.train_call(inputs, scatter_indices, main_grads)
+            return self.untraced_call(inputs, scatter_indices, main_grads)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape)
@@ -210,7 +211,6 @@ class EpMoE(torch.nn.Module):
         """Whether a graph is captured, which cannot wait for the device."""
         return self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
 
-    @torch.compiler.disable
     def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None, main_grads: MainGrads | None) -> torch.Tensor:
         """y with a backward pass (training.py); its kernels are there before the first one."""
         _ = self._backward

@@ -1,0 +1,106 @@
+"""Rows of BF16 in E4M3 twice: a scale for every 128 channels of a row, and, transposed, one for every 128 rows of a channel, so that a
+GEMM may sum over either.  As `quant.quantize_e4m3_f32` rounds.
+
+A CTA takes 128 rows by 128 channels at a time: a half warp reads a row, quantizes it and leaves it in shared memory; then a thread has two
+channels of 32 rows.  Rows whose source is negative are zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from ...blocks.cta import begin, shared_memory
+from ...blocks.gemm.problem import SCALE_BLOCK
+from ...blocks.quantize import PER_LANE, SCALE_LANES, f32_scale, quantize_f32, scaled_by
+from ...blocks.weighted_sum import load_row
+from ...device.cast import abs_max, pack_e4m3, unpack_bf16
+from ...device.memory import (
+    load_shared_f32x2,
+    load_shared_u32,
+    load_u32,
+    store_f32,
+    store_shared_f32x2,
+    store_shared_v4,
+    store_v2,
+    store_v2_f32,
+    store_v4,
+)
+from ...layouts.arith import div
+from .arguments import QuantizeArguments
+from .config import PARTS
+
+PART_ROWS = SCALE_BLOCK // PARTS
+PAIRS = SCALE_BLOCK // 2
+
+
+def address_of(config: Any, smem: Int32, name: str, *index: Any) -> Any:
+    """Shared address of an element of a field of the plan."""
+    return config.region.address(smem, name, *index)
+
+
+@cute.jit
+def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
+    """Rows from `row` on, 128 channels from `channel` on, which stay in shared memory."""
+    hidden, half, lane = config.problem.hidden, thread // SCALE_LANES, thread % SCALE_LANES
+    own, halves = channel + lane * PER_LANE, config.num_threads // SCALE_LANES
+    found = []
+    for turn in cutlass.range_constexpr(SCALE_BLOCK // halves):
+        number = row + turn * halves + half
+        source = load_u32(args.sources + Int64(number) * 4) if config.problem.gathered else number
+        found.append(load_row(lambda at=source: args.x + (Int64(at) * hidden + own) * 2, source >= 0))
+    for turn in cutlass.range_constexpr(SCALE_BLOCK // halves):
+        place = turn * halves + half
+        store_shared_v4(address_of(config, smem, "values", place, lane * 4), found[turn])
+        if cutlass.const_expr(config.problem.rows):
+            low, high, scale = quantize_f32(found[turn])
+            store_v2(args.codes + Int64(row + place) * hidden + own, low, high)
+            if lane == 0:
+                store_f32(args.scales + (Int64(channel // SCALE_BLOCK) * args.num_rows + row + place) * 4, scale)
+
+
+@cute.jit
+def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
+    """The same, channel by channel, from shared memory."""
+    pair, part = thread % PAIRS, thread // PAIRS
+    words = [load_shared_u32(address_of(config, smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
+    sides = list(zip(*(unpack_bf16(word) for word in words), strict=True))
+    largest = []
+    for values in sides:
+        amax = Float32(0.0)
+        for value in values:
+            amax = abs_max(amax, value)
+        largest.append(amax)
+    store_shared_f32x2(address_of(config, smem, "maxima", part, 2 * pair), *largest)
+    cute.arch.sync_threads()
+    for other in cutlass.range_constexpr(PARTS):
+        maxima = load_shared_f32x2(address_of(config, smem, "maxima", other, 2 * pair))
+        largest = [abs_max(one, another) for one, another in zip(largest, maxima, strict=True)]
+    scales = [f32_scale(amax) for amax in largest]
+    for side, (_, factor) in enumerate(scales):
+        codes = scaled_by(sides[side], factor)
+        packed = [pack_e4m3(*codes[i : i + 4]) for i in range(0, PART_ROWS, 4)]
+        place = args.codes_t + Int64(channel + 2 * pair + side) * args.num_rows + row + part * PART_ROWS
+        for i in cutlass.range_constexpr(0, PART_ROWS // 4, 4):
+            store_v4(place + 4 * i, tuple(packed[i : i + 4]))
+    if part == 0:
+        at = (Int64(div(row, SCALE_BLOCK)) * config.problem.hidden + channel + 2 * pair) * 4
+        store_v2_f32(args.scales_t + at, scales[0][0], scales[1][0])
+
+
+@cute.kernel
+def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments):
+    """One CTA: it strides over blocks of 128 x 128."""
+    thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
+    smem, across = shared_memory(config.region), config.problem.hidden // SCALE_BLOCK
+    begin()
+    for block in cutlass.range(cta, args.num_rows // SCALE_BLOCK * across, config.num_sms, unroll=1):
+        down = div(block, across)
+        row, channel = down * SCALE_BLOCK, (block - down * across) * SCALE_BLOCK
+        quantize_rows(config, args, smem, thread, row, channel)
+        cute.arch.sync_threads()
+        quantize_channels(config, args, smem, thread, row, channel)
+        cute.arch.sync_threads()

@@ -1,0 +1,150 @@
+"""Gradients of weights in E4M3, as operators: rows of BF16 quantized along both ways in one pass, and the GEMM over the rows of groups.
+
+    x, dy = quantize_both(x, sources, rows=False), quantize_both(dy)
+    dw = k_grouped_gemm(dy.codes_t, dy.scales_t, x.codes_t, x.scales_t, ends)
+
+Hopper; launches on torch's current stream, none of which the host waits for.  The first call of a shape compiles its kernel or loads it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
+from ..kernels.expert_routing.problem import QuantizeProblem
+from ..problem import ProblemError
+from .buffers import check_tensor
+from .custom_op import check_no_gradient, define, takes_tensors
+from .device_gemm import check_current
+from .device_gradients import OUTPUTS, launch_kernel, loaded_kernel, run_gemm
+from .gemm_scales import TMA_ALIGNMENT
+from .gemm_tensors import OUTPUT_DTYPES
+from .varlen_k_tensors import TransposedTensors
+
+
+class QuantizedBoth(NamedTuple):
+    """Rows in E4M3, as `quantize_e4m3_f32` rounds them.
+
+    codes, scales      float8_e4m3fn [rows, hidden] and float32 [rows, hidden / 128], in the strides of `scales_by_column`; None where only
+                       columns are wanted
+    codes_t, scales_t  float8_e4m3fn [hidden, rows] and float32 [rows / 128, hidden]
+    """
+
+    codes: torch.Tensor | None
+    scales: torch.Tensor | None
+    codes_t: torch.Tensor
+    scales_t: torch.Tensor
+
+
+@takes_tensors("x", optional=("sources",))
+def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows: bool = True) -> QuantizedBoth:
+    """Rows of x along their channels, and along themselves, in one pass of a kernel.
+
+    x        bfloat16 [tokens, hidden], hidden a multiple of 128
+    sources  int32 [rows], the token of each row, below `tokens`, or -1 for a row of zeros; by default rows are tokens.  Rows are a
+             multiple of 128
+    rows     whether codes along channels are wanted
+
+    Raises `ProblemError` before anything is launched.
+    """
+    check_no_gradient(("x",), (x,))
+    if x.dim() != 2:
+        raise ProblemError("x.shape", tuple(x.shape), "[tokens, hidden]")
+    check_tensor("x", x, torch.bfloat16, tuple(x.shape), x.device, TMA_ALIGNMENT)
+    problem = QuantizeProblem(x.shape[1], sources is not None, rows)
+    count = len(x) if sources is None else sources.numel()
+    problem.check_rows(count, "x.shape[0]" if sources is None else "sources.shape[0]")
+    if sources is not None:
+        check_tensor("sources", sources, torch.int32, (count,), x.device)
+    codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows)
+    return QuantizedBoth(codes, scales.T, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
+
+
+@takes_tensors("left", "left_sf", "right", "right_sf", "ends", optional=("out",))
+def k_grouped_gemm(
+    left: torch.Tensor,
+    left_sf: torch.Tensor,
+    right: torch.Tensor,
+    right_sf: torch.Tensor,
+    ends: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """D[g] = (left * left_sf) @ (right * right_sf)^T over the columns of each group g, promoted to FP32 every 128 of them: the gradient of
+    weights that multiply groups of rows.
+
+    left, right        float8_e4m3fn [N, M] and [K, M], columns sorted by group; M a multiple of 128, N and K of 32
+    left_sf, right_sf  float32 [M / 128, N] and [M / 128, K], as `quantize_both` leaves them
+    ends               int32 [G]: where each group's columns end, a multiple of 128; columns past the last end count for nothing
+    out                bfloat16 [G, N, K]; or float32, to which the sums are added, each once; a new tensor by default
+    out_dtype          bfloat16, or float32 zeros and the sums, where there is no `out`
+
+    The same bits in every call.  Raises `ProblemError` before anything is launched.
+    """
+    check_no_gradient(("left_sf", "right_sf", "out"), (left_sf, right_sf, out))
+    for name, side in (("left", left), ("right", right)):
+        if side.dim() != 2:
+            raise ProblemError(f"{name}.shape", tuple(side.shape), "[columns, rows of groups]")
+    dtype = out_dtype if out is None else out.dtype
+    if dtype not in OUTPUTS:
+        raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUT_DTYPES.values())))
+    if out is None:
+        out = left.new_zeros((len(ends), len(left), len(right)), dtype=dtype)
+    problem = _problem(out, left, right)
+    TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
+    _k_grouped_gemm(out, left, left_sf, right, right_sf, ends)
+    return out
+
+
+def _problem(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> VarlenKProblem:
+    accumulate = out.dtype == torch.float32
+    return VarlenKProblem(
+        len(left), len(right), num_groups=len(out), output=OUTPUTS[out.dtype], accumulate=accumulate, recipe="fp8xfp8", gathered=""
+    )
+
+
+def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
+    count, hidden = len(x) if sources is None else sources.numel(), x.shape[1]
+    blocks, of_rows = count // SCALE_BLOCK, count if rows else 0
+    return (
+        x.new_empty((of_rows, hidden), dtype=torch.float8_e4m3fn),
+        x.new_empty((hidden // SCALE_BLOCK, of_rows), dtype=torch.float32),
+        x.new_empty((hidden, count), dtype=torch.float8_e4m3fn),
+        x.new_empty((blocks, hidden), dtype=torch.float32),
+    )
+
+
+def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
+    check_current(x.device, "x.device")
+    made = _new_both(x, sources, rows)
+    count = made[2].shape[1]
+    if count:
+        named = dict(zip(("codes", "scales", "codes_t", "scales_t"), made, strict=True))
+        given = {"x": x} if sources is None else {"x": x, "sources": sources}
+        kernel = loaded_kernel(QuantizeProblem(x.shape[1], sources is not None, rows), x.device)
+        launch_kernel(kernel, {**given, **named}, {"sources": 0, "num_rows": count})
+    return made
+
+
+def _run_gemm(
+    out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
+) -> None:
+    check_current(out.device, "left.device")
+    if left.shape[1]:
+        run_gemm(_problem(out, left, right), TransposedTensors(left, left_sf, right, right_sf, ends, out))
+    elif out.dtype == torch.bfloat16:
+        out.zero_()
+
+
+_quantize_both = define(
+    "quantize_both", "(Tensor x, Tensor? sources, bool rows) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
+)
+_k_grouped_gemm = define(
+    "k_grouped_gemm",
+    "(Tensor(a!) out, Tensor left, Tensor left_sf, Tensor right, Tensor right_sf, Tensor ends) -> ()",
+    _run_gemm,
+    lambda *_: None,
+)

@@ -1,0 +1,95 @@
+"""Rows quantized both ways in the simulator, and the public calls' errors: codes and scales are the reference's to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gemm_runs import artifact
+from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
+from megamoe_dsl.kernels.expert_routing.config import TokensConfig
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
+from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+
+E4M3 = torch.float8_e4m3fn
+HIDDEN, ROWS, TOKENS = 256, 384, 200
+
+
+@pytest.mark.parametrize(("gathered", "rows"), [(False, True), (True, False)])
+def test_codes_and_scales_are_the_references(gathered: bool, rows: bool) -> None:
+    """Rows and channels of zeros, and far apart."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TOKENS if gathered else ROWS, HIDDEN, generator=generator).bfloat16()
+    x[3] *= 100
+    x[:, 5], x[7] = 0, 0
+    sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
+    written = {"codes_t": torch.zeros(HIDDEN, ROWS).to(E4M3), "scales_t": torch.zeros(ROWS // 128, HIDDEN)}
+    if rows:
+        written |= {"codes": torch.zeros(ROWS, HIDDEN).to(E4M3), "scales": torch.zeros(HIDDEN // 128, ROWS)}
+    read = {"x": x, "sources": sources} if gathered else {"x": x}
+    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
+    kernel = artifact(TokensConfig(QuantizeProblem(HIDDEN, gathered, rows), 2))
+    arguments = {**dict.fromkeys(("sources", "codes", "scales"), 0), **given, "num_rows": ROWS}
+    assert not simulate_launches(kernel, memory_of(read, written), arguments).findings
+    taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
+    for suffix, values in (("", taken), ("_t", taken.T.contiguous())):
+        if f"codes{suffix}" in written:
+            codes, scales = quantize_e4m3_f32(values)
+            assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.view(torch.uint8))
+            assert torch.equal(written[f"scales{suffix}"], scales.T)
+
+
+ROWS_OF_TWO = torch.zeros(128, 256, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"x": torch.zeros(128, 256)}, "x.dtype = torch.float32"),
+        ({"x": torch.zeros(128, 192, dtype=torch.bfloat16)}, "hidden = 192: must be a multiple of 128"),
+        ({"x": ROWS_OF_TWO[:100]}, r"x.shape\[0\] = 100: must be a multiple of 128"),
+        ({"x": ROWS_OF_TWO, "sources": torch.zeros(128)}, "sources.dtype = torch.float32"),
+        ({"x": ROWS_OF_TWO, "sources": torch.zeros(64, dtype=torch.int32)}, r"sources.shape\[0\] = 64: must be a multiple of 128"),
+        ({"x": ROWS_OF_TWO, "rows": 1}, "rows = 1: must be True or False"),
+        ({"x": None}, "x = None: must be a tensor"),
+        ({"x": ROWS_OF_TWO.clone().requires_grad_()}, "x.requires_grad = True"),
+        ({"x": ROWS_OF_TWO}, "x.device = 'cpu'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        quantize_both(**given)
+
+
+OPERANDS = {
+    "left": torch.zeros(64, 256).to(E4M3),
+    "left_sf": torch.ones(2, 64),
+    "right": torch.zeros(96, 256).to(E4M3),
+    "right_sf": torch.ones(2, 96),
+    "ends": torch.tensor([128, 256], dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"left": torch.zeros(48, 256).to(E4M3), "left_sf": torch.ones(2, 48)}, "n = 48: must be a multiple of 32"),
+        ({"left": torch.zeros(64, 256)}, "left.dtype = torch.float32"),
+        ({"right": torch.zeros(96, 128).to(E4M3)}, "right.shape"),
+        ({"right_sf": torch.ones(96, 2)}, "right_sf.shape"),
+        ({"left": torch.zeros(64, 200).to(E4M3)}, r"left.shape\[1\] = 200: must be a multiple of 128"),
+        ({"ends": torch.tensor([128, 256])}, "ends.dtype = torch.int64"),
+        ({"out": torch.zeros(2, 64, 95)}, "out.shape"),
+        ({"out": torch.zeros(2, 64, 96, dtype=torch.float16)}, "out.dtype = torch.float16"),
+        ({"out_dtype": torch.float16}, "out.dtype = torch.float16"),
+        ({"left": None}, "left = None: must be a tensor"),
+        ({"left": torch.zeros(64).to(E4M3)}, "left.shape = \\(64,\\): must be"),
+        ({}, "left.device = 'cpu'"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        k_grouped_gemm(**{**OPERANDS, **change})
