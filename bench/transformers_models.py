@@ -6,9 +6,9 @@
     python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
-a step), peak memory, and how far logits and greedy tokens are from those of "eager".  Implementations take turns, in random order; one of
-them, "nothing", returns its input: what it takes is the time of all else.  With the time in which a GPU reads the weights of the experts,
-or multiplies by them, it is the least that a model can take.
+a step), and a profile of one such run with our experts; peak memory, and, unless --sizes chooses, how far logits and greedy tokens are from
+those of "eager".  Implementations take turns, in random order; one of them, "nothing", returns its input: what it takes is the time of all
+else.  With the time in which a GPU reads the weights of the experts, or multiplies by them, it is the least that a model can take.
 SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
@@ -19,10 +19,12 @@ import gc
 import json
 import os
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
-from transformers_shapes import CACHED, MODELS, Model
+from transformers_shapes import MODELS, Model
 
 OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
 OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
@@ -47,6 +49,14 @@ GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
 """More rows than these make `batched_mm` copy more weights than a GPU has memory for."""
+KINDS = {
+    "experts": r"kernel_cutlass_",
+    "attention": r"attention|flash|fmha|softmax|cudnn",
+    "GEMMs": r"gemm|gemv|nvjet|cublas|splitK",
+    "others": r"",
+}
+"""What a GPU does in a model with our experts, by names of kernels: the first that matches."""
+IDLE = "GPU idle"
 
 
 def compile_models(models: list[Model], folder: Path, target: Target) -> int:
@@ -101,28 +111,37 @@ class Timed:
         self.wait()
         return 1e3 * (time.perf_counter() - begun)
 
-    def decoding(self, batch: int) -> float:
-        """Milliseconds of a decoding step as `generate` makes it, behind a cache of `CACHED` tokens."""
-        cache, step = self.filled(batch, None), self.tokens(batch, 1)
-        self.module(step, past_key_values=cache, use_cache=True)
+    def step(self, batch: int) -> Callable[[], object]:
+        """A decoding step as `generate` makes it, behind a cache of the model's `cached` tokens."""
+        cache, tokens = self.filled(batch, None), self.tokens(batch, 1)
+        run = partial(self.module, tokens, past_key_values=cache, use_cache=True)
+        run()
         self.wait()
+        return run
+
+    def decoding(self, batch: int) -> float:
+        """Milliseconds of such a step."""
+        return self.each(self.step(batch))
+
+    def each(self, run: Callable[[], object]) -> float:
+        """Milliseconds, in the mean of `STEPS` runs."""
         begun = time.perf_counter()
         for _ in range(STEPS):
-            self.module(step, past_key_values=cache, use_cache=True)
+            run()
         self.wait()
         return 1e3 * (time.perf_counter() - begun) / STEPS
 
     def filled(self, batch: int, cache: Any) -> Any:
-        """A cache, or else a new one, with `CACHED` tokens of each sequence; always by the same implementation."""
+        """A cache, or else a new one, with `cached` tokens of each sequence; always by the same implementation."""
         implementation = self.module.config._experts_implementation
         self.use(OURS)
-        found = self.module(self.tokens(batch, CACHED), past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+        found = self.module(self.tokens(batch, self.model.cached), past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
         self.use(implementation)
         return found
 
     def graph(self, batch: int, cache: Any) -> Callable[[], None]:
         """A decoding step behind a static cache, as a CUDA graph."""
-        step, place = self.tokens(batch, 1), torch.full((batch, 1), CACHED, device=self.model.device)
+        step, place = self.tokens(batch, 1), torch.full((batch, 1), self.model.cached, device=self.model.device)
         mask = self.mask(batch)
 
         def run() -> None:
@@ -144,37 +163,34 @@ class Timed:
         return replay
 
     def static_cache(self, batch: int) -> Any:
-        """Room for twice `CACHED` tokens, half of it filled."""
+        """Room for twice as many tokens as are cached."""
         from transformers import StaticCache
 
-        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * CACHED))
+        return self.filled(batch, StaticCache(config=self.module.config, max_cache_len=2 * self.model.cached))
 
     def mask(self, batch: int) -> torch.Tensor | dict[str, torch.Tensor]:
         """All of a static cache, for each kind of attention that the model has: a sliding one keeps a window."""
         config = self.module.config
         kinds = dict.fromkeys(getattr(config, "layer_types", None) or ["full_attention"])
-        kept = {"sliding_attention": min(getattr(config, "sliding_window", None) or 2 * CACHED, 2 * CACHED)}
-        masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, 2 * CACHED), dtype=torch.bool, device=self.model.device) for kind in kinds}
+        room = 2 * self.model.cached
+        kept = {"sliding_attention": min(getattr(config, "sliding_window", None) or room, room)}
+        masks = {kind: torch.ones(batch, 1, 1, kept.get(kind, room), dtype=torch.bool, device=self.model.device) for kind in kinds}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def replaying(self, replay: Callable[[], None], cache: Any) -> float:
         """Milliseconds of a replay, each of which fills a place of the cache."""
         for layer in cache.layers:
-            layer.cumulative_length.fill_(CACHED)
+            layer.cumulative_length.fill_(self.model.cached)
         replay()
         self.wait()
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            replay()
-        self.wait()
-        return 1e3 * (time.perf_counter() - begun) / STEPS
+        return self.each(replay)
 
     def fits(self, name: str, rows: int) -> bool:
         return name != "batched_mm" or rows * self.model.layer.topk <= BATCHED_ROWS
 
-    def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] = ()) -> dict[str, dict[str, float]]:
+    def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """Median, least and most of `TURNS` turns of each implementation, or of those `among`; each runs once before, uncounted."""
-        names, found = list(among) or [name for name in self.names if self.fits(name, rows)], dict[str, list[float]]()
+        names, found = [name for name in self.names if self.fits(name, rows)] if among is None else list(among), dict[str, list[float]]()
         order = random.Random(rows)
         for turn in range(TURNS + 1):
             for name in order.sample(names, len(names)):
@@ -184,15 +200,35 @@ class Timed:
                     found.setdefault(name, []).append(took)
         return {name: {"median": statistics.median(one), "low": min(one), "high": max(one)} for name, one in found.items()}
 
+    def profiled(self, ms: dict[str, dict[str, float]], make: Callable[[], Callable[[], object]]) -> dict[str, Any]:
+        """Times, and on a GPU the milliseconds of `KINDS` in a run with our experts: what `make` returns runs once under a profiler."""
+        if self.model.device != "cuda" or OURS not in ms:
+            return {"ms": ms}
+        self.use(OURS)
+        run = make()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            run()
+            self.wait()
+        on_gpu = [one for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+        return {"ms": ms, "gpu_ms": by_kind((one.name, one.time_range.elapsed_us() / 1e3) for one in on_gpu)}
+
     def records(self, label: str, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
         """One of each prompt and batch, or of those among `sizes`, and one of numbers that are not times."""
-        head = {"model": label, "layers": self.model.config["num_hidden_layers"]}
-        yield {**head, "what": "agreement", "refused": self.refused, **self.agreement()}
+        head = {"model": label, "layers": self.model.config["num_hidden_layers"], "refused": self.refused}
+        if not sizes:
+            yield {**head, "what": "agreement", **self.agreement()}
         for length in (one for one in self.model.prompts if one in (sizes or self.model.prompts)):
             ms = self.in_turns(lambda name, length=length: self.first_token(length), length)
-            yield {**head, "what": "first token", "tokens": length, "ms": ms, "peak_gib": self.peaks(length)}
+            yield {
+                **head,
+                "what": "first token",
+                "tokens": length,
+                **self.profiled(ms, lambda length=length: partial(self.first_token, length)),
+                "peak_gib": self.peaks(length),
+            }
         for batch in (one for one in self.model.batches if one in (sizes or self.model.batches)):
-            yield {**head, "what": "decoding", "batch": batch, "ms": self.in_turns(lambda name, batch=batch: self.decoding(batch), batch)}
+            ms = self.in_turns(lambda name, batch=batch: self.decoding(batch), batch)
+            yield {**head, "what": "decoding", "batch": batch, **self.profiled(ms, partial(self.step, batch))}
             if self.model.device == "cuda":
                 yield {**head, "what": "decoding, CUDA graph", "batch": batch, **self.graphs(batch)}
 
@@ -205,7 +241,8 @@ class Timed:
                     replays[name] = self.graph(batch, cache)
             except Exception as error:
                 refused[name] = f"{type(error).__name__}: {error}"[:200]
-        return {"ms": self.in_turns(lambda name: self.replaying(replays[name], cache), batch, replays), "refused": refused}
+        ms = self.in_turns(lambda name: self.replaying(replays[name], cache), batch, replays)
+        return {**self.profiled(ms, lambda: replays[OURS]), "refused": refused}
 
     def peaks(self, length: int) -> dict[str, float]:
         """GiB allocated at most while a prompt is read, weights included."""
@@ -251,6 +288,14 @@ class Timed:
         return float(two[0] - two[1])
 
 
+def by_kind(kernels: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sums of times of kernels by `KINDS`."""
+    found = dict.fromkeys(KINDS, 0.0)
+    for name, ms in kernels:
+        found[next(kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE))] += ms
+    return found
+
+
 def use_kernels(**sites: Path | None) -> None:
     """Takes kernels of transformers' hub from folders."""
     from transformers.integrations import deepgemm, hub_kernels, sonicmoe
@@ -266,22 +311,35 @@ def line_of(record: dict[str, Any]) -> str:
     if record["what"] == "agreement":
         return f"{record['model']}: {json.dumps(record['agreement'])} refused {json.dumps(record['refused'])}"
     ms = "  ".join(f"{name} {one['median']:.2f}" for name, one in record["ms"].items())
-    return f"{record['model']} {record['what']} {record.get('tokens', record.get('batch'))}: {ms} {record.get('refused') or ''}"
+    gpu = "  ".join(f"{kind} {one:.2f}" for kind, one in record.get("gpu_ms", {}).items())
+    return f"{record['model']} {record['what']} {size_of(record)}: {ms}  GPU: {gpu} {record.get('refused') or ''}"
+
+
+def size_of(record: dict[str, Any]) -> int:
+    """Tokens of a prompt, or sequences of a batch."""
+    return int(record.get("tokens", record.get("batch")))
+
+
+def idle_ms(record: dict[str, Any]) -> float:
+    """Milliseconds of a run of ours in which the GPU waits for the host: those that no kernel takes."""
+    return max(0.0, record["ms"][OURS]["median"] - sum(record["gpu_ms"].values()))
 
 
 def tables(*runs: dict[str, Any]) -> str:
     """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
     lines: list[str] = []
     every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
-    timed = [one for one in every if "ms" in one]
+    timed = [one for one in every if one.get("ms")]
     for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
         of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
-        rows = {one.get("tokens", one.get("batch")): {name: each["median"] for name, each in one["ms"].items()} for one in of}
+        rows = {size_of(one): {name: each["median"] for name, each in one["ms"].items()} for one in of}
         bound = LEAST if what.endswith("graph") else NOTHING  # elsewhere the host may hold a GPU up, which then reads weights meanwhile
         for size, row in rows.items() if bound == LEAST else ():
             row[LEAST] = row[NOTHING] + of[0]["layers"] * least_ms(MODELS[model].layer, gpu, size)
         title, size = f"{model}, {what}", "tokens" if what == "first token" else "batch"
         lines += table(f"{title}, ms on one {gpu}", size, rows, {"best other / ours": OURS, f"best other / {bound}": bound})
+        if profiles := {size_of(one): {**one["gpu_ms"], IDLE: idle_ms(one)} for one in of if "gpu_ms" in one}:
+            lines += table(f"{title}, ms of the GPU in a run of megamoe", size, profiles, {})
         if peaks := {one["tokens"]: one["peak_gib"] for one in of if one.get("peak_gib")}:
             lines += table(f"{title}, peak memory in GiB", size, peaks, {})
     return "\n".join(lines[1:])
@@ -297,10 +355,10 @@ def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
 
 def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
     """Lines of a table of numbers by implementation; a ratio divides those of the best other one by another column."""
-    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST) if any(name in row for row in rows.values())]
+    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST, *KINDS, IDLE) if any(name in row for row in rows.values())]
     lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
     for place, row in rows.items():
-        best = min(value for name, value in row.items() if name in OTHERS)
+        best = min((value for name, value in row.items() if name in OTHERS), default=0.0)
         cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
         cells += [f"**{best / row[name]:.2f}**" for name in ratios.values()]
         lines.append(f"| {place} | " + " | ".join(cells) + " |")

@@ -1,4 +1,4 @@
-"""The programs of README run: that of a GPU with tensors without values, that of the simulator as it is."""
+"""The programs of README run: that of a GPU with CPU tensors, that of the simulator as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,9 +20,9 @@ def test_it_is_short() -> None:
 
 def test_the_program_for_a_gpu_runs() -> None:
     names: dict[str, Any] = {}
-    with FakeTensorMode():
-        exec(PROGRAMS[0].replace('"cuda"', '"cpu"'), names)
-    assert names["y"].shape == (100, 2048) and names["y"].dtype == torch.bfloat16
+    exec(PROGRAMS[0].replace('"cuda"', '"cpu"'), names)
+    y = names["y"]
+    assert y.shape == (10, 512) and y.dtype == torch.bfloat16 and y.isfinite().all() and y.any(dim=1).all()
 
 
 @pytest.mark.sweep

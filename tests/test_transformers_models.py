@@ -10,7 +10,7 @@ import torch
 
 import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 import transformers_models
-from transformers_models import NOTHING, OURS, Timed, tables
+from transformers_models import NOTHING, OURS, Timed, by_kind, tables
 from transformers_shapes import TINY, TINY_GPT_OSS
 
 
@@ -36,6 +36,13 @@ def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
     lines = tables({"gpu": "NVIDIA H200", "records": [step]}).splitlines()
     read_ms = 48 * 8 * 3 * 2048 * 768 * 2 / 4.35e12 * 1e3
     assert lines[-1] == f"| 1 | 2.00 | 5.00 | 6.00 | 1.00 | {1 + read_ms:.2f} | **2.50** | **{5 / (1 + read_ms):.2f}** |"
+    times = by_kind([("kernel_cutlass_gemm_kernel_0", 0.5), ("pytorch_flash::flash_fwd", 0.25), ("nvjet_tst_64x8", 0.125), ("add", 0.0625)])
+    lines = tables({"gpu": "NVIDIA H200", "records": [{**step, "gpu_ms": times}]}).splitlines()
+    assert lines[-3:] == [
+        "| batch | experts | attention | GEMMs | others | GPU idle |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| 1 | 0.50 | 0.25 | 0.12 | 0.06 | 1.06 |",
+    ]
 
 
 def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
@@ -44,7 +51,7 @@ def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
     timed.use(OURS)
     with torch.no_grad():
         cache = timed.static_cache(2)
-        place = torch.full((2, 1), transformers_models.CACHED)
+        place = torch.full((2, 1), timed.model.cached)
         found = timed.module(timed.tokens(2, 1), past_key_values=cache, position_ids=place, attention_mask=timed.mask(2), use_cache=True)
     assert found.logits.shape == (2, 1, 64) and found.logits.isfinite().all()
     assert {kind: one.shape[-1] for kind, one in timed.mask(2).items()} == {"sliding_attention": 16, "full_attention": 256}

@@ -62,6 +62,12 @@ def test_a_router_chooses() -> None:
     idx, topk_weights = top_experts(logits, 2, scores="sqrtsoftplus", token_ids=ids, hash_table=table)
     assert idx.tolist() == [[7, 1], [0, 3], [7, 1], [7, 1], [0, 3]]
     assert torch.equal(hashed(x, token_ids=ids), plain(x, idx, topk_weights))
+    places = torch.tensor([[7, 6], [5, -1], [4, -1], [3, 2]], dtype=torch.int32)  # of four logical experts among eight physical ones
+    balanced, few = MoE(PROBLEM, weights, router=Router(router[:4], replicas=places)), logits[:, :4].contiguous()
+    idx, topk_weights = top_experts(few, 2, replicas=places)
+    copies = [[7, 6], [5, 5], [4, 4], [3, 2]]  # of even and odd tokens
+    assert idx.tolist() == [[copies[one][token % 2] for one in row] for token, row in enumerate(top_experts(few, 2)[0].tolist())]
+    assert torch.equal(balanced(x), plain(x, idx, topk_weights))
 
 
 @pytest.mark.parametrize(
