@@ -14,17 +14,17 @@ from structure import PACKAGE, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 BOUNDS = {
-    "kernels: lines that describe": (7_750, 5_500),
+    "kernels: lines that describe": (7_875, 5_500),
     "kernels: configuration classes": (12, 12),
     "kernels: configuration classes and their bases": (16, None),
     "kernels: functions that launch": (1, 1),
     "kernels: ancestors of a configuration class": (3, 3),
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
-    "kernels: modules below kernels/moe/sm90/kernel.py": (48, 40),
-    "package: lines": (56_860, 48_000),
-    "package: modules": (400, None),
-    "package: modules under 40 lines": (57, None),
+    "kernels: modules below kernels/moe/sm90/kernel.py": (45, 40),
+    "package: lines": (57_680, 48_000),
+    "package: modules": (398, None),
+    "package: modules under 40 lines": (56, None),
     "package: lines of bench": (2_300, 2_500),
     "bench/results: files": (60, 60),
 }
