@@ -121,6 +121,9 @@ def points_of_hopper() -> list[Point]:
         # Experts with three blocks of tokens; more tokens than SM 0 tells alone.
         found.append(Point(f"{kind}_r1_pairs", 128, ((400,), (3,), (129,)), exact, cluster=2))
         found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
+    for m in (8, 16, 32, 128):
+        found.append(Point(f"bf16_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), recipe="bf16xbf16"))
+        found.append(Point(f"bf16_random_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), False, recipe="bf16xbf16"))
     packed = {"recipe": "fp8xmxfp4"}
     for m in PACKED_BLOCK_M:
         found.append(Point(f"packed_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), True, **packed))  # type: ignore[arg-type]

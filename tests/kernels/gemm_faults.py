@@ -177,7 +177,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "unscaled, gathered by a pair") for fault in PLAIN_GATHER_FAULTS),
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
     *((fault, "sums over rows") for fault in (*SUMMED_RING, *ADDED_FAULTS)),
-    *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE)),
+    *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE, *ADDED_FAULTS)),
     *((fault, "gradients") for fault in (*RING[1:-1], *GATHER_FAULTS[:7], GATHER_FAULTS[8], *GRADIENT_FAULTS)),
 )
 

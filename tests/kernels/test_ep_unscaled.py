@@ -15,8 +15,6 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from sweep import rarely
@@ -82,15 +80,9 @@ def test_the_buffer_has_no_scales() -> None:
     assert [two[name].field.num_bytes for name in ("x", "fc1_acts")] == [2 * one[name].field.num_bytes for name in ("x", "fc1_acts")]
 
 
-@pytest.mark.parametrize("kind", [Sm90Config, Sm100Config])
-def test_fused_kernels_refuse_it(kind: type[Any]) -> None:
+def test_the_fused_kernel_of_blackwell_refuses_it() -> None:
     with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be "):
-        choose(unscaled(9), Target.typical(kind.arch), 9)
-
-
-def test_there_is_nothing_to_quantize() -> None:
-    with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be one whose tokens have scales"):
-        PreDispatchConfig(unscaled(9), 2, "sm_90a")
+        choose(unscaled(9), Target.typical(Sm100Config.arch), 9)
 
 
 @pytest.mark.parametrize(("arch", "recipe"), [("sm_100a", RECIPE), ("sm_90a", "fp8xfp4")])

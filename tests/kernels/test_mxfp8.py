@@ -93,5 +93,5 @@ def test_tile_fits_the_chip(block_m: int) -> None:
 
 
 def test_hopper_refuses_it_by_name() -> None:
-    with pytest.raises(ConfigError, match=rf"problem.recipe = '{RECIPE}': must be fp8xfp8 or fp8xmxfp4 for {SM90}"):
+    with pytest.raises(ConfigError, match=rf"problem.recipe = '{RECIPE}': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for {SM90}"):
         choose(problem(), Target.typical("sm_90a"), 24)

@@ -217,5 +217,5 @@ def test_tiles_of_the_recipe():
         choose(fp8_problem(64), Target.typical("sm_90a"), 64, block_m=64)
     with pytest.raises(ConfigError, match=r"cluster = 2: must be among \(1,\)"):
         choose(problem(64, intermediate=256, hidden=512), Target.typical("sm_90a"), 64, block_m=64, cluster=2)
-    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         choose(problem(64, recipe="fp8xfp4"), Target.typical("sm_90a"), 64)
