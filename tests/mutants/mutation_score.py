@@ -93,9 +93,15 @@ def noticed(record: Path, kernel: str) -> dict[str, str]:
 
 
 def present(entries: list[dict[str, Any]], kernel: str, named: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The record's entries without PTX faults of a family that are no more."""
+    """The record's entries without PTX faults of a family that are no more; the others with how many there are now."""
     faults = {(one["arch"], one["name"]) for one in named if one["level"] == "ptx"}
-    return [one for one in entries if (one["level"], one["kernel"]) != ("ptx", kernel) or (one["arch"], one["name"]) in faults]
+    of_arch, found = Counter(arch for arch, _ in faults), []
+    for one in entries:
+        if (one["level"], one["kernel"]) != ("ptx", kernel):
+            found.append(one)
+        elif (one["arch"], one["name"]) in faults:
+            found.append({**one, "of": of_arch[one["arch"]]})
+    return found
 
 
 def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None) -> None:
@@ -125,6 +131,7 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
             write(record, heading(), entries)
             how = " ".join(f"{entry.get('by', '')} {entry['sign']}".split())[:160] or "NOT NOTICED"
             print(f"{kernel} {number}/{len(todo)} {time.monotonic() - start:.0f} s  {named['name']}: {how}", flush=True)
+    write(record, heading(), entries)
 
 
 def page_of(record: Path) -> str:
