@@ -192,6 +192,12 @@ def test_work_of_a_rank_that_routing_favors() -> None:
     assert expected.received == 48 and 24 < expected.touched < 26
 
 
+def test_bf16_takes_twice_the_time_of_its_flop() -> None:
+    point = Point("flash", 512, 8)
+    fp8, bf16 = (bound_of(replace(point.problem, recipe=recipe), point.load) for recipe in ("fp8xfp8", "bf16xbf16"))
+    assert (bf16.flop, bf16.flop_us) == (fp8.flop, 2 * fp8.flop_us) and bf16.hbm_bytes > 1.9 * fp8.hbm_bytes
+
+
 def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
     eight, two = Point("flash", 512, 8), Point("flash", 512, 2, experts_per_rank=32, remote=7 / 8)
     assert two.name == "flash El32 EP2 R0.875 M=512"
