@@ -18,7 +18,7 @@ from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...schedule.tile_sums import LANES
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
-from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, column_scales, operand_rows, part, promotion, rows_of_a
+from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a, transposed_side
 
 
 class RowSource:
@@ -83,12 +83,7 @@ class SummedRows(LoadedRows):
     any_row: bool = False
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        count, tile = config.problem.tile_rows, config.tile
-        boxes = zip(self.map_names, (tile.m, part(tile.m)), strict=False)
-        return {
-            **{name: operand_rows(args.a, args.m, count, box) for name, box in boxes},
-            "sfa": column_scales(args.a_sf, count, args.m, tile.m),
-        }
+        return transposed_side(self.map_names, args.a, args.a_sf, config.problem.tile_rows, args.m, config.tile.m)
 
 
 @dataclass(frozen=True)

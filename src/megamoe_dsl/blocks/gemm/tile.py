@@ -166,9 +166,12 @@ def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 
     return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
 
 
-def column_scales(address: Any, columns: int, rows: Any, box: int) -> MapFields:
-    """FP32 scales of columns, each of 128 rows, of which a stage takes those of `box` columns."""
-    return MapFields(address, TensorMapDtype.F32, (columns, rows // SCALE_BLOCK), (4 * columns,), (box, 1), 0, L2_PROMOTION)
+def transposed_side(names: tuple[str, ...], codes: Any, scales: Any, columns: int, rows: Any, box: int) -> dict[str, MapFields]:
+    """Maps of a side that lies transposed, by `names`: of `box` of its columns, of a part of them, and of their FP32 scales, each of 128
+    rows."""
+    of_scales = MapFields(scales, TensorMapDtype.F32, (columns, rows // SCALE_BLOCK), (4 * columns,), (box, 1), 0, L2_PROMOTION)
+    whole, some = (operand_rows(codes, rows, columns, one) for one in (box, part(box)))
+    return dict(zip(names, (whole, some, of_scales), strict=True))
 
 
 def part(rows: int) -> int:

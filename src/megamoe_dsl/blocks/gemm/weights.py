@@ -14,7 +14,7 @@ from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
 from ..sm100.pair_stage import scale_words, weight_rows
 from .problem import INTERLEAVED, GemmProblem
-from .tile import WARPS_PER_GROUP, TileShape, column_scales, operand_rows, part, promotion, weight_promotion
+from .tile import WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, transposed_side, weight_promotion
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,7 @@ class ScaledColumns(WholeRows):
         return (Field("sfb", (num_stages, columns), F32, 128),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        columns = config.problem.tile_columns
-        boxes = zip(self.map_names, (config.block_n, part(config.block_n)), strict=False)
-        return {
-            **{name: operand_rows(args.b, args.m, columns, box) for name, box in boxes},
-            "sfb": column_scales(args.b_sf, columns, args.m, config.block_n),
-        }
+        return transposed_side(self.map_names, args.b, args.b_sf, config.problem.tile_columns, args.m, config.block_n)
 
     def scale_rows(self, tile: TileShape) -> int:
         return 0
