@@ -60,6 +60,8 @@ class MegaMoeConfig(ABC):
     plan: ClassVar[type[SmemPlan]]
     group_m: ClassVar[int]
     maps_per_linear: ClassVar[int]
+    linear_registers: ClassVar[RegisterBudget | None] = None
+    """Of a launch of Linear1 or Linear2 alone; None: as here."""
 
     problem: Problem
     block_m: int
@@ -117,11 +119,6 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def registers(self) -> RegisterBudget:
         """Per thread, of each role."""
-
-    @property
-    def linear_registers(self) -> RegisterBudget:
-        """Registers of loaders and epilogue in a launch of Linear1 or Linear2 alone, which have what dispatch has here."""
-        return replace(self.registers, dispatch=0)
 
     @property
     def dispatch_warps(self) -> int:
@@ -213,13 +210,8 @@ class MegaMoeConfig(ABC):
     # --- for tables
     @property
     @abstractmethod
-    def tile_fact(self) -> str:
-        """A tile's extents, and on what it is computed."""
-
-    @property
-    @abstractmethod
-    def epilogue_fact(self) -> str:
-        """How many warps finish tiles, and what else says how they do it."""
+    def facts(self) -> tuple[str, str]:
+        """A tile's extents, and on what it is computed; how many warps finish tiles, and what else says how they do it."""
 
     # --- plans
     @property

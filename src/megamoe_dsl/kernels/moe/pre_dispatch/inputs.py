@@ -134,7 +134,8 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: I
         store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
     if cutlass.const_expr(not config.problem.formats.scaled):
         return
-    if cutlass.const_expr(config.whole_words):
+    whole_words = config.problem.formats.activations.scales_of(config.problem.hidden) == scale_row(config.problem)
+    if cutlass.const_expr(whole_words):
         words = CHUNK // CHANNELS_PER_WORD
         if lane < words:
             places = lane, words, ceil_div(config.problem.hidden, CHANNELS_PER_WORD)

@@ -7,13 +7,12 @@ this kernel's structure differs from the article's, the docstring says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
-from ....config_error import require, require_integer
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
@@ -75,7 +74,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         depths = block_ks(self.problem)
         require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require_num_sms(self.num_sms)
+        require(self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
@@ -119,27 +118,14 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     @property
-    def tile_fact(self) -> str:
-        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
-
-    @property
-    def epilogue_fact(self) -> str:
-        return f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
+    def facts(self) -> tuple[str, str]:
+        tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
+        return tile, f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
 
     # --- plans
-    @cached_property
-    def smem(self) -> Sm100SmemPlan:
-        return self.plan(self, self.num_stages)
-
     @property
     def tmem(self) -> Sm100TmemPlan:
         return Sm100TmemPlan(self.block_m)
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
-
-
-def require_num_sms(num_sms: int) -> None:
-    """Raises `ConfigError` unless the grid consists of whole CTA pairs."""
-    require_integer("num_sms", num_sms)
-    require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")
