@@ -67,8 +67,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "packed tokens have the scales of E4M3",
         "wrong number",
-        "scale_of",
-        "E2M1_MAX if config.packed else E4M3_MAX",
+        "values_by_power_of_two",
+        "E2M1_MAX if packed else E4M3_MAX",
         "E4M3_MAX",
         PACKED,
         (),

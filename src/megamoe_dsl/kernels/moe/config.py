@@ -82,7 +82,11 @@ class MegaMoeConfig(ABC):
         self.check_fields()
         most = self.smem_plan(1).max_stages(self.arch.smem_bytes)
         if most < 2:
-            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
+            # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
+            taken = {place.field.name: place.field.num_bytes for place in self.smem_plan(1).region}
+            rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
+            name = "hidden" if rows > tables else "num_experts"
+            raise ConfigError(f"problem.{name}", getattr(self.problem, name), "small enough to leave SMEM for two stages")
         require_stages(self, most)
         budget, total = self.registers, self.register_total
         require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
@@ -240,11 +244,3 @@ def require_whole_tiles(problem: Problem, what: str) -> None:
     for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
         value = getattr(problem, name)
         require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
-
-
-def no_room_for_a_ring(problem: Problem, plan: SmemPlan) -> ConfigError:
-    """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
-    taken = {place.field.name: place.field.num_bytes for place in plan.region}
-    rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
-    name, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
-    return ConfigError(f"problem.{name}", value, "small enough to leave SMEM for two stages")

@@ -37,11 +37,6 @@ def store_block_ms(problem: Problem) -> tuple[int, ...]:
     return (32,) if problem.formats.packs_activations else (16, 32)
 
 
-def choose_registers(experts_per_rank: int) -> RegisterBudget:
-    """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-    return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
-
-
 @dataclass(frozen=True)
 class Sm100Config(PairConfig, MegaMoeConfig):
     """Compile-time choices of the SM100 kernel.  Raises `ConfigError` where a field is out of range.
@@ -95,8 +90,8 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     @property
     def registers(self) -> RegisterBudget:
-        """Per thread, of each role; they depend on the number of local experts."""
-        return choose_registers(self.problem.experts_per_rank)
+        """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
+        return RegisterBudget(48, 48, 208) if self.problem.experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
     # --- tiles
     @property
