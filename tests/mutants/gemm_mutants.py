@@ -58,8 +58,8 @@ PLAIN_PAIR_MUTANTS = (
         "tensor memory has columns of scales that nobody has",
         "wrong number",
         "Sm100GemmConfig._tmem",
-        "Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
-        "Sm100TmemPlan(block_m, self.consumers, accumulators, True)",
+        "TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
+        "TmemPlan(block_m, self.consumers, accumulators, True)",
     ),
     plain_mutant("a stage of BF16 has 128 values of K", "wrong base", "block_ks", "least = problem.k_block", "least = 128"),
 )

@@ -222,7 +222,7 @@ class GemmContext(TileContext):
 
 
 @cute.jit
-def prefetch_maps(ctx: GemmContext):
+def prefetch_maps(ctx: Any):
     """Tensor maps into the descriptor cache, but for those of parts of a tile."""
     if elect():
         for name in ctx.config.map_names:

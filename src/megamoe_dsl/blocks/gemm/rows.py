@@ -16,9 +16,8 @@ from ...hardware.operand_tile import SF_ATOM_ROWS
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
-from ...schedule.tile_sums import LANES
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
-from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a, transposed_side
+from .tile import GATHER_WARPS, L2_PROMOTION, LANES, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a, transposed_side
 
 
 class RowSource:

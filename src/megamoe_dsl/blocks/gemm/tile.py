@@ -23,6 +23,10 @@ VECTOR = 4  # sums that a thread sends at a time
 EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
 GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
+LANES = 32
+"""Experts of a run: a warp finds a tile's expert by two ballots, among the last sums of runs and among the experts of one."""
+MOST_TILES = (1 << 16) - 1
+"""Row blocks of all experts, whose sums have 16 bits."""
 LISTS = 2
 """Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 
