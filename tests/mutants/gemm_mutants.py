@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for base in cutlass.range_constexpr(0, count + 1, 32): ...",
     ),
     mutant("a row more than a group has is stored", "off by one", "store_box_rows", "row < rows", "row <= rows"),
-    mutant("a box is stored before its warp has written it", "missing order", "store_whole_box", "fence_async_shared(); sync_warp()", ""),
+    mutant("a box is stored before its warp has written it", "missing order", "store_box", "fence_async_shared(); sync_warp()", ""),
     mutant(
         "a box is filled while TMA reads it",
         "stale buffer",

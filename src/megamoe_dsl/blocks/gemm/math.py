@@ -115,13 +115,13 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
-        return multiply_all(ctx, tile, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+        return multiply_all(ctx, tile, stage, replace(me, split=splits[0]), scales_of(me, splits[0], scales))
     columns = me.chunks * me.chunk_rows
     before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
     sums = me.zero().parts
     for split in cutlass.range_constexpr(len(splits)):
         if before == splits[split]:
-            sums, stage = multiply_all(ctx, tile, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+            sums, stage = multiply_all(ctx, tile, stage, replace(me, split=splits[split]), scales_of(me, splits[split], scales))
     return sums, stage
 
 
@@ -141,13 +141,9 @@ def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
-    share: RowShare = config.weights.share(RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0))
+    whole = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0, config.weights.mn_major)
+    share: RowShare = config.weights.share(whole)
     return share
-
-
-def with_split(me: RowShare, split: int) -> RowShare:
-    """The share where so many of its columns lie before the next row of scales."""
-    return replace(me, split=split)
 
 
 def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:

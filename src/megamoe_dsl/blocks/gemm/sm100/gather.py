@@ -179,7 +179,8 @@ def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThre
             if thread == 0:
                 arrive_expect_cluster(full, rows.half * row_bytes)
             if rows.quad * ROWS < rows.half:
-                gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes, rows.places)
+                place, ctas = stage.shared("tokens") + rows.quad * (ROWS * row_bytes), None if config.pairs == 1 else ctx.same_rows
+                gather_rows(place, ctx.maps.tokens, full, k * row_bytes, rows.places, ctas)
         elif thread < 32:
             if elect():
                 arrive_expect_cluster(full, config.block_m // 2 * row_bytes)
@@ -192,11 +193,6 @@ def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThre
             arrive_when_copied(cast(CopiedStage, stage).copied)
         stage = stage.next()
     return stage
-
-
-def gather_quad(ctx: GemmContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
-    """Four rows, for this CTA and for those of other pairs that have the same."""
-    gather_rows(destination, ctx.maps.tokens, full, x, places, None if ctx.config.pairs == 1 else ctx.same_rows)
 
 
 def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: Any) -> None:
