@@ -122,9 +122,11 @@ class ListedRows(RowSource):
         gather_tokens(ctx, number)
 
     def read_stage(self, first: Any) -> Any:
-        from .gather import gathered_stage
+        from cutlass import Int32
 
-        return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
+        from .gather import GatheredStage
+
+        return GatheredStage(**vars(first), at_once=self.at_once, places=self.scale_places(first.ring.depth), word=Int32(0))
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,7 @@ class BroughtRows(RowSource):
     def first_stage(self, first: Any) -> Any:
         from .sm100.gather import CopiedStage
 
-        return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.copies else first
+        return CopiedStage(**vars(first)) if self.copies else first
 
     def row_in_atom(self, row: Any) -> Any:
         """Scales of rows are put where the tile begins."""

@@ -16,7 +16,7 @@ take as many registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -161,7 +161,7 @@ class DecodedAhead(DecodedShare):
     @staticmethod
     def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
         share = DecodedShare.of(me, half=False, in_registers=True)
-        return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
+        return DecodedAhead(**vars(share))
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
