@@ -33,7 +33,8 @@ def sum_chunk(config: cutlass.Constexpr[Any], args: SumArguments, token: Int32, 
         there = position >= 0
         words = load_row(lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, there)
         total = add_row(total, words, there, weight)
-    store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed_sum(total))
+    packed = packed_sum(total)
+    store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed)
 
 
 @cute.kernel
