@@ -19,6 +19,7 @@ GATE_UP_ROWS = 256
 
 
 def check_rows_of_warpgroups(config: Any, what: str) -> None:
+    """Raises `ConfigError` unless each warpgroup has 64 rows of its own."""
     whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
     require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for {what}")
 
