@@ -45,20 +45,12 @@ def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
         return None
 
 
-def why_not_writable(folder: Path) -> OSError | None:
-    """What happens to a process that writes into the folder, which is made if need be."""
-    try:
-        make_own_folder(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return error
-
-
 def require_writable(field: str, folder: Path) -> None:
     """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
-    if error := why_not_writable(folder):
-        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})")
+    try:
+        make_own_folder(folder)
+    except OSError as error:
+        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})") from None
 
 
 def require_place(field: str, folder: Path) -> None:

@@ -46,10 +46,10 @@ def compile_ahead(configs: Iterable[KernelConfig], store: ArtifactStore | None =
     if dsl_version() is None:
         store.load(missing[0])  # says which kernel and which folder
     require_writable("store.folder", store.folder)
-    from ..artifact.workers import compile_all
+    from ..artifact.workers import compile_into
 
     with showing_progress(len(missing)) as step:
-        compile_all(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
+        compile_into(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
     return len(missing)
 
 

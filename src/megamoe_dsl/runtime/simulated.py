@@ -69,8 +69,7 @@ class SimulatedMoE:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         self.problem.check_ranks("y", y)
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
-            check_device(f"y[{rank}]", out, CPU)
-            check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
+            check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden), CPU)
         for buffers, one in zip(self.ranks, inputs, strict=True):
             buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.

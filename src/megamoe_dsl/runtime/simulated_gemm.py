@@ -11,8 +11,8 @@ from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator
+from .gemm_tensors import LaunchTensors
 from .simulated import simulated_launch
-from .varlen_k_tensors import LaunchTensors
 
 
 def simulate_gemm(
