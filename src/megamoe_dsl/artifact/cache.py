@@ -1,8 +1,7 @@
 """Compiled kernels that outlive a process: one folder per user, in which every process looks before it compiles.
 
-The folder is an `ArtifactStore`.  A kernel counts as missing when its configuration or architecture, the package's sources or the DSL's
-version differ, or when its file is damaged; it is then compiled and stored again.  A folder that cannot be written, or that others may
-write, costs a warning and the time to compile, never an error.
+The folder is an `ArtifactStore`.  One that cannot be written, or that others may write, costs a warning and the time to compile, never an
+error.
 """
 
 from __future__ import annotations

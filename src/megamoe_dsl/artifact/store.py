@@ -1,13 +1,10 @@
 """Compiled kernels in a folder, one zip file each: a cache (cache.py), and what a machine with GPUs and without the DSL runs.
 
-A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name carries a digest of the configuration and one of the sources that
-the kernel and its host-side layouts come from, so that a kernel never meets a buffer laid out by other code.  It also says which DSL made
-it; where a DSL is installed, a kernel of another version counts as missing.
+A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name has a digest of the configuration and one of the sources of the kernel
+and its host-side layouts.  A kernel of another version of an installed DSL counts as missing, and so does a folder or file of another user,
+or one that others may write: a compiled kernel runs with all rights of its process.
 
 Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
-
-A compiled kernel runs with all rights of its process.  A folder or file of another user, or one that its group or others may write, counts
-as missing.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
     The weights are no parameters: kernels know them by address, so `to` leaves them alone, and `load_weights`, `load_expert` and
-    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`: what the layer
-    keeps in another order is copied for it, the rest is the layer's own memory, as ever with torch.
+    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`.
 
     problem       the layer
     weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
@@ -65,9 +64,8 @@ class MegaMoE(torch.nn.Module):
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 
-    A launch waits for the other ranks with a CTA on every SM it uses.  A collective, or another kernel that waits for other ranks, on
-    another stream needs `reserved_sms`: without them, ranks that issue the two in different order can wait for one another until the
-    watchdog traps.
+    A launch waits for the other ranks with a CTA on every SM it uses: a collective, or another kernel that waits for other ranks, on
+    another stream needs `reserved_sms`.
 
     Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
     """

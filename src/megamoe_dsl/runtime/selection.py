@@ -1,9 +1,7 @@
 """Which compiled kernel a launch uses.
 
-A kernel is fast when its tile suits the number of tokens that a rank receives.  That depends on what all ranks send, and a rank knows only
-its own tokens.  So the choice depends on `num_tokens_bound`, which is at least the tokens of every rank and should be the same on all of
-them. If ranks give different bounds, results are still right: all kernels of a problem use the same layout of the symmetric buffer, and
-other ranks do not see a rank's tiles.
+A kernel is fast when its tile suits the number of tokens that a rank receives, which depends on what all ranks send.  So the choice depends
+on `num_tokens_bound`, at least the tokens of every rank.  If ranks give different bounds, results are still right.
 """
 
 from __future__ import annotations

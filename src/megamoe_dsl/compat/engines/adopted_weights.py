@@ -1,8 +1,7 @@
 """An engine's own parameters on a layer's memory: what the engine moves or loads is what the kernel reads.
 
-Engines balance experts by moving slices of a layer's parameters, and load new weights into them.  So the parameters of a layer get new
-memory, that of `MegaMoE`: where its kernels' order takes as many bytes as the checkpoint's, with the shape and dtype that they had, and an
-engine may load into them again.
+Engines balance experts by moving slices of a layer's parameters, and load new weights into them.  So the parameters get the memory of
+`MegaMoE`, with the shape and dtype that they had where its kernels' order takes as many bytes.
 """
 
 from __future__ import annotations
