@@ -21,7 +21,7 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely, sample
 

@@ -32,9 +32,8 @@ from .custom_op import mega_moe as mega_moe_op
 from .few_tokens import FewTokens
 from .inputs_stage import InputsStage, ReferenceInputs
 from .lost_ranks import Understudy, end_or_lose
-from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
+from .preparation import Selection, compile_ahead, even_sms, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, GivenWeights, LayerKernel, ReferenceKernel, bind
-from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch
 from .watchdog import check_watchdog_ns, naming_the_wait
 

@@ -24,7 +24,7 @@ from ...quant import ExpertWeights, decode_ue8m0, encode_ue8m0
 from ...recipe import BF16
 from ...runtime import layer as layers
 from ...runtime.layer import MegaMoE
-from ...runtime.selection import Selection
+from ...runtime.preparation import Selection
 from ...runtime.symmetric_memory import SymmetricBuffer
 from ...target import Target
 
