@@ -84,6 +84,7 @@ class GatherTensors(LaunchTensors):
     gradient: GradientTensors | None = None
 
     def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` as of any launch, and for a problem that is not of the rows of experts."""
         p, device = problem, self.a.device
         if not isinstance(p, GatherGemmProblem):
             raise ProblemError("problem", type(p).__name__, "a GatherGemmProblem")

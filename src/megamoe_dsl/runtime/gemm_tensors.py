@@ -57,7 +57,7 @@ class LaunchTensors:
         raise NotImplementedError
 
     def results(self) -> dict[str, torch.Tensor]:
-        """What it writes."""
+        """What a launch writes, by argument."""
         return {"d": self.d}
 
     def numbers(self, scales: KernelScales) -> dict[str, int]:
@@ -102,6 +102,7 @@ class GemmTensors(LaunchTensors):
     bias: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` as of any launch, and for rows that do not lie as the problem's kind says."""
         lead = self.rows_shape(problem)
         acts, weights = problem.formats.activations, problem.formats.weights
         dtype, row = stored_row(acts, problem.k)

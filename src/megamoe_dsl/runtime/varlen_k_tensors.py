@@ -47,6 +47,7 @@ class VarlenKTensors(LaunchTensors):
     d: torch.Tensor
 
     def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` as of any launch, and where sources have no rows."""
         p, device = summed(problem, gathers=True), self.d.device
         check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.tile_rows), device, TMA_ALIGNMENT)
         check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.tile_columns), device, TMA_ALIGNMENT)

@@ -23,6 +23,7 @@ MOST = 1 << 31
 
 
 def is_count(value: object, least: int = 1) -> bool:
+    """Whether it is an integer from `least` to 2^31."""
     number = as_integer(value)
     return number is not None and least <= number <= MOST
 
