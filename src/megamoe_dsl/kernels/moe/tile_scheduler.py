@@ -54,7 +54,7 @@ def received(ctx: Context, expert: Int32):
 
 @cute.jit
 def fill_table(ctx: Context):
-    """The scheduler warp."""
+    """The scheduler warp says how many tokens each expert has, and where."""
     entry, local, block_m = partial(ctx.shared, "expert_table"), ctx.config.problem.experts_per_rank, ctx.config.block_m
     fill_shared_table(entry, local, partial(received, ctx), lambda tokens: ceil_div(tokens, block_m))
     # Every lane arrives, after it has written its own entries.  Then no order between lanes is needed, and tools that follow single threads

@@ -71,7 +71,7 @@ def result_words(acc: Parts, part: int, i: int) -> list[Any]:
 
 
 def output_words(outputs: Parts, chunk: int, i: int) -> list[Any]:
-    """Of a chunk's 64 channels a thread has channels 16 i + 4 (e, b) of both rows, as they are activated."""
+    """Channels 16 i + 4 (e, b) of the 64 of a chunk, of both rows, as they are activated."""
     return [cast.pack_bf16(*row[4 * chunk + i][b::2]) for b in range(2) for row in outputs]
 
 
