@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Actor, Clock
-from .cta import Cta, Warp
+from .cta import Cta, Warp, kept
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Action, Origin, RunState
@@ -98,12 +98,9 @@ class AsyncGroups:
 
 def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     """The groups of a lane; `kind` is ``bulk`` or ``cp.async``, which count separately."""
-    groups = w.state.get((kind, lane))
-    if groups is None:
-        groups = w.state[(kind, lane)] = AsyncGroups()
-        if kind == "bulk":
-            w.cta.exit_checks["bulk groups"] = _exit_check
-    return groups  # type: ignore[no-any-return]
+    if kind == "bulk":
+        w.cta.exit_checks["bulk groups"] = _exit_check
+    return kept(w, (kind, lane), lambda w: AsyncGroups())
 
 
 def _exit_check(cta: Cta) -> None:

@@ -32,7 +32,7 @@ from .formats import Float64Array
 from .memory import Bytes
 
 _BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
-_SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
+SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
 # Two E2M1 values for every byte: element 0 is the low nibble.
 _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arange(256) >> 4]], axis=1)
 _E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as one element
@@ -77,10 +77,6 @@ def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
     return codes.reshape(*packed.shape[:-1], 16)
 
 
-def decode_scales(raw: Bytes, name: str) -> Float64Array:
-    return _SCALE_TABLES[name].take(raw)
-
-
 def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:
     """Multiply each K block of an operand by its scale. Shapes (rows, k) and (rows, blocks)."""
     rows, k = operand.shape
@@ -119,8 +115,8 @@ def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES)
 
 GROUP = 16
 """Bytes of a group in shared memory, and values in it."""
-_SHIFTS = {"e2m1": 2, "e2m3": 1, "e3m2": 1}
-_HELD_TABLES = {"e2m1": formats.E2M1, "e2m3": formats.E2M3, "e3m2": formats.E3M2}
+_HELD = {"e2m1": (2, formats.E2M1), "e2m3": (1, formats.E2M3), "e3m2": (1, formats.E3M2)}
+"""Formats with bytes that hold one value each: where it begins, and values by code."""
 
 
 def expand(raw: Bytes, source: str) -> Bytes:
@@ -134,14 +130,12 @@ def expand(raw: Bytes, source: str) -> Bytes:
     return np.asarray(codes.reshape(len(raw), -1), np.uint8)
 
 
-def is_held(name: str) -> bool:
-    return name in _SHIFTS
-
-
-def decode_holders(raw: Bytes, name: str) -> Float64Array:
-    """Values of holders, of an element format that is held."""
-    table = _HELD_TABLES[name]
-    return table[raw >> _SHIFTS[name] & (len(table) - 1)]
+def decode_tensor_operand(raw: Bytes, name: str) -> Float64Array:
+    """As `decode_operand`, of an operand in tensor memory, where values of less than a byte have a byte each."""
+    if name not in _HELD:
+        return decode_operand(raw, name)
+    shift, table = _HELD[name]
+    return table[raw >> shift & (len(table) - 1)]
 
 
 Matrix = NDArray[Any]
@@ -165,10 +159,11 @@ def to_registers(matrix: Matrix) -> Matrix:
     return np.ascontiguousarray(pieces.transpose(2, 0, 4, 1, 3)).reshape(-1, 32)
 
 
-def a_fragment(registers: list[NDArray[np.uint32]]) -> NDArray[np.uint8]:
-    """The A fragment: register h + 2g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h; returns (16, 32) bytes."""
-    words = np.stack(registers).reshape(2, 2, 8, 4)  # g, h, t / 4, t % 4
-    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(16, 32)
+def row_fragment(registers: list[Any], groups: int) -> Bytes:
+    """Rows of an operand in registers, (8 * groups, bytes of K): register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row
+    t / 4 + 8h."""
+    words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
+    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
 
 
 @dataclass
