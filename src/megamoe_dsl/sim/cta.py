@@ -51,18 +51,14 @@ class Fragment:
 
 
 class Grid:
-    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended.
-
-    end      what the next launch of the stream knows once all have
-    settled  whether all have, and what they had posted has happened
-    """
+    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended."""
 
     def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, program, before
         self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
-        self.end: Clock | None = None
-        self.settled = False
+        self.end: Clock | None = None  # what the next launch of the stream knows once all have
+        self.settled = False  # whether all have, and what they had posted has happened
         self.ctas: set[Cta] = set()
         self._let: set[Cta] = set()
         self._waited: set[Cta] = set()

@@ -49,22 +49,18 @@ class Assumptions:
             raise SimError(f"leader {self.leader}: a lane, 0 to 31")
 
 
-STRICT = Assumptions()
-"""What PTX says, on lanes that go together."""
+STRICT = Assumptions()  # What PTX says, on lanes that go together.
 
 
 Action = Callable[[], None]
-Origin = Callable[[], str]
-"""Says which instruction posted an action, when an error asks."""
+Origin = Callable[[], str]  # Says which instruction posted an action, when an error asks.
 
 
 @dataclass(eq=False)
 class RunState:
-    """One run: state that all launches share.
-
-    `progress` counts changes that another warp could wait for, `copied` bytes as a `Report` does; `pipes` holds actions that keep their
-    order, with their origins; `waiting` are clusters that have not started: their grids, and the indices of their first CTAs.
-    """
+    """One run: state that all launches share.  `progress` counts changes that another warp could wait for, `copied` bytes as a `Report`
+    does; `pipes` holds actions that keep their order, with their origins; `waiting` are clusters that have not started: their grids, and
+    the indices of their first CTAs."""
 
     memory: GlobalMemory
     seed: int

@@ -18,8 +18,7 @@ from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
 from .parser import ParsedKernel, PtxInstruction
 
-Take = Callable[[Warp, Mask, Lanes], None]
-"""Takes the values of a load of some lanes at some addresses."""
+Take = Callable[[Warp, Mask, Lanes], None]  # Takes the values of a load of some lanes at some addresses.
 
 _OF_ITS_LANES = {"mbarrier", "red", "atom", "fence", "membar", "bar", "barrier"}
 _OF_ITS_WARP = {"st", "stmatrix", "cp", "tensormap"}

@@ -32,19 +32,13 @@ COLUMNS = 512
 
 
 class TensorMemory:
-    """Contents, validity and allocations.
-
-    words         (128, 512) uint32
-    valid         (128, 512) bool, False where nothing was written since the column was allocated
-    allocated     first column: number of columns
-    may_allocate  False after `tcgen05.relinquish_alloc_permit`
-    """
+    """Words by lane and column, their validity, and allocations."""
 
     def __init__(self) -> None:
         self.words = np.zeros((LANES, COLUMNS), np.uint32)
-        self.valid = np.zeros((LANES, COLUMNS), bool)
-        self.allocated: dict[int, int] = {}
-        self.may_allocate = True
+        self.valid = np.zeros((LANES, COLUMNS), bool)  # False where nothing was written since the column was allocated
+        self.allocated: dict[int, int] = {}  # first column: number of columns
+        self.may_allocate = True  # False after `tcgen05.relinquish_alloc_permit`
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:

@@ -1,20 +1,16 @@
 """Arithmetic of tcgen05.mma and wgmma: raw operand bytes to products, as pure functions over numpy arrays.
 
 One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
-E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
-the tensor core in a way that NVIDIA does not document; for wgmma with FP32 sums that was measured, see `Alignment`, elsewhere it is
-not modeled.
+E4M3 products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside the tensor core in a way
+that NVIDIA does not document; that was measured for wgmma with FP32 sums, and is not modeled elsewhere.
 
-One instruction aligns its products, of 32 bytes of K, and the accumulator to the largest exponent among them - of a product that is the
-sum of its operands' exponents, of a subnormal number that of the least normal one - and truncates each toward zero, so many bits below that
-exponent: 13 of FP8, 25 of wider formats. Their exact sum is truncated toward zero to 14 or 24 significant bits, and to what FP32 has below
-its normal numbers. Zeros do not count; no alignment is to less than 2^-133.
+Such a wgmma aligns its products and the accumulator to the largest exponent among them (of a product the sum of its operands' exponents, of
+a subnormal number that of the least normal one) and truncates each toward zero: 13 bits below that exponent for FP8, 25 for wider formats.
+Their exact sum is truncated toward zero to 14 or 24 significant bits, and to what FP32 has below its normal numbers. Zeros do not count; no
+alignment is to less than 2^-133. 310,000 sums of each of five formats, half of them with an accumulator, have these bits on silicon
+(`tests/gpu/test_wgmma_on_gpu.py`); `reference.hopper_dot` is the same rule in torch.
 
-Measured with all five formats, 310,000 sums of each, half of them with an accumulator: none has other bits
-(`tests/gpu/test_wgmma_on_gpu.py`). `reference.hopper_dot` is the same rule in torch.
-
-Most sums of few bits lose nothing to alignment. A matrix product in float64 gives those, and bounds over rows tell the others, which are
-aligned.
+Most sums of few bits lose nothing to alignment: a matrix product in float64 gives those, and bounds over rows tell which others to align.
 """
 
 from __future__ import annotations
@@ -44,10 +40,8 @@ def element_bytes(name: str) -> int:
 
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values (rows, k), float64, of operand rows: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
-
     `e2m1`, `e2m3` and `e3m2` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes, b6x16_p32: 12 data bytes); `e2m1x2` is
-    packed.
-    """
+    packed."""
     rows = len(raw)
     if name in _BYTE_TABLES:
         return _BYTE_TABLES[name].take(raw)
@@ -113,8 +107,7 @@ def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES)
     return elements // (16 if kind == "mxf4nvf4" else 32)
 
 
-GROUP = 16
-"""Bytes of a group in shared memory, and values in it."""
+GROUP = 16  # Bytes of a group in shared memory, and values in it.
 _HELD = {"e2m1": (2, formats.E2M1), "e2m3": (1, formats.E2M3), "e3m2": (1, formats.E3M2)}
 """Formats with bytes that hold one value each: where it begins, and values by code."""
 
@@ -177,18 +170,12 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What an instruction keeps of its addends and of their sum.
+    """What an instruction keeps of its addends and of their sum."""
 
-    fraction_bits     of an addend, below the leading bit of the largest
-    significant_bits  of the sum
-    exact             type that holds every product, and the sum of an instruction's aligned products
-    least             smallest normal number of A's format and of B's
-    """
-
-    fraction_bits: int
-    significant_bits: int
-    exact: type[np.float32] | type[np.float64]
-    least: tuple[float, float]
+    fraction_bits: int  # of an addend, below the leading bit of the largest
+    significant_bits: int  # of the sum
+    exact: type[np.float32] | type[np.float64]  # type that holds every product, and the sum of an instruction's aligned products
+    least: tuple[float, float]  # smallest normal number of A's format and of B's
 
 
 _LEAST_NORMAL = {"e4m3": 2.0**-6, "e5m2": 2.0**-14, "f16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126}

@@ -245,11 +245,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
 
     def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
-        a: SmemDescriptor | umma.Bytes
-        if a_word:
-            a = SmemDescriptor.decode_sm90(int(a_word(w)[lane]))
-        else:
-            a = umma.row_fragment([reader(w) for reader in a_registers], 2)
+        in_registers = [reader(w) for reader in a_registers]
+        a = SmemDescriptor.decode_sm90(int(a_word(w)[lane])) if a_word else umma.row_fragment(in_registers, 2)
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
         part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)
