@@ -36,29 +36,19 @@ from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.json_file import FOLDER_VARIABLE
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import MODELS, Model
+from transformers_tables import KINDS, NOTHING, OTHERS, OURS, size_of, tables
 
-OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
-OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
+EAGER = "eager"
 TURNS, STEPS = 5, 8
 GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
 """More rows than these make `batched_mm` copy more weights than a GPU has memory for."""
-KINDS = {
-    "experts": r"kernel_cutlass_",
-    "attention": r"attention|flash|fmha|softmax|cudnn",
-    "GEMMs": r"gemm|gemv|nvjet|cublas|splitK",
-    "others": r"",
-}
-"""What a GPU does in a model with our experts, by names of kernels: the first that matches."""
-IDLE = "GPU idle"
 Routing = tuple[torch.Tensor, torch.Tensor]
 """Experts of tokens, and their weights."""
 
@@ -348,56 +338,6 @@ def line_of(record: dict[str, Any]) -> str:
     ms = "  ".join(f"{name} {one['median']:.2f}" for name, one in record["ms"].items())
     gpu = "  ".join(f"{kind} {one:.2f}" for kind, one in record.get("gpu_ms", {}).items())
     return f"{record['model']} {record['what']} {size_of(record)}: {ms}  GPU: {gpu} {record.get('refused') or ''}"
-
-
-def size_of(record: dict[str, Any]) -> int:
-    """Tokens of a prompt, or sequences of a batch."""
-    return int(record.get("tokens", record.get("batch")))
-
-
-def idle_ms(record: dict[str, Any]) -> float:
-    """Milliseconds of a run of ours in which the GPU waits for the host: those that no kernel takes."""
-    return max(0.0, record["ms"][OURS]["median"] - sum(record["gpu_ms"].values()))
-
-
-def tables(*runs: dict[str, Any]) -> str:
-    """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
-    lines: list[str] = []
-    every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
-    timed = [one for one in every if one.get("ms")]
-    for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
-        of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
-        rows = {size_of(one): {name: each["median"] for name, each in one["ms"].items()} for one in of}
-        bound = LEAST if what.endswith("graph") else NOTHING  # elsewhere the host may hold a GPU up, which then reads weights meanwhile
-        for size, row in rows.items() if bound == LEAST else ():
-            row[LEAST] = row[NOTHING] + of[0]["layers"] * least_ms(MODELS[model].layer, gpu, size)
-        title, size = f"{model}, {what}", "tokens" if what == "first token" else "batch"
-        lines += table(f"{title}, ms on one {gpu}", size, rows, {"best other / ours": OURS, f"best other / {bound}": bound})
-        if profiles := {size_of(one): {**one["gpu_ms"], IDLE: idle_ms(one)} for one in of if "gpu_ms" in one}:
-            lines += table(f"{title}, ms of the GPU in a run of megamoe", size, profiles, {})
-        if peaks := {one["tokens"]: one["peak_gib"] for one in of if one.get("peak_gib")}:
-            lines += table(f"{title}, peak memory in GiB", size, peaks, {})
-    return "\n".join(lines[1:])
-
-
-def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
-    """Milliseconds in which a GPU reads the BF16 weights of the experts that so many tokens choose, in the mean of even draws, or
-    multiplies by them, as fast as it has been measured to."""
-    limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
-    experts = layer.num_experts * (1 - (1 - layer.topk / layer.num_experts) ** tokens)
-    return 1e3 * max(2 * weights * experts / limits["hbm_bytes"], 2 * weights * tokens * layer.topk / (limits["fp8_flops"] / 2))
-
-
-def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
-    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by another column."""
-    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST, *KINDS, IDLE) if any(name in row for row in rows.values())]
-    lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
-    for place, row in rows.items():
-        best = min((value for name, value in row.items() if name in OTHERS), default=0.0)
-        cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
-        cells += [f"**{best / row[name]:.2f}**" for name in ratios.values()]
-        lines.append(f"| {place} | " + " | ".join(cells) + " |")
-    return lines
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ import torch
 
 import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 import transformers_models
-from transformers_models import NOTHING, OURS, Timed, by_kind, tables
+from transformers_models import Timed, by_kind
 from transformers_shapes import TINY, TINY_GPT_OSS
+from transformers_tables import NOTHING, OURS, tables
 
 
 def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
