@@ -1,11 +1,7 @@
 """Matmul of fp8xfp8 and fp8xmxfp4: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
 
-Hopper's tensor core is not an FP32 accumulator: of E4M3 products it keeps 14 bits (`hopper_dot`). Hence the FP32 promotion every 128 of K,
-and hence the reference's definition: partial sums exact, everything after them to the bit.
-
-Its sums are known to the bit: measured on an H200 with one `wgmma.m64n8` of chosen operands at a time, 310,000 sums of each format, with an
-accumulator and without (normal numbers, exponents far apart, sums that cancel, subnormal operands, single products that stand for one
-another in every half of K).  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
+The sums of Hopper's tensor core (`hopper_dot`) are known to the bit: measured on an H200 with one `wgmma.m64n8` of chosen operands at a
+time, 310,000 sums of each format.  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
 """
 
 from collections.abc import Iterator
@@ -27,6 +23,7 @@ class TensorCoreSums:
     least_normal      number of the format: smaller ones are aligned as if they were as large
     smallest          what stands for the largest addend where all are zero
     exact             type in which all intermediates are exact
+    units             an integer type for sums of aligned addends: PyTorch converts to one many times as fast as it truncates
     """
 
     k: int
@@ -35,16 +32,17 @@ class TensorCoreSums:
     least_normal: float
     smallest: float
     exact: torch.dtype
+    units: torch.dtype
 
     def aligned(self, values: torch.Tensor) -> torch.Tensor:
         """2^floor(log2(|value|)) of operands, as far as alignment goes; zero for zero."""
         return torch.where(values == 0, 0.0, power(values).clamp_(min=self.least_normal))
 
 
-E4M3_SUMS = TensorCoreSums(32, 13, 14, 2.0**-6, 2.0**-100, torch.float32)
+E4M3_SUMS = TensorCoreSums(32, 13, 14, 2.0**-6, 2.0**-100, torch.float32, torch.int32)
 """Aligned addends stay below 2^15 units, 33 of them below 2^21.  No product is below 2^-18."""
 
-BF16_SUMS = TensorCoreSums(16, 25, 24, 2.0**-126, 2.0**-133, torch.float64)
+BF16_SUMS = TensorCoreSums(16, 25, 24, 2.0**-126, 2.0**-133, torch.float64, torch.int64)
 
 _BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF << 52)}
 """An integer type of the same size, and where the exponent lies in it."""
@@ -72,15 +70,19 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {sums.k}")
     # K comes first: operations then run along the rows of b.
     a, b = (values.to(sums.exact).movedim(-1, 0).contiguous() for values in (a, b))
-    total = torch.zeros(*a.shape[1:], b.shape[-1], dtype=sums.exact, device=a.device)
+    nan = (0 * a.sum(dim=0)).unsqueeze(-1) + (0 * b.sum(dim=0)).unsqueeze(-2)  # or zeros: integers have no NaN
+    products = torch.empty(sums.k, *nan.shape, dtype=sums.exact, device=a.device)
+    addends = torch.empty_like(products, dtype=sums.units)
+    total = torch.nan_to_num(nan)
     for left, right in zip(a.split(sums.k), b.split(sums.k), strict=True):
         left, right = left.unsqueeze(-1), right.unsqueeze(-2)
-        largest = torch.maximum((sums.aligned(left) * sums.aligned(right)).amax(dim=0), power(total)).clamp_(min=sums.smallest)
-        per_unit = 2.0**sums.fraction_bits / largest
-        units = (left * right).mul_(per_unit).trunc_().sum(dim=0) + (total * per_unit).trunc_()
+        largest = torch.mul(sums.aligned(left), sums.aligned(right), out=products).amax(dim=0)
+        per_unit = 2.0**sums.fraction_bits / torch.maximum(largest, power(total)).clamp_(min=sums.smallest)
+        addends.copy_(torch.mul(left, right, out=products).mul_(per_unit))
+        units = (addends.sum(dim=0, dtype=sums.units) + (total * per_unit).to(sums.units)).to(sums.exact)
         coarse = (power(units) / 2.0 ** (sums.significant_bits - 1)).clamp_(min=1.0)  # integers of no more bits stay
-        total = (units / coarse).trunc_() * coarse / per_unit
-    return total.float()
+        total = (units / coarse).to(sums.units) * coarse / per_unit
+    return (total + nan).float()
 
 
 Accumulate = torch.dtype | Literal["hopper"]
@@ -116,12 +118,9 @@ def promoted_matmul(
     accumulate  how partial sums are formed
     parts       matrices that w has below one another, as in `quant.weight_scale_rows`
 
-    The fma is formed in float64 and rounded to FP32 once. That is an fma to the bit whenever partial * s fits float64's 53 bits (a partial
-    of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
-    for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
-
-    E2M1 weights have a scale per 32; a block's partial sum is that of the E4M3 numbers that they are over the largest of its row's, 384 at
-    most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers alone.
+    The fma is formed in float64 and rounded to FP32 once: an fma to the bit where a partial sum has up to 29 bits, as in exact cases and
+    with `accumulate="hopper"`.  A block's partial sum of E2M1 weights is that of the E4M3 numbers that they are over the largest scale of
+    its row.
 
     Raises ValueError on a dtype or shape that does not fit.
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,18 +51,14 @@ class Fragment:
 
 
 class Grid:
-    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended.
-
-    end      what the next launch of the stream knows once all have
-    settled  whether all have, and what they had posted has happened
-    """
+    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended."""
 
     def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, program, before
         self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
-        self.end: Clock | None = None
-        self.settled = False
+        self.end: Clock | None = None  # what the next launch of the stream knows once all have
+        self.settled = False  # whether all have, and what they had posted has happened
         self.ctas: set[Cta] = set()
         self._let: set[Cta] = set()
         self._waited: set[Cta] = set()
@@ -123,19 +120,16 @@ class Cta:
         launch = self.launch = grid.launch
         self.program, self.kernel = grid.program, grid.program.kernel
         self.rank = launch.rank
-        self.uid = world.next_uid()
+        self.uid = next(world.uids)
         self.sm = ctaid[0] + launch.grid[0] * (ctaid[1] + launch.grid[1] * ctaid[2])
         self.parameters = grid.parameters
         self.shared = SharedMemory(self.kernel.static_smem + launch.dynamic_smem, str(self))
         self.shared_base = cluster_rank << 24 | SMEM_RESERVED
-        self.barriers: dict[int, BarrierState] = {}
+        self.barriers: defaultdict[int, BarrierState] = defaultdict(BarrierState)
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
         self.exit_checks: dict[str, Callable[[Cta], None]] = {}
         self.warps: list[Warp] = []
-
-    def barrier(self, number: int) -> BarrierState:
-        return self.barriers.setdefault(number, BarrierState())
 
     def live_threads(self) -> int:
         """Threads a barrier without a count waits for: whole warps that have not exited."""
@@ -144,8 +138,8 @@ class Cta:
     def warp_left(self) -> None:
         """A warp exited: barriers without a count may now be complete."""
         for bar in self.barriers.values():
-            if bar.whole and bar.arrived and bar.arrived == self.live_threads():
-                bar.complete()
+            if bar.whole:
+                bar.expect(self.live_threads())
 
     def forget(self) -> None:
         """It has ended: give its memory back now, which is large, and not when somebody looks for circles of references."""
@@ -166,26 +160,21 @@ class Cluster:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.ctas: list[Cta] = []
-        self.arrived = self.expected = self.generation = 0
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-
-    def arrive(self, lanes: int) -> None:
-        self.arrived += lanes
-        self._complete_if_all()
-
-    def leave(self, lanes: int) -> None:
-        """`lanes` threads exit: the barrier no longer waits for them."""
-        self.expected -= lanes
-        self._complete_if_all()
-
-    def _complete_if_all(self) -> None:
-        if self.arrived and self.arrived == self.expected:
-            self.arrived, self.generation = 0, self.generation + 1
-            self.done, self.clock = self.clock, None
+        self.barrier = BarrierState()
 
     def finished(self) -> bool:
         return all(warp.done for cta in self.ctas for warp in cta.warps)
+
+
+Owner = TypeVar("Owner", Cta, "Warp")
+Kept = TypeVar("Kept")
+
+
+def kept(owner: Owner, key: object, make: Callable[[Owner], Kept]) -> Kept:
+    """What a CTA or a warp has under a key, made at its first use."""
+    if (found := owner.state.get(key)) is None:
+        found = owner.state[key] = make(owner)
+    return found  # type: ignore[no-any-return]
 
 
 class Warp:

@@ -30,12 +30,10 @@ from .simt import run_warp
 
 @dataclass(frozen=True)
 class Launch(StreamedGeometry):
-    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
-
-    Launches of one rank form a stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch)
-    when every CTA of the one before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None
-    takes the one that the simulator was made with.
-    """
+    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.  Launches of one rank form a
+    stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch) when every CTA of the one
+    before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None takes the one that the
+    simulator was made with."""
 
     args: tuple[int | bytes, ...] = ()
     program: Program | None = None
@@ -90,7 +88,7 @@ class World(RunState):
             cta.warps = [Warp(self, cta, grid.program, i) for i in range(launch.warps)]
             cluster.ctas.append(cta)
             grid.ctas.add(cta)
-        cluster.expected = launch.threads * len(cluster.ctas)
+        cluster.barrier.expected = launch.threads * len(cluster.ctas)
         if self.race and (known := grid.begins_with()):
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.order.learn(known, FULL)
@@ -195,7 +193,7 @@ def describe_warps(world: RunState, live: Iterable[Cluster], what: str) -> str:
             out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
             out += [f"    mbarrier smem+{offset - SMEM_RESERVED}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
             out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
-        out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
+        out.append(f"    cluster barrier: {cluster.barrier}")
     return "\n".join(out)
 
 

@@ -5,6 +5,8 @@ Source: PTX ISA, "Memory Consistency Model" (scopes, release and acquire), `bar`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .clock import Clock
@@ -41,14 +43,12 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
     return scope == 3 or first.rank == second.rank
 
 
+@dataclass(slots=True, eq=False)
 class SyncPoint:
     """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
 
-    __slots__ = ("released", "version")
-
-    def __init__(self) -> None:
-        self.released: dict[tuple[int, Place], Clock] = {}
-        self.version = 0
+    released: dict[tuple[int, Place], Clock] = field(default_factory=dict)
+    version: int = 0
 
     def clear(self) -> None:
         """A plain store replaced the value: what earlier releases published is no longer observed through it."""
@@ -78,9 +78,7 @@ class SyncPoint:
 
     def copy(self) -> SyncPoint:
         """A snapshot (for the completed phase of a barrier)."""
-        out = SyncPoint()
-        out.released = {key: clock.copy() for key, clock in self.released.items()}
-        return out
+        return SyncPoint({key: clock.copy() for key, clock in self.released.items()})
 
     def acquire(self, order: Any, cta: Place, scope: int, lanes: int) -> Place | None:
         """Lanes of a warp of `cta` learn all that they may observe at `scope`; returns a CTA whose release was out of scope, if any."""
@@ -93,23 +91,35 @@ class SyncPoint:
         return missed
 
 
+@dataclass(slots=True, eq=False)
 class BarrierState:
-    """One of the sixteen barriers of a CTA."""
+    """A barrier of a CTA or of a cluster."""
 
-    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
-
-    def __init__(self) -> None:
-        self.arrived = self.expected = self.generation = 0
-        self.whole = False  # no thread count: all warps of the CTA that have not exited
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-        self.values: dict[str, Any] = {}
+    arrived: int = 0
+    expected: int = 0
+    generation: int = 0
+    whole: bool = False  # no thread count: all warps of the CTA that have not exited
+    done: Clock | None = None  # what arrivals of the last generation told
+    votes: list[Any] = field(default_factory=list)  # and their predicates
+    _clock: Clock | None = None
+    _votes: list[Any] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
 
-    def complete(self) -> None:
-        """All expected threads are here: start the next generation."""
-        self.arrived, self.generation = 0, self.generation + 1
-        self.done, self.clock = self.clock, None
-        self.values = {"result": self.values.get("sum")}
+    def arrive(self, threads: int, told: Iterable[Clock], votes: Any = ()) -> None:
+        self.arrived += threads
+        self._votes += list(votes)
+        for clock in told:
+            if self._clock is None:
+                self._clock = clock.copy()
+            else:
+                self._clock.join(clock)
+        self.expect(self.expected)
+
+    def expect(self, threads: int) -> None:
+        """How many must be here for the next generation to start, which it does when they are."""
+        self.expected = threads
+        if self.arrived and self.arrived == threads:
+            self.arrived, self.generation = 0, self.generation + 1
+            self.done, self.votes, self._clock, self._votes = self._clock, self._votes, None, []

@@ -11,7 +11,7 @@ Tiles are taken from a counter, so that whoever waits for a tile of Linear1 wait
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -43,7 +43,7 @@ from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
 from .config import GROUPS
-from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
+from .context import LAST, DecodeContext, DecodeTile, TileOrder, Turns, any_absent, next_tile
 from .problem import FC1, FC2
 
 AT_ONCE = 4
@@ -72,27 +72,19 @@ class GateUpRuns(Fetch):
     expert: Int32
     apart: Int32
 
-    @property
-    def boxes(self) -> int:
-        return 2
-
-    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """A K block of both, from byte `x` on."""
-        for box in range(self.boxes):
-            self.load_box(box, destination, full, x, y)
+    boxes: ClassVar[int] = 2
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
         load_box_5d_cta(destination + box * (TILE_BYTES // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
-    """A tile's weight rows as boxes of a tensor map. `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
+    """Rows as they are; `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
     if phase == FC1:
         first, apart = select(part == 2, Int32(HALF_RUNS), Int32(0)), select(part == 0, Int32(HALF_RUNS), Int32(0))
-        fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
+        fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
         return WeightTile(fetch, n_block * (2 * HALF_RUNS) + first, 0, TILE_BYTES)
-    fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
-    return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
+    return WeightTile(Fetch.alone(ctx.maps.fc2_weights), expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
 
 
 def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
@@ -105,20 +97,12 @@ def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any
 
 
 @cute.jit
-def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int], burst: cutlass.Constexpr[int]):
-    """All K blocks of a tile."""
-    if cutlass.const_expr(burst > 1):
-        return load.load_weights_in_bursts(stage, rows, Int32(k_blocks), burst)
-    return load.load_weights(stage, rows, Int32(k_blocks))
-
-
-@cute.jit
 def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
     config = ctx.config
     number, order = claimed & NUMBER, TileOrder.of(ctx, blocks)
     total = order.total
-    queue, turns = ctx.first_tile, ctx.first_turn
+    queue, turns = ctx.first_tile, Turns(ctx.first_stage(0), (Int32(0),) * GROUPS, (Int32(0),) * GROUPS)
     while number < total:
         following = claim(ctx)
         phase, part, block, n_block = order.place(ctx, number)
@@ -127,9 +111,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         publish(queue, lambda cta, words=(block * 8 + part * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            stage = load_phase(stage, rows_of(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
+            stage = load.load_weights(stage, rows_of(ctx, FC1, expert, n_block, part), Int32(config.k_blocks(FC1)), 0, config.burst)
         if phase == FC2:
-            stage = load_phase(stage, rows_of(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
+            stage = load.load_weights(stage, rows_of(ctx, FC2, expert, n_block, part), Int32(config.k_blocks(FC2)), 0, config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):

@@ -23,12 +23,13 @@ import numpy as np
 from .. import umma
 from ..chunks import CHUNK, Chunks
 from ..clock import Actor, Clock
+from ..cta import kept
 from ..descriptors import K_BYTES, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..interfaces import Origin
 from ..memory import POISON
 from ..tma_engine import Pipe
-from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, converged, plain, register, vector
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, plain, register, vector
 from .access import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -118,10 +119,7 @@ class Warpgroup:
 def warpgroup(w: Warp) -> Warpgroup:
     """The warpgroup of a warp, created at first use."""
     index = w.index // WARPS
-    group = w.cta.state.get(("warpgroup", index))
-    if group is None:
-        group = w.cta.state["warpgroup", index] = Warpgroup(w.cta, index)
-    return group  # type: ignore[no-any-return]
+    return kept(w.cta, ("warpgroup", index), lambda cta: Warpgroup(cta, index))
 
 
 @dataclass
@@ -185,10 +183,7 @@ class WgmmaThread:
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
     """The wgmma side of a warp, created at first use."""
-    thread = w.state.get("wgmma")
-    if thread is None:
-        thread = w.state["wgmma"] = WgmmaThread(w, warpgroup(w))
-    return thread  # type: ignore[no-any-return]
+    return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
 
 
 _K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
@@ -197,13 +192,13 @@ _ROWS = 16  # of one warp
 
 
 @plain("wgmma.fence")
-def fence(w: Warp, mask: Mask) -> None:
+def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Orders register accesses of the warp before later wgmma."""
     wgmma_thread(w).fenced = True
 
 
 @plain("wgmma.commit_group")
-def commit(w: Warp, mask: Mask) -> None:
+def commit(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Close the group of what the warp has issued since the last one."""
     thread = wgmma_thread(w)
     thread.groups.append(thread.open)
@@ -211,22 +206,16 @@ def commit(w: Warp, mask: Mask) -> None:
     w.world.progress += 1
 
 
-@register("wgmma.wait_group")
-def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
+@plain("wgmma.wait_group", straight=False)
+def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     """wgmma.wait_group.sync.aligned N: until at most N groups are pending."""
-    keep = int(ins.operands[0], 0)
-
-    @converged
-    def run(w: Warp, mask: Mask) -> Outcome | None:
-        thread = wgmma_thread(w)
-        if not thread.ready(keep):
-            return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
-        thread.retire(keep)
-        if w.world.race:
-            w.order.wait()
-        return None
-
-    return run
+    thread, keep = wgmma_thread(w), int(ins.operands[0], 0)
+    if not thread.ready(keep):
+        return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
+    thread.retire(keep)
+    if w.world.race:
+        w.order.wait()
+    return None
 
 
 @register("wgmma.mma_async")
@@ -254,14 +243,10 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     else:
         combine = partial(umma.multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
-        a: SmemDescriptor | umma.Bytes
-        if a_word:
-            a = SmemDescriptor.decode_sm90(int(a_word(w)[lane]))
-        else:
-            a = umma.a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
+        in_registers = [reader(w) for reader in a_registers]
+        a = SmemDescriptor.decode_sm90(int(a_word(w)[lane])) if a_word else umma.row_fragment(in_registers, 2)
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
         part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from ....blocks.sm100.epilogue_tile import result_bytes
 from ....blocks.sm100.pair_stage import PairStage, byte_rows, scale_words, weight_rows
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_WORD, OPERAND_ALIGNMENT
 from ....hardware.tensor_map import MapFields, TensorMap
 from ....layouts.arith import align
@@ -75,7 +74,7 @@ class Sm100SmemPlan(SmemPlan):
         """All mbarriers, in SMEM order."""
         num_stages, work_tiles, readers = self.num_stages, self.work_tiles, 32 * (CLUSTER * (2 + WARPS_PER_GROUP) + 1)
         dispatch_warps, sets = self.config.dispatch_warps, 2 * self.config.epilogue_warps
-        return (
+        return self.kept(
             MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
             MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),
             MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
