@@ -10,12 +10,10 @@ import torch
 from ep_runs import check_combine, check_dispatch, checked_dispatch, problem, row_activations, simulated
 
 from ep_traffic import Traffic
-from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from sweep import rarely
 
@@ -78,11 +76,6 @@ def test_the_buffer_has_no_scales() -> None:
     two, one = symmetric_buffer(unscaled(9)), symmetric_buffer(unscaled(9, recipe="fp8xfp8"))
     assert [name for name in ("x_sf", "fc1_sf", "row_sf") if name in two] == []
     assert [two[name].field.num_bytes for name in ("x", "fc1_acts")] == [2 * one[name].field.num_bytes for name in ("x", "fc1_acts")]
-
-
-def test_the_fused_kernel_of_blackwell_refuses_it() -> None:
-    with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be "):
-        choose(unscaled(9), Target.typical(Sm100Config.arch), 9)
 
 
 @pytest.mark.parametrize(("arch", "recipe"), [("sm_100a", RECIPE), ("sm_90a", "fp8xfp4")])
