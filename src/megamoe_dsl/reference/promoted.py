@@ -27,6 +27,7 @@ class TensorCoreSums:
     least_normal      number of the format: smaller ones are aligned as if they were as large
     smallest          what stands for the largest addend where all are zero
     exact             type in which all intermediates are exact
+    units             an integer type for sums of aligned addends: PyTorch converts to one many times as fast as it truncates
     """
 
     k: int
@@ -35,16 +36,17 @@ class TensorCoreSums:
     least_normal: float
     smallest: float
     exact: torch.dtype
+    units: torch.dtype
 
     def aligned(self, values: torch.Tensor) -> torch.Tensor:
         """2^floor(log2(|value|)) of operands, as far as alignment goes; zero for zero."""
         return torch.where(values == 0, 0.0, power(values).clamp_(min=self.least_normal))
 
 
-E4M3_SUMS = TensorCoreSums(32, 13, 14, 2.0**-6, 2.0**-100, torch.float32)
+E4M3_SUMS = TensorCoreSums(32, 13, 14, 2.0**-6, 2.0**-100, torch.float32, torch.int32)
 """Aligned addends stay below 2^15 units, 33 of them below 2^21.  No product is below 2^-18."""
 
-BF16_SUMS = TensorCoreSums(16, 25, 24, 2.0**-126, 2.0**-133, torch.float64)
+BF16_SUMS = TensorCoreSums(16, 25, 24, 2.0**-126, 2.0**-133, torch.float64, torch.int64)
 
 _BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF << 52)}
 """An integer type of the same size, and where the exponent lies in it."""
@@ -72,15 +74,19 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {sums.k}")
     # K comes first: operations then run along the rows of b.
     a, b = (values.to(sums.exact).movedim(-1, 0).contiguous() for values in (a, b))
-    total = torch.zeros(*a.shape[1:], b.shape[-1], dtype=sums.exact, device=a.device)
+    nan = (0 * a.sum(dim=0)).unsqueeze(-1) + (0 * b.sum(dim=0)).unsqueeze(-2)  # or zeros: integers have no NaN
+    products = torch.empty(sums.k, *nan.shape, dtype=sums.exact, device=a.device)
+    addends = torch.empty_like(products, dtype=sums.units)
+    total = torch.nan_to_num(nan)
     for left, right in zip(a.split(sums.k), b.split(sums.k), strict=True):
         left, right = left.unsqueeze(-1), right.unsqueeze(-2)
-        largest = torch.maximum((sums.aligned(left) * sums.aligned(right)).amax(dim=0), power(total)).clamp_(min=sums.smallest)
-        per_unit = 2.0**sums.fraction_bits / largest
-        units = (left * right).mul_(per_unit).trunc_().sum(dim=0) + (total * per_unit).trunc_()
+        largest = torch.mul(sums.aligned(left), sums.aligned(right), out=products).amax(dim=0)
+        per_unit = 2.0**sums.fraction_bits / torch.maximum(largest, power(total)).clamp_(min=sums.smallest)
+        addends.copy_(torch.mul(left, right, out=products).mul_(per_unit))
+        units = (addends.sum(dim=0, dtype=sums.units) + (total * per_unit).to(sums.units)).to(sums.exact)
         coarse = (power(units) / 2.0 ** (sums.significant_bits - 1)).clamp_(min=1.0)  # integers of no more bits stay
-        total = (units / coarse).trunc_() * coarse / per_unit
-    return total.float()
+        total = (units / coarse).to(sums.units) * coarse / per_unit
+    return (total + nan).float()
 
 
 Accumulate = torch.dtype | Literal["hopper"]
