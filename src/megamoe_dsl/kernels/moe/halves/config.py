@@ -205,8 +205,8 @@ class DispatchGemmConfig(EpConfig):
             most = f"at most {atom}: an expert's rows begin at a multiple of it, and those after them may be on their way"
             require(self.block_m <= atom, "block_m", self.block_m, most)
             whole = f"False, or block_m = {atom}: scales of {atom} rows are fetched together"
-            apart = self.block_m == atom or not self.problem.formats.scaled
-            require(not self.block_wise or apart, "block_wise", self.block_wise, whole)
+            if self.problem.formats.scaled:
+                require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
 
     @property
     def stores_once(self) -> bool:
