@@ -45,12 +45,7 @@ class Instructions:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`.
-
-    k_block       of a stage
-    shares_tile   whether two epilogue warpgroups share each tile, rather than taking alternate ones
-    handed_out    whether tiles are handed out at run time
-    """
+    """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`."""
 
     problem: Problem
     num_sms: int
@@ -59,9 +54,9 @@ class Shape:
     epilogue_warpgroups: int
     num_stages: int
     instructions: Instructions
-    shares_tile: bool
-    handed_out: bool
-    k_block: KBlock = BYTE_VALUES
+    shares_tile: bool  # whether two epilogue warpgroups share each tile, rather than taking alternate ones
+    handed_out: bool  # whether tiles are handed out at run time
+    k_block: KBlock = BYTE_VALUES  # of a stage
 
     @property
     def groups(self) -> int:
@@ -94,8 +89,7 @@ PLAIN: Mapping[int, Instructions] = {
     192: Instructions(55, 16, 75, 40, 21),
 }
 """By `block_m`, with BF16."""
-PACKED_MMA = {128: 38.0, 256: 62.0}
-"""Instructions of the MMA warp for a K block of packed values, by its channels."""
+PACKED_MMA = {128: 38.0, 256: 62.0}  # Instructions of the MMA warp for a K block of packed values, by its channels.
 
 
 def shape_of(config: Sm100Config) -> Shape:
