@@ -45,8 +45,8 @@ LAUNCHES = (MOE, MEGA_MOE, EP_MOE, DEEP_EP)
 
 
 class MoeLaunches(torch.nn.Module):
-    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales; they have
-    gradients where they are BF16 without biases."""
+    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales.  Those
+    in BF16 without biases have gradients."""
 
     takes_scales = takes_bound = False
 

@@ -227,8 +227,8 @@ travel: Any = Travel.apply
 
 
 class NodeLayer(torch.nn.Module):
-    """As `MegaMoE`, over the nodes of `rails`.  y is the sum of nodes' results, each rounded as the layer of one domain rounds y, in FP32 in
-    the order of nodes, and then of the shared experts'.
+    """As `MegaMoE`, over the nodes of `rails`.  y is the sum of nodes' results, each rounded as a domain's layer rounds y, in FP32 in the
+    order of nodes, and then of the shared experts'.
 
     domain  the layer of each node, of its `node_problem`; it says whether its calls may have `x_sf` and `num_tokens_bound` (`takes_scales`,
             `takes_bound`), and which weights have gradients where they require them (`trained`; empty where there is no backward pass)
