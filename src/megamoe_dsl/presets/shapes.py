@@ -99,8 +99,8 @@ class Projection:
 
 
 def latent_attention(model: str, hidden: int, heads: int, q_rank: int, kv_rank: int) -> list[Projection]:
-    """Of attention whose queries and keys pass through a latent vector (DeepSeek-V2 technical report, 2.1): down to the latent vectors, all
-    at once; up from each; out of the heads."""
+    """The matrices of attention whose queries and keys pass through a latent vector (DeepSeek-V2 technical report, 2.1): down to the latent
+    vectors, all at once; up from each; out of the heads."""
     unplaced, placed, value = 128, 64, 128  # channels of a head: of keys without and with a position, and of values
     return [
         Projection(f"{model}/qkv_a", q_rank + kv_rank + placed, hidden),
@@ -111,7 +111,7 @@ def latent_attention(model: str, hidden: int, heads: int, q_rank: int, kv_rank: 
 
 
 def grouped_attention(model: str, hidden: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[Projection]:
-    """Of attention whose query heads share heads of keys and values: into queries, keys and values at once; out of the heads."""
+    """The matrices of attention whose query heads share heads of keys and values: into all three at once, and out of the heads."""
     qkv = Projection(f"{model}/qkv", (heads + 2 * kv_heads) * head_dim, hidden)
     return [qkv, Projection(f"{model}/o", hidden, heads * head_dim)]
 
