@@ -37,7 +37,7 @@ class MegaMoeKernel(Kernel):
 
     name = "mega_moe"
     problem = Problem
-    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM100.name: Sm100Config, SM90.name: Sm90Config}
+    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM90.name: Sm90Config, SM100.name: Sm100Config}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     resident = True
 

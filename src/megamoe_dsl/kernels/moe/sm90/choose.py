@@ -53,9 +53,10 @@ def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
     the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
     block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/lab/tuning.md).  Of packed weights
-    each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md).  When SMs are left to other streams, a CTA
-    may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    gains = (has_long_tiles(problem) or has_packed_weights(problem)) and expected > block_m and num_sms == NUM_SMS
+    each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md); so do pairs in BF16.  When SMs are left to
+    other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
+    of_any_length = has_packed_weights(problem) or not problem.formats.scaled
+    gains = (has_long_tiles(problem) or of_any_length) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
 
