@@ -131,7 +131,6 @@ class EpConfig(ABC):
 
     @cached_property
     def gemm(self) -> GroupedGemm:
-        """The GEMM as its roles know it."""
         return self.part.gemm(self, self.num_stages)
 
     @abstractmethod

@@ -49,7 +49,6 @@ class CombinePlan:
 
     @property
     def row(self) -> CombineRow:
-        """What a slot has a piece of."""
         return CombineRow(self.hidden, self.results)
 
     @property

@@ -121,12 +121,10 @@ class Sm90Config(MegaMoeConfig):
     # --- threads and registers
     @property
     def epilogue_warps(self) -> int:
-        """Warps that combine: the math warps."""
         return WARPS_PER_GROUP * MATH_WARPGROUPS
 
     @property
     def registers(self) -> RegisterBudget:
-        """Per thread, of each role; the same for all shapes."""
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     @property

@@ -71,7 +71,6 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a row of tokens, as it travels."""
         problem = self.config.problem
         return problem.formats.activations.row_bytes(problem.hidden)
 

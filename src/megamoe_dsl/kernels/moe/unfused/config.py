@@ -114,7 +114,6 @@ class StageConfig:
 
     @property
     def part(self) -> LayerStage:
-        """What the launch keeps of the fused kernel."""
         return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
 
     @property
@@ -136,7 +135,6 @@ class StageConfig:
 
     @property
     def registers(self) -> RegisterBudget:
-        """Registers per thread of loaders and epilogue in a linear stage."""
         return self.fused.linear_registers or self.fused.registers
 
     @property
@@ -154,7 +152,6 @@ class StageConfig:
 
     @property
     def results(self) -> Region:
-        """What stages leave for one another."""
         return stage_results(self.problem, self.pool_rows)
 
     # --- linear stages, for the order of tiles (`GroupedOrder`)

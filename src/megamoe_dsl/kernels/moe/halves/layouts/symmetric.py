@@ -184,20 +184,18 @@ class EpWait(IntEnum):
 
 
 WAITS = WatchedWaits(
-    detail={
-        EpWait.ROWS: "rows of block or expert",
-        EpWait.GRID: "rank barrier",
-        EpWait.RANK: "rank barrier",
-        EpWait.STORED: "row",
-        EpWait.TILES: "tiles of part",
+    {
+        EpWait.ROWS: ("rows of block or expert", "dispatch"),
+        EpWait.GRID: ("rank barrier", None),
+        EpWait.RANK: ("rank barrier", None),
+        EpWait.STORED: ("row", "dispatch"),
+        EpWait.TILES: ("tiles of part", "combine"),
     },
-    phase={EpWait.ROWS: "dispatch", EpWait.STORED: "dispatch", EpWait.TILES: "combine"},
-    barrier=EpBarrier,
-    phases={
+    {
         EpBarrier.SPLITS: "routing tables",
         EpBarrier.INPUTS: "dispatch",
         EpBarrier.RESULTS: "combine",
         EpBarrier.READ: "end of dispatch or combine",
     },
-    anywhere="routing tables, dispatch or combine",
+    "routing tables, dispatch or combine",
 )
