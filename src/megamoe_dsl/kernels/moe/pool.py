@@ -188,7 +188,7 @@ def pull_tokens(ctx: Context, warp: Int32):
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
-    warps = ctx.config.dispatch_warps
+    warps = ctx.config.warps.dispatch
     cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * warps + warp, table.tokens(Int32(0))), problem.experts_per_rank)
     uses, loaded, rank_tokens = Int32(0), Int32(-1), (Int32(0),) * ceil_div(problem.num_ranks, LANES)
     while cursor.expert < problem.experts_per_rank:

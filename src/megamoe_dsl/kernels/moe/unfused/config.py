@@ -12,7 +12,7 @@ from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
-from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
+from ..config import MegaMoeConfig, PerRole, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
 from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
 
@@ -134,7 +134,7 @@ class StageConfig:
         return self.num_sms // self.cluster
 
     @property
-    def registers(self) -> RegisterBudget:
+    def registers(self) -> PerRole:
         return self.fused.linear_registers or self.fused.registers
 
     @property
