@@ -31,7 +31,8 @@ fp8xfp8 and fp8xmxfp4
          2^-24 of a partial result twice a block.
 
 A kernel on Hopper can be held to more: the reference with `accumulate="hopper"` has its partial sums to the bit, and with `sums_exact`
-the bound keeps only step 2 and what follows from it.
+the bound keeps only step 2 and what follows from it.  No bound counts what E2M1 weights lose on Hopper where a product of scales is no
+normal FP32 number (`promoted_matmul`).
 """
 
 import torch

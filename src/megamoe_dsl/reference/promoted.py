@@ -127,7 +127,8 @@ def promoted_matmul(
     for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
 
     E2M1 weights have a scale per 32; a block's partial sum is that of the E4M3 numbers that they are over the largest of its row's, 384 at
-    most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers alone.
+    most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers, and where s is no
+    normal FP32 number.
 
     Raises ValueError on a dtype or shape that does not fit.
     """
