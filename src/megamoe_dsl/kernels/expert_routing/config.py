@@ -30,6 +30,9 @@ THREADS: dict[type, int] = {RoutingProblem: 32 * WARPS, SumProblem: 512, TopExpe
 """Of a CTA, by what it computes."""
 PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
 """Of the 128 rows of a channel that is quantized, one a thread."""
+BLOCK_VALUES = Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16)
+REGIONS: dict[type, Region] = {QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16))}
+"""Shared memory of what is quantized both ways: pairs of BF16 of a block; the largest of each part of a channel."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,10 @@ class TokensConfig:
     def num_clusters(self) -> int:
         return self.num_sms
 
-    @cached_property
+    @property
     def region(self) -> Region | None:
-        """Shared memory of what is quantized both ways: pairs of BF16 of a block; the largest of each part of a channel."""
-        if not isinstance(self.problem, QuantizeProblem):
-            return None
-        return Region.stack(
-            "smem", Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16), Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)
-        )
+        """Shared memory of a CTA."""
+        return REGIONS.get(type(self.problem))
 
 
 @dataclass(frozen=True)
