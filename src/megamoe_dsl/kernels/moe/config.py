@@ -25,7 +25,7 @@ WINDOW_QUARTERS = 3  # of a ring's blocks
 
 
 class PerRole(NamedTuple):
-    """Of each role the warps, or the registers of a thread after `setmaxnreg`, multiples of 8."""
+    """Warps of each role, or registers of its threads after `setmaxnreg`, multiples of 8."""
 
     dispatch: int
     loader: int
