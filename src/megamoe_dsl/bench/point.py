@@ -205,7 +205,8 @@ def measure_point(
     buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
-    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weight_bytes(buffers), "earlier_batches": BATCHES}
+    weights = sum(getattr(buffers.weights, name).nbytes for name in weight_names(problem))
+    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weights, "earlier_batches": BATCHES}
     for name, kernel in kernels.items():
         kernel.buffers.stats.zero_()
         synchronize()
@@ -245,10 +246,6 @@ def name_of(config: MegaMoeConfig, point: Point) -> str:
     """Name of a kernel at a point: its variant, after the recipe where that is there for comparison."""
     recipe = config.problem.recipe
     return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
-
-
-def weight_bytes(buffers: RankBuffers) -> int:
-    return sum(getattr(buffers.weights, name).nbytes for name in weight_names(buffers.problem))
 
 
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:

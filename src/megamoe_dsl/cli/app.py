@@ -29,6 +29,7 @@ from .layout import layout
 from .options import takes
 from .predict import predict
 from .simulate import simulate
+from .tables import FAILED
 from .tune import tune
 from .weights import weights
 
@@ -103,9 +104,6 @@ def fail(text: str) -> NoReturn:
         if rest:
             console.print(Text("\n".join(rest)), soft_wrap=True)
     sys.exit(BAD_INPUT)
-
-
-FAILED = 1
 
 
 @takes(FuzzOptions)

@@ -19,6 +19,7 @@ from ..options.points import PROBLEM, BenchOptions, RunOptions, TuneOptions
 from ..problem import ProblemError
 from ..tuned import EpEntry, GemmEntry, Table
 from .options import takes
+from .tables import FAILED
 
 SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")
 HALVES = tuple(one.name for one in EP_KERNELS)
@@ -155,9 +156,6 @@ def enter(kernel: str, files: list[Path], folder: Path) -> None:
         if changed:
             require_writable("--tables", folder)
             typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")
-
-
-FAILED = 1
 
 
 @takes(BenchOptions)

@@ -22,7 +22,7 @@ from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, ProblemError
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import TILE, KernelOptions, takes
-from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
+from .tables import FAILED, compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..runtime.simulated import RankComparison, SimulatedMoE
     from ..sim import Report
 
-FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
 STAGE_NAMES = tuple(stage.name for stage in STAGES)

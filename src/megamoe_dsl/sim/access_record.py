@@ -37,9 +37,9 @@ _SHORT, _FEW = 128, 8  # so many records, of which so many differ: up to here Py
 Records = NDArray[np.int64]
 
 
-def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
-    """The record of an access of no lane in particular."""
-    return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+def pack(agent: int, clock: int, line: int, asynchronous: bool, code: int = 0) -> int:
+    """The record of an access; `code` is that of lanes, if it has any."""
+    return code << CODE_SHIFT | clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
 class AccessFields(NamedTuple):
@@ -98,6 +98,10 @@ def mask_of(lanes: list[int]) -> int:
 @lru_cache(maxsize=4096)
 def lanes_of(bits: int) -> tuple[int, ...]:
     return tuple(lane for lane in range(32) if bits >> lane & 1)
+
+
+def lane_codes(records: Records) -> Records:
+    return records >> CODE_SHIFT & LAST
 
 
 def members(code: int) -> int:

@@ -16,21 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import (
-    AGENT_MASK,
-    ASYNC_GLOBAL,
-    ASYNC_SHARED,
-    CODE_SHIFT,
-    FULL,
-    HAPPENED,
-    LAST,
-    QUICK,
-    READS,
-    ROWS,
-    lanes_of,
-    members,
-    pack,
-)
+from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, FULL, HAPPENED, QUICK, READS, ROWS, lane_codes, lanes_of, members, pack
 from .errors import SimError
 from .geometry import Geometry
 
@@ -116,7 +102,7 @@ class Actor:
     def stamp(self) -> int:
         """The record of its accesses, whose time is the clock's at the first of them."""
         if self.record < 0:
-            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous) | self.code << CODE_SHIFT
+            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous, self.code)
         return self.record
 
 
@@ -199,8 +185,8 @@ class Strand:
     clock: Clock
 
     def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
-        codes = np.asarray(records) >> CODE_SHIFT & LAST
-        return np.array([members(code) & ~self.bits == 0 for code in range(LAST + 1)])[codes]
+        inside = np.array([members(code) & ~self.bits == 0 for code in range(64)])
+        return inside[lane_codes(np.asarray(records))]
 
 
 class Said(NamedTuple):

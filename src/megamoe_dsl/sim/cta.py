@@ -181,7 +181,7 @@ class Warp:
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
 
     __slots__ = (
-        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "local", "mask", "order", "poll", "program",
+        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "loads", "local", "mask", "order", "poll", "program",
         "rest", "sleep", "state", "thread_index", "wake", "why", "world",
     )  # fmt: skip
 
@@ -193,7 +193,8 @@ class Warp:
         self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
         self.exited = ~lanes
         self.fragments = [Fragment(0, None if lanes.all() else lanes)]
-        self.R: list[Lanes] = program.fresh_registers()
+        self.R: list[Lanes] = list(program.registers)
+        self.loads: LoadsInFlight = program.loads
         self.done = False
         self.line = 0
         self.mask: Mask = None
@@ -215,10 +216,6 @@ class Warp:
         self.state.clear()
         if self.world.race:
             del self.order
-
-    @property
-    def loads(self) -> LoadsInFlight:
-        return self.program.loads  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

@@ -44,12 +44,10 @@ class Thread(Protocol):
     line: int
     agent: int
     state: dict[Any, Any]
+    loads: LoadsInFlight
 
     @property
     def cta(self) -> Place: ...
-
-    @property
-    def loads(self) -> LoadsInFlight: ...
 
     @property
     def order(self) -> LaneOrder: ...

@@ -63,21 +63,13 @@ class Program:
         self.late = self.binder.late = LateLoads(kernel) if late_loads else None
         self.binder.names["select"] = select
         self._choose_storage()
-        self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
+        self.registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]  # shared: arrays are not modified in place
         self.units: list[Any] = [None] * len(kernel.code)
         self._link()
-
-    @property
-    def unwaited(self) -> list[str]:
-        return self.binder.unwaited
 
     @cached_property
     def with_late_loads(self) -> Program:
         return Program(self.kernel, late_loads=True)
-
-    def fresh_registers(self) -> list[Lanes]:
-        """Zeroed registers (arrays are never modified in place, so warps share them)."""
-        return list(self._registers)
 
     def pack(self, args: tuple[int | bytes, ...]) -> Lanes:
         """Kernel arguments to the bytes of the parameter block."""
