@@ -146,8 +146,7 @@ def bind_variants(
 
 
 def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], inputs: Inputs, launches: int) -> dict[str, Times]:
-    """Times the variants of a layer's dispatch that need other tables than the layer has; it makes these first, and the layer's own are
-    lost."""
+    """Times variants of a layer's dispatch that need other tables; it makes these first, and the layer's own are lost."""
     times: dict[str, Times] = {}
     for name, config in configs.items():
         if config.problem.recipe == ep.problem.recipe and asks_for_other_tables(config, ep):

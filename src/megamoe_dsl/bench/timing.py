@@ -116,8 +116,7 @@ FIRST_SEED = 1001
 def run_earlier_batches(
     draw: Callable[[int], TokenInputs], load: Callable[[TokenInputs], None], launches: Iterable[Callable[[], None]], batches: int = BATCHES
 ) -> None:
-    """Loads what `draw` gives for the seed of a batch, and calls every one of `launches` on it, batch by batch; all ranks together, once
-    all are here: setting up may take one of them longer than a kernel waits."""
+    """Batch by batch loads what `draw` gives for its seed, and calls all `launches` on it; all ranks together."""
     synchronize()
     for seed in range(FIRST_SEED, FIRST_SEED + batches):
         load(draw(seed))

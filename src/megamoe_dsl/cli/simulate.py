@@ -181,8 +181,7 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
 
 
 def require_agents(config: KernelConfig) -> None:
-    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
-    of its mbarriers, and the tensor pipe where it has tensor memory."""
+    """Raises `ProblemError` for more warps, writers of mbarriers and tensor pipes than the race detector tells apart."""
     from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 

@@ -65,8 +65,7 @@ def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: 
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
-    """So many launches, and their tables and verdict on the console; whether everything passed.  Raises `ProblemError` for rows that do not
-    fit, and `SimError` for a fault or a deadlock."""
+    """Prints tables and verdict of so many launches; whether everything passed. Raises `ProblemError` and `SimError`."""
     if config.problem.accumulate:
         launches = 1
     case = case_of(config, counts, seed, exact=exact)
@@ -156,8 +155,7 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 def simulate_inputs(
     console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
 ) -> bool:
-    """One launch on every rank, and its tables and verdict on the console; whether everything passed.  Raises `ProblemError` when an
-    argument does not fit, and `SimError` for a fault or a deadlock."""
+    """Prints tables and verdict of a launch on every rank; whether everything passed. Raises `ProblemError` and `SimError`."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
     with counting(console) as show:

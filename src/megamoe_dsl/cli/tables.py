@@ -152,14 +152,12 @@ def status_line(console: Console, text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def steps(console: Console) -> Iterator[Callable[[str], None]]:
-    """A line that the `progress` of `random_case` keeps up to date."""
     with status_line(console, "making data: ") as show:
         yield lambda step: show(f"making data: {step}")
 
 
 @contextmanager
 def counting(console: Console) -> Iterator[Callable[[int, float], None]]:
-    """A line that a simulator's `progress` keeps up to date."""
     with status_line(console, "loading the PTX") as show:
         yield lambda count, seconds: show(f"{count:,} warp instructions, {count / max(seconds, 1e-9):,.0f}/s")
 

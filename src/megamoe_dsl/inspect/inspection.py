@@ -197,8 +197,7 @@ _LOCATION = re.compile(r"^(\s*)\.loc\s+(\d+)\s+(\d+)\b.*\n", re.MULTILINE)
 
 
 def annotate(ptx: str) -> str:
-    """The PTX with a comment before every `.loc`, as in `// load.py:78 load_tokens`; without the function where the file is not there.
-    Nothing else changes: it compiles to the same code."""
+    """The PTX with a comment before every `.loc`, as in `// load.py:78 load_tokens`. It compiles to the same code."""
     files = dict(_FILE.findall(ptx))
 
     def named(location: re.Match[str]) -> str:

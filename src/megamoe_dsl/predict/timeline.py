@@ -16,8 +16,7 @@ ALL = "all"  # The worker of what all do.
 
 
 def lanes_of(launched: Launched, workers: int) -> tuple[Lane, ...]:
-    """In microseconds since the launch began: roles of the launch as a whole, then of the first workers, whose tiles come in the order of
-    the schedule."""
+    """In microseconds since the launch began: roles of the whole launch, then of the first workers, tiles in schedule order."""
     found: dict[tuple[str, str], list[Bar]] = {}
 
     def add(worker: str, role: str, name: str, kind: str, start: float, end: float) -> None:

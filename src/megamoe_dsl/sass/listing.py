@@ -146,8 +146,7 @@ def parse(text: str, ranges: str = "") -> Listing:
 
 
 def parse_register_table(ranges: str) -> dict[int, int]:
-    """Address to the highest register that the instruction reads or writes.  In the table's first column character i stands for R<i>:
-    `^` written, `v` read, `x` both, `:` only live."""
+    """Address to the highest register read or written; in the table `^` is written, `v` read, `x` both, `:` only live."""
     first = -1
     highest = {}
     for line in ranges.splitlines():

@@ -56,8 +56,7 @@ def unpack(record: int) -> AccessFields:
 
 
 def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """Which accesses a clock with these entries does not know; None when it knows all. What one instruction touches was mostly touched by
-    one instruction before, or by a few, so that few comparisons do for all."""
+    """Which accesses a clock with these entries does not know; None when it knows all. Few comparisons mostly do for all."""
     raw = records.tobytes()
     if raw == raw[:8] * len(records):
         first = int.from_bytes(raw[:8], "little")

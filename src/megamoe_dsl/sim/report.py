@@ -39,8 +39,7 @@ def describe_line(line: int, kernel: str, source: str) -> str:
 
 @dataclass
 class Report:
-    """Result of one run. `instructions` counts warp-instructions, `copied` the bytes in global memory that bulk and tensor copies moved, by
-    (rank of the CTA, rank of the memory)."""
+    """Result of one run: warp `instructions`; bytes in global memory that copies moved, by (rank of the CTA, rank of the memory)."""
 
     instructions: int = 0
     seconds: float = 0.0

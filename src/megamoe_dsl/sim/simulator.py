@@ -39,8 +39,7 @@ class Launch(StreamedGeometry):
     program: Program | None = None
 
     def checked(self) -> Program:
-        """The program, which must fit this launch. Raises SimError without a program, and for shared memory, a cluster or a block that it
-        or the machine does not allow."""
+        """The program, which must fit this launch. Raises SimError for shared memory, a cluster or a block that is not allowed."""
         if self.program is None:
             raise SimError("a launch names no program, and the simulator was made without PTX")
         kernel, cluster = self.program.kernel, self.cluster

@@ -42,8 +42,7 @@ class TensorMemory:
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:
-        """First column of a new allocation, or None while there is no room (the instruction then blocks). Raises SimError for a size that
-        the ISA does not allow, and after the permit was given up."""
+        """First column of a new allocation, None while there is no room. Raises SimError for a size that the ISA does not allow."""
         if columns not in (32, 64, 128, 256, 512):
             raise SimError(f"tcgen05.alloc of {columns} columns: must be a power of two from 32 to 512")
         if not self.may_allocate:
@@ -103,8 +102,7 @@ def granules(quarters: range | tuple[int, ...], column: int, count: int) -> Inde
 
 @lru_cache(maxsize=256)
 def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
-    """Where each register of a tcgen05.ld or st of `.x<repeat>` lies, relative to the instruction's address: lane and column index, each
-    shaped (registers, 32 threads), and the number of columns touched."""
+    """Lane and column of each register of a tcgen05.ld or st of `.x<repeat>`, shaped (registers, 32 threads), and columns touched."""
     per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
     r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
     match shape:
@@ -243,12 +241,10 @@ class TensorThread:
 
 
 def tensor_unit(cta: Cta) -> TensorUnit:
-    """The unit of a CTA, created at first use."""
     return kept(cta, "tensor unit", TensorUnit)
 
 
 def tensor_thread(w: Warp) -> TensorThread:
-    """The tcgen05 side of a warp, created at first use."""
     return kept(w, "tensor thread", TensorThread)
 
 

@@ -66,8 +66,7 @@ class AsyncGroups:
         self.open = []
 
     def so_far(self) -> list[AsyncCopy]:
-        """All operations that the thread has not waited for. Threads whose copies arrive at mbarriers never close a group: of the open one
-        those that have completed become one."""
+        """All operations that the thread has not waited for. Of an open group those that have completed become one."""
         done = [copy for copy in self.open if copy.done]
         if len(done) > 1:
             self.open = [_completed(done), *(copy for copy in self.open if not copy.done)]

@@ -153,8 +153,7 @@ def to_registers(matrix: Matrix) -> Matrix:
 
 
 def row_fragment(registers: list[Any], groups: int) -> Bytes:
-    """Rows of an operand in registers, (8 * groups, bytes of K): register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row
-    t / 4 + 8h."""
+    """Operand rows (8 * groups, bytes of K): register h + groups * g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h."""
     words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
     return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
 

@@ -49,8 +49,7 @@ class ByteSpan:
 
     @classmethod
     def of(cls, array: Any, name: str) -> ByteSpan | None:
-        """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else, and for an array without elements.  Raises
-        SimError for a torch tensor that is not in host memory."""
+        """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else or without elements. Raises SimError."""
         shape, size = getattr(array, "shape", None), _element_bits(array)
         if shape is None or not size:
             return None

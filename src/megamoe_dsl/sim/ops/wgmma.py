@@ -182,7 +182,6 @@ class WgmmaThread:
 
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
-    """The wgmma side of a warp, created at first use."""
     return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
 
 
@@ -272,8 +271,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
 
 
 def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None) -> Float64Array:
-    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.  Where all four warps know
-    enough, which is what `common` knows, they read together."""
+    """The 64 rows of A in shared memory, 16 by each warp's descriptor and actor. Where `common` knows enough, they read together."""
     alike = descriptors.count(descriptors[0]) == len(descriptors)
     if actors and common and (race := cta.world.race):
         chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]
