@@ -1,7 +1,7 @@
 """Times of several candidates that take turns: every one is measured in every repeat, so that drift of clocks hits all alike.
 
-A GPU at its power cap clocks as what ran before has left it: of equal candidates in a fixed order the one after a slow one was 5 % faster
-(H200s, 2048 to 8192 tokens).  So the order changes from repeat to repeat, and each runs once, uncounted, before it is measured.
+A GPU at its power cap clocks as what ran before has left it: of equal candidates in a fixed order the one after a slow one was 5 % faster.
+So the order changes from repeat to repeat, and each runs once, uncounted, before it is measured.
 """
 
 from __future__ import annotations

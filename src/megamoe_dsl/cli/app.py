@@ -1,5 +1,4 @@
-"""The commands of `megamoe`; here are `fuzz` and `demo`.  Errors become one line on stderr and exit code 2; fields have the names of the
-options that they come from."""
+"""The commands of `megamoe`, `fuzz` and `demo` among them. Errors become one line on stderr that names options, and exit code 2."""
 
 from __future__ import annotations
 

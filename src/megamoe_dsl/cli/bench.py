@@ -61,9 +61,8 @@ if TYPE_CHECKING:
 
 
 def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = False) -> tuple[Path, bool]:
-    """Times or traces both halves at all points, beside the fused kernel and its stages; with `variants` also what may be faster than the
-    chosen configuration of `kernel`.  The results file, and whether every point ran and was right.  Raises `ProblemError`, and `HostError`
-    where there are too few Hopper GPUs."""
+    """Times or traces both halves at all points; with `variants` also what may be faster than the chosen configuration of `kernel`. The
+    results file, and whether every point was right. Raises `ProblemError` and `HostError`."""
     from ..artifact.store import dsl_version
     from ..bench.ep import well
     from ..bench.host import Host

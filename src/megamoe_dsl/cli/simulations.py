@@ -109,14 +109,8 @@ def print_compared(console: Console, title: str, headings: tuple[str, ...], part
 
 
 def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case], seed: int, *, exact: bool, race: bool) -> bool:
-    """A launch of dispatch and one of combine, on drawn activations, for each case on the same buffers, and their tables and verdict on
-    the console; whether everything passed.
-
-    configs  of dispatch and of combine
-    exact    whether the data is: else the reference adds as tensor cores do
-
-    Raises `SimError` for a fault or a deadlock, and `ProblemError` for data that is not exact where the reference cannot have the bits.
-    """
+    """Prints tables and verdict of a launch of dispatch and one of combine (`configs`), on drawn activations, for each case on the same
+    buffers; whether everything passed. Raises `SimError`, and `ProblemError` for data that is not exact where nobody knows the bits."""
     if not exact and not configs[0].problem.formats.sums_known:
         raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
     artifacts = compiled(console, configs)

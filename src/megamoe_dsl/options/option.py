@@ -1,5 +1,4 @@
-"""Command-line options, declared once as fields of a dataclass; argparse and pytest (`add_options`) and typer (cli/options.py) take theirs
-from there.  Imports no torch, so that a command's help is there at once."""
+"""Command-line options, declared once as fields of a dataclass, for argparse, pytest and typer (cli/options.py). Imports no torch."""
 
 from __future__ import annotations
 

@@ -116,9 +116,8 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
 
     def add(self, buffer: Any, name: str, rank: int = 0, initialized: bool = True, read_only: bool = False) -> int:
-        """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).  The bytes are shared,
-        not copied, and a reference is kept. With `initialized=False` reading a byte that nothing wrote is an error. With `read_only=True` a
-        write is an error, and the race detector skips the buffer."""
+        """Register a contiguous numpy array or CPU torch tensor, whose bytes are shared and kept; returns its address. With
+        `initialized=False` reading a byte that nothing wrote is an error, with `read_only=True` a write is, and no races are looked for."""
         if hasattr(buffer, "data_ptr"):
             if not buffer.is_contiguous():
                 raise SimError(f"buffer {name} is not contiguous")

@@ -179,9 +179,8 @@ _L2_PROMOTIONS = (0, 64, 128, 256)
 
 
 def encode_tiled(*arguments: Any) -> TensorMap:
-    """The tensor map that a call of `cuTensorMapEncodeTiled` asks for by its arguments but the first; enums as integers, arrays as
-    addresses of uint64 (dims, strides) and uint32.  Raises SimError for a type, swizzle, interleave, fill or element stride that is not
-    modeled, and ValueError where a field breaks a limit of the hardware."""
+    """The tensor map of a call of `cuTensorMapEncodeTiled`, of whose arguments the first is left out; arrays are addresses of uint64 (dims,
+    strides) and uint32. Raises SimError for what is not modeled, ValueError where a limit of the hardware is broken."""
     data_type, rank, address, dims, strides, box, element_strides, interleave, swizzle, l2_promotion, oob_fill = arguments
     dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
     steps = (ctypes.c_uint32 * rank).from_address(element_strides)
