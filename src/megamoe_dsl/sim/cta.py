@@ -37,8 +37,6 @@ ALL_LANES = b"\x01" * 32
 class Fragment:
     """Lanes at one program counter; `mask` is None for all 32, `bits` are its bytes."""
 
-    __slots__ = ("bits", "mask", "parked", "pc", "polled", "why")
-
     def __init__(self, pc: int, mask: Mask) -> None:
         self.pc = pc
         self.set(mask)
@@ -179,11 +177,6 @@ def kept(owner: Owner, key: object, make: Callable[[Owner], Kept]) -> Kept:
 
 class Warp:
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
-
-    __slots__ = (
-        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "loads", "local", "mask", "order", "poll", "program",
-        "rest", "sleep", "state", "thread_index", "wake", "why", "world",
-    )  # fmt: skip
 
     def __init__(self, world: RunState, cta: Cta, program: Any, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index

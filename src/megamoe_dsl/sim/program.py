@@ -40,8 +40,6 @@ def select(predicate: Lanes, negated: bool, mask: Mask) -> Any:
 class Unit:
     """What runs at one program counter. `next` is the counter after it, `count` its number of instructions."""
 
-    __slots__ = ("count", "full", "handler", "kind", "line", "masked", "negated", "next", "predicate", "target")
-
     def __init__(self, kind: int, pc: int, count: int, line: int) -> None:
         self.kind, self.count, self.line, self.next = kind, count, line, pc + count
         self.full: Callable[..., None]

@@ -25,8 +25,6 @@ _ROWS = 4  # agents that a page has room for at first
 class _Page:
     """The records of one page, a row for each agent."""
 
-    __slots__ = ("_rows", "records")
-
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
         self.records: Records = np.zeros((_ROWS, PAGE), np.int64)

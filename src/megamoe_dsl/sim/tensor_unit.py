@@ -126,8 +126,6 @@ QUARTERS = 4
 class PipeIssue:
     """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
 
-    __slots__ = ("line", "shared", "tensor")
-
     def __init__(self, w: Warp) -> None:
         self.line = w.line
         race = w.world.race
