@@ -87,7 +87,7 @@ class RankLoad:
 
     @classmethod
     def uniform(cls, problem: Problem, tokens: int, remote: float | None = None) -> RankLoad:
-        """Of the rank with most weights to read, when every rank routes `tokens` uniformly; `remote` replaces what ranks share alike."""
+        """The rank with most weights to read, when every rank routes `tokens` uniformly; `remote` replaces what ranks share alike."""
         ranks, experts = problem.num_ranks, problem.num_experts
         every = np.random.default_rng(SEED).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
         slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))

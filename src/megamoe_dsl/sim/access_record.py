@@ -1,14 +1,12 @@
 """What the race detector compares: a record of one access, and the rows of a vector clock.
 
-A record is an int64. The clock of who made it is in bits 40-62, the lanes that have a part in it in 34-39, the PTX line in 16-33, the
-async-proxy flag in bit 15, and the agent in 0-14.
+A record is an int64: the clock of who made it in bits 40-62, the lanes that have a part in it in 34-39, the PTX line in 16-33, the
+async-proxy flag in bit 15, the agent in 0-14. Codes of lanes: 0 to 31 are one lane, ALIKE lanes that all do the same to a location (a
+broadcast), SEVERAL lanes that each have a part of it (a stored matrix), and from FIRST_GROUP on lanes of some mask that all do the same.
 
-Codes 0 to 31 of lanes are one lane. Others are for several: lanes that all do the same to a location (a broadcast), lanes that each have
-a part of it (a stored matrix), and, from FIRST_GROUP on, lanes of some mask that all do the same.
-
-Row HAPPENED of a clock counts the writes that happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count what a `fence.proxy.async` has
-also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies"). Row READS counts
-the reads that happened before: a warp barrier passes on writes, but not another lane's reads (see `lane_order`).
+Row HAPPENED of a clock counts the writes that happened before; rows ASYNC_GLOBAL and ASYNC_SHARED what a `fence.proxy.async` has also made
+visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies"). Row READS counts the reads that
+happened before: a warp barrier passes on writes, but not another lane's reads (see `lane_order`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Vector clocks of the race detector, agents and lanes that they count, and what lanes tell.
 
-One clock per strand of a warp and per synchronization object; `access_record` says what its rows mean. Most clocks are copies of others
-that never change, so that a copy shares the entries of the original until one of them does.
-
-A warp is one agent while its lanes act together. A clock knows what all of them have done at the agent's own entry, and what some
-have done beyond that at an entry of theirs, which exists from the first time that these lanes act without the others.
+One clock per strand of a warp and per synchronization object (rows: `access_record`); copies share the entries of the original until one
+changes. A warp is one agent while its lanes act together: its entry is what all of them have done, and an entry of some lanes, which exists
+once they have acted without the others, is what these have done beyond that.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Tensor memory of one CTA: 128 lanes by 512 columns of 32 bits, its allocator, and the register fragments of tcgen05.ld and st.
 
-Sources: PTX ISA, "Tensor Memory" (addressing, allocation, access restrictions) and "Data Movement Shape"; the fragment layouts equal
-CUTLASS's copy traits.
+Sources: PTX ISA, "Tensor Memory" and "Data Movement Shape"; fragments equal CUTLASS's copy traits.
 
-Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations of a warp are asynchronous to its other instructions:
-what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
-did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
-for tensor memory. `tcgen05.commit` implies the fence. Arrives and waits may be relaxed ("Canonical synchronization patterns").
-With `Assumptions(tensor_fences=True)` every tcgen05 operation has both fences around it.
+Ordering (PTX ISA, "tcgen05 Memory Consistency Model"): tcgen05 operations of a warp are asynchronous to its other instructions. What the
+warp learned through a barrier applies to them only after `tcgen05.fence::after_thread_sync`; what they did is published by its arrives only
+after `tcgen05.fence::before_thread_sync`, which `tcgen05.commit` implies. So every warp has a second agent and a second clock for tensor
+memory. With `Assumptions(tensor_fences=True)` every tcgen05 operation has both fences around it.
 """
 
 from __future__ import annotations

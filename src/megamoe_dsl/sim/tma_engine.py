@@ -1,10 +1,7 @@
 """Asynchronous operations that complete in order: async-groups and pipes.
 
-Source: PTX ISA, "Async-group mechanism". A bulk store completes in two steps, reading its source and writing its destination;
-`wait_group.read` waits for the first only.
-
-Loads are agents per mbarrier. Stores are two agents per warp, one that reads the source in shared memory and one that writes the
-destination, because `wait_group.read` orders only the first.
+Source: PTX ISA, "Async-group mechanism". Loads are agents per mbarrier. A bulk store completes in two steps, reading its source and writing
+its destination, by two agents per warp, because `wait_group.read` waits for the first only.
 """
 
 from __future__ import annotations

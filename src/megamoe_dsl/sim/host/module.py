@@ -1,10 +1,8 @@
 """Compiled host functions of the DSL, whose CUDA calls are answered in Python.
 
-Compiled host code calls CUDA through C functions named `_cuda...`. `HostModule.symbols` are callbacks under these names, to be given to
-the module's execution engine in place of CUDA's. An exception in a callback is kept by the device, and the call answers an error.
-
-What the DSL (4.8.1) compiles inside `launches_on` runs on a simulated device: every compilation keeps its PTX, the execution engine of a
-compiled module gets the module's CUDA calls, the module learns its PTX, and calls through TVM FFI keep the engine of their compilation.
+Compiled host code calls CUDA through C functions named `_cuda...`, in whose place the module's execution engine gets the callbacks
+`HostModule.symbols`. The device keeps an exception in a callback, and the call answers an error. What the DSL (4.8.1) compiles inside
+`launches_on` runs on a simulated device: compilations keep their PTX, and calls through TVM FFI the engine of their compilation.
 """
 
 from __future__ import annotations

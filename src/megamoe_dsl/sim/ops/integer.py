@@ -1,8 +1,6 @@
-"""Integer, logic, bit and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and
-Selection", mov, prmt).
+"""Integer, logic, bit and data-movement arithmetic (PTX ISA: those and "Comparison and Selection", mov, prmt).
 
-Where the result does not depend on the sign, operands are taken unsigned: that is how registers are stored. numpy shifts by the word
-size or more give 0 (or the sign), as PTX does.
+Where the sign does not matter, operands are unsigned, as registers are stored. numpy shifts by the word size or more as PTX does.
 """
 
 from __future__ import annotations

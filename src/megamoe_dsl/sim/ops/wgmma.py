@@ -1,11 +1,9 @@
 """wgmma as its warpgroup sees it: four warps issue an operation together, and it is done for all of them at once.
 
-Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation executes after all four warps have
-issued it, in order. A wait of one warp therefore covers what the operation read for the others too. Each warp answers for its own 16
-rows of A, with what it knew at issue; of B, which all of them use, only what all four knew counts.
-
-Shared memory is read when the operation executes, after all warps of the warpgroup have issued it (`warpgroup`); accumulators hold poison
-until `wait_group`. Sums in FP32 are to the bit what silicon makes of them (`umma`), those in FP16 and of integers formed in float64.
+Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation executes, in order, after all four warps have issued it,
+and reads shared memory then; accumulators hold poison until `wait_group`. A wait of one warp covers what the operation read for the others
+too. Each warp answers for its own 16 rows of A, with what it knew at issue; of B only what all four knew counts. Sums in FP32 are to the
+bit what silicon makes of them (`umma`), others are formed in float64.
 """
 
 from __future__ import annotations
