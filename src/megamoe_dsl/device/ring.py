@@ -94,7 +94,6 @@ class Stage(RingPlace):
 
     @property
     def token_scales(self) -> Any:
-        """Shared address of the scales of the tile's tokens."""
         return self.shared("sfa")
 
     @property
@@ -120,7 +119,6 @@ class Stage(RingPlace):
 
 @cute.jit
 def release_stage(stage: Stage, lane: Int32):
-    """Tells the loaders of every CTA that may write the stage that this warp has read it."""
     if cutlass.const_expr(stage.cluster > 1):
         if lane < stage.cluster:
             arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
@@ -142,7 +140,6 @@ class TileQueue(RingPlace):
     begin: Any = 0
 
     def alternate(self, begin: Any, every: int) -> Self:
-        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `begin` on."""
         return replace(self, ring=Ring.start(self.ring.depth // every), every=every, begin=begin)
 
     def shared(self, name: str) -> Any:
@@ -150,7 +147,6 @@ class TileQueue(RingPlace):
         return self.plan.address(self.smem, name, place)
 
     def wait_empty(self) -> None:
-        """The publishing warp: until everyone has read the tile that was here."""
         wait(self.shared("work_tile_empty_barrier"), self.ring.phase ^ 1)
 
 

@@ -30,7 +30,6 @@ def with_scale_id(descriptor: Any, scale_id: int) -> Any:
 
 
 def descriptor(low: Any, high: int) -> Any:
-    """A SMEM descriptor of two words."""
     return (Int64(high) << 32) | Int64(Uint32(low))
 
 

@@ -19,8 +19,7 @@ OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SB
 ADDRESS = 0x3FFF  # of a SMEM descriptor
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
-ELEMENTS = {"e4m3": 32, "bf16": 16}
-"""Of A and B: their K of an instruction."""
+ELEMENTS = {"e4m3": 32, "bf16": 16}  # of A and B: their K of an instruction
 MN_K_STEP = K_STEP * ELEMENTS["bf16"] * ROW_BYTES // MMA_K_BYTES
 MnMajor = tuple[bool, bool]
 """Whether A, and B, are MN-major, which elements of a byte cannot be: rows of shared memory are K."""
@@ -41,7 +40,6 @@ ir: Any = _ir  # built at run time, so that type checkers see no attributes
 
 
 def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tuple[Any, ...]:
-    """An inline block that yields `count` floats."""
     result = ir.Type.parse("!llvm.struct<(" + ", ".join(["f32"] * count) + ")>")
     packed = llvm.inline_asm(result, operands, asm, constraints, has_side_effects=True)
     f32 = ir.F32Type.get()

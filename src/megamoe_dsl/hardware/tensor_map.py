@@ -18,10 +18,8 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-DESCRIPTOR_BYTES = 128
-"""Size and required alignment of a descriptor is 128 and 64 bytes."""
-FIELD_BYTES = 64
-"""The bytes at its start that carry fields; kernels copy no others."""
+DESCRIPTOR_BYTES = 128  # size and required alignment of a descriptor is 128 and 64 bytes
+FIELD_BYTES = 64  # the bytes at its start that carry fields; kernels copy no others
 
 _SWIZZLES = (0, 32, 64, 128)
 _L2_PROMOTIONS = (0, 64, 128, 256)
@@ -43,8 +41,7 @@ class TensorMapDtype(Enum):
     F64 = (9, 8, 64)
     BF16 = (10, 9, 16)
     TF32 = (7 | _TF32_BIT, 11, 32)
-    FP4_PACKED = (11, 13, 4)
-    """16U4_ALIGN8B: two values a byte in global memory and in shared memory."""
+    FP4_PACKED = (11, 13, 4)  # 16U4_ALIGN8B: two values a byte in global memory and in shared memory
     FP4_UNPACKED = (12, 14, 4)
     """16U4_ALIGN16B: in shared memory every 16 values are 8 packed bytes followed by 8 bytes of padding (for kind::mxf8f6f4)."""
 
@@ -139,7 +136,6 @@ class TensorMap:
             _require(inner_bits // 8 <= self.swizzle, "box", self.box, limit)
 
     def __hash__(self) -> int:
-        """Worked out once: maps are keys of caches."""
         return self._hash
 
     @cached_property

@@ -129,7 +129,6 @@ class Kernel(ABC):
         return any(recipe in names for names in cls.recipes.values())
 
     def has(self, config: object) -> bool:
-        """Whether it is a configuration of this kernel."""
         return type(config) in self.configs.values() and type(getattr(config, "problem", None)) is self.problem
 
     def choices(self, arch: Arch) -> set[str]:
@@ -167,7 +166,6 @@ class Kernel(ABC):
         return config.maps(args) if hasattr(config, "maps") else ()
 
     def map_names(self, config: Any) -> Sequence[str]:
-        """Names of `maps`, in the same order."""
         return getattr(config, "map_names", ())
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
@@ -175,17 +173,14 @@ class Kernel(ABC):
         return []
 
     def smem(self, config: Any) -> Region | None:
-        """The plan of a CTA's shared memory."""
         plan = getattr(config, "smem", None)
         return None if plan is None else plan.region
 
     def barriers(self, config: Any) -> tuple[MBarrier, ...]:
-        """Its mbarriers, in SMEM order."""
         plan = getattr(config, "smem", None)
         return () if plan is None else plan.barriers
 
     def tmem(self, config: Any) -> TmemPlan | None:
-        """The plan of a CTA's tensor memory."""
         return getattr(config, "tmem", None)
 
     def registers(self, config: Any) -> Mapping[str, int]:
@@ -216,11 +211,9 @@ class Kernel(ABC):
         return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
 
     def parameter_spec(self, config: Any) -> ArgumentSpec:
-        """Names and types of `parameters`."""
         return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
 
     def arguments(self, config: Any) -> ArgumentSpec:
-        """Names and widths of the arguments."""
         return ArgumentSpec.of(self.arguments_type(config))
 
     @property
@@ -231,6 +224,5 @@ class Kernel(ABC):
         return (Path(file).parent,)
 
     def dynamic_smem(self, config: Any) -> int:
-        """Bytes of dynamic shared memory of a launch."""
         region = self.smem(config)
         return 0 if region is None else region.size

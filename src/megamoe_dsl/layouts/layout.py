@@ -16,11 +16,9 @@ from typing import Any, TypeAlias
 
 from .arith import Int, div, is_host
 
-IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
-"""A positive or zero int, or a tuple of such."""
+IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"  # a positive or zero int, or a tuple of such
 
-Coordinate: TypeAlias = Any
-"""An `IntTuple` whose leaves may be traced integers."""
+Coordinate: TypeAlias = Any  # an `IntTuple` whose leaves may be traced integers
 
 
 class LayoutError(ValueError):
@@ -35,7 +33,6 @@ def flatten(value: Coordinate) -> tuple[Any, ...]:
 
 
 def product(shape: IntTuple) -> int:
-    """Number of coordinates of a shape."""
     return prod(flatten(shape))
 
 
@@ -156,7 +153,6 @@ class Layout:
 
     @property
     def cosize(self) -> int:
-        """One more than the largest index."""
         return 1 + sum((n - 1) * d for n, d in self.leaves)
 
     @property

@@ -61,7 +61,6 @@ class Field:
 
     @property
     def alignment(self) -> int:
-        """Bytes: `align`, or else an element's size."""
         return self.align or self.dtype.itemsize
 
     @property

@@ -65,7 +65,6 @@ class BaseGemmConfig(ABC):
         return None
 
     def check_rows(self, rows: int) -> None:
-        """Raises `ProblemError`, or `ConfigError`, for rows of A that no launch takes."""
         self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:

@@ -25,10 +25,8 @@ GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
 LANES = 32
 """Experts of a run: a warp finds a tile's expert by two ballots, among the last sums of runs and among the experts of one."""
-MOST_TILES = (1 << 16) - 1
-"""Row blocks of all experts, whose sums have 16 bits."""
-LISTS = 2
-"""Lists of rows in shared memory: of the tile that is gathered, and of the next."""
+MOST_TILES = (1 << 16) - 1  # row blocks of all experts, whose sums have 16 bits
+LISTS = 2  # lists of rows in shared memory: of the tile that is gathered, and of the next
 
 
 def room(mean: float) -> float:
@@ -104,11 +102,9 @@ class TileShape:
 
     @property
     def store_rows(self) -> int:
-        """Rows of D in it."""
         return self.m if self.swap_ab else GROUP_ROWS // WARPS_PER_GROUP
 
     def boxes(self, half: bool) -> int:
-        """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
 
 
@@ -154,5 +150,4 @@ def transposed_side(names: tuple[str, ...], codes: Any, scales: Any, columns: in
 
 
 def part(rows: int) -> int:
-    """Rows of a part of a tile."""
     return max(rows // PARTS, 1)

@@ -23,18 +23,14 @@ class WholeRows:
 
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part")
     decode_warps: ClassVar[int] = 0
-    arrivals: ClassVar[int] = 1
-    """At a stage's barrier, of those that bring B."""
-    boxes: ClassVar[int] = 1
-    """That a K block of a tile takes."""
-    mn_major: ClassVar[tuple[bool, bool]] = (False, False)
-    """Whether rows of shared memory are K, of A and of B."""
+    arrivals: ClassVar[int] = 1  # at a stage's barrier, of those that bring B
+    boxes: ClassVar[int] = 1  # that a K block of a tile takes
+    mn_major: ClassVar[tuple[bool, bool]] = (False, False)  # whether rows of shared memory are K, of A and of B
 
     def num_bytes(self, columns: int) -> int:
         return columns * ROW_BYTES
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """Other fields of the ring."""
         return ()
 
     @property
@@ -65,7 +61,6 @@ class WholeRows:
         return 0
 
     def share(self, share: Any) -> Any:
-        """A thread's share of a tile, as B asks for."""
         return share
 
     def load(self, ctx: Any) -> None:
@@ -102,8 +97,7 @@ class SortedColumns(WholeRows):
     the next group stay out."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
-    arrivals: ClassVar[int] = 32
-    """Every lane's."""
+    arrivals: ClassVar[int] = 32  # every lane's
     mn_major: ClassVar[tuple[bool, bool]] = (True, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -122,7 +116,6 @@ class ScaledColumns(WholeRows):
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part", "sfb")
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """sfb: a scale for each column of a stage."""
         return (Field("sfb", (num_stages, columns), F32, 128),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -154,7 +147,6 @@ class GateUpRows(WholeRows):
     boxes: ClassVar[int] = 2
 
     def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
-        """Rows of the scales of gate, then of up."""
         second = index == (not self.up_first)
         return (first >> 1) + second * (problem.scale_rows // 2)
 
@@ -270,7 +262,6 @@ class PairWeights:
         return {"weights": weights, "sfb": scale_words(args.b_sf, width, height, config.stage.weight_rows, config.k_block)}
 
     def operand(self, ctx: Any, tile: Any) -> Any:
-        """A CTA's part of a tile's rows, as the loader fetches them."""
         from .sm100.load import weight_operand
 
         return weight_operand(ctx, tile)

@@ -85,12 +85,10 @@ class PairConfig:
 
     @property
     def cluster(self) -> int:
-        """The CTA pair of an MMA."""
         return CLUSTER
 
     @property
     def blocks_per_fetch(self) -> int:
-        """A pair works on one tile."""
         return 1
 
     @property

@@ -13,8 +13,7 @@ F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
 MOST_REPLICAS = 64
-MOST_SLOTS = 1 << 27
-"""Of all tokens together: rows are counted in 32 bits, with room."""
+MOST_SLOTS = 1 << 27  # of all tokens together: rows are counted in 32 bits, with room
 
 
 class TokensProblem(CheckedProblem):

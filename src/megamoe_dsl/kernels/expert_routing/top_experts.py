@@ -24,12 +24,10 @@ from .arguments import TopExpertsArguments
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
-NONE = 0
-"""The word of what is taken out: below that of every score, -infinity included."""
+NONE = 0  # the word of what is taken out: below that of every score, -infinity included
 NO_EXPERT = 1 << 20
 COUNTED = 2  # scores of a group, the highest, that count for it
-LOW = -17.0
-"""Below it a sigmoid, and log(1 + exp(x)), is a power of e, to all bits of FP32."""
+LOW = -17.0  # below it a sigmoid, and log(1 + exp(x)), is a power of e, to all bits of FP32
 ATANH_TERMS = tuple(2.0 / (2 * term + 1) for term in reversed(range(8)))
 """Of 2 atanh(s) / s in s^2, which is 1/9 at most, the last first: the rest is below a rounding of FP32."""
 
@@ -86,7 +84,6 @@ def highest(words: list[Any], lane: Any) -> tuple[Uint32, Int32]:
 
 
 def without(words: list[Any], lane: Any, expert: Any) -> list[Any]:
-    """The same, this expert taken out."""
     return [Uint32(cutlass.select_(lane + step * LANES == expert, Uint32(NONE), word)) for step, word in enumerate(words)]
 
 

@@ -125,17 +125,14 @@ class VarlenKKernel(GemmKernel):
         return GatherGemmArguments
 
     def label(self, config: Any) -> str:
-        """As of a packed GEMM, and which side is gathered, or "k" where rows lie along K."""
         return f"{super().label(config)}-{config.problem.gathered or 'k'}"
 
     def work(self, problem: Any, load: GemmLoad) -> Work:
-        """Rows of both sides and D, each moved once."""
         p, written = problem, problem.num_groups * problem.n * problem.k * problem.output_bytes
         read = load.rows * (p.n + p.k) * p.formats.activations.element_bits / 8
         return Work(2.0 * load.rows * p.n * p.k, read + written * (2 if p.accumulate else 1), 0.0)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        """None: K is known on the device alone."""
         return []
 
 

@@ -33,8 +33,7 @@ from ..tile import WARPS_PER_GROUP
 from .epilogue import load_factor, scatter_pass, store_preactivations, with_factor
 from .load import first_gate
 
-RUNS = 2
-"""Of eight channels, that a warp has of a pass."""
+RUNS = 2  # of eight channels, that a warp has of a pass
 
 
 @cute.jit
@@ -60,8 +59,7 @@ def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, part: ResultPart):
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * HALF_CHANNELS, 1)
 
 
-COLUMNS = 4
-"""Lanes with other rows; the eight with the same column have other channels of the same rows."""
+COLUMNS = 4  # lanes with other rows; the eight with the same column have other channels of the same rows
 
 
 @dataclass(frozen=True)
