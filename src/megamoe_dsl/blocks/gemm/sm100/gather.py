@@ -194,8 +194,8 @@ def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: An
     """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
     ctas, rows = None, ctx.config.block_m // ctx.config.cluster
     if ctx.config.pairs > 1:
-        ctas, first = ctx.same_rows, first + ctx.pair * rows
         destination = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
+        first, ctas = first + ctx.pair * rows, ctx.same_rows
     load_tile(destination, ctx.maps.tokens, full, x, first, ctas)
 
 
