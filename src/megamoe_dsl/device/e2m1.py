@@ -77,12 +77,10 @@ HIGH = 0xF0F0F0F0
 
 
 def gather_rows(first: Any, second: Any, lane: Any) -> tuple[Any, Any]:
-    """Transposes tensor-memory fragments of E2M1, which stmatrix cannot, for its smallest element is a byte: 16 channels of one token of
-    32, lowest in the lowest nibble, as two words.
-
-    In a thread of row r = lane / 4 and column j = lane % 4, byte 2 g + q of the words, `first` for tokens 0 to 15, has channel r of token
-    8 g + 2 j + q in its low nibble and channel r + 8 in its high one.  The token that a lane ends with:
-    `blocks.sm100.epilogue_tile.packed_token`.
+    """Transposes tensor-memory fragments of E2M1, which stmatrix cannot: 16 channels of one token of 32, lowest in the lowest nibble, as
+    two words.  In a thread of row r = lane / 4 and column j = lane % 4, byte 2 g + q of the words, `first` for tokens 0 to 15, has
+    channel r of token 8 g + 2 j + q in its low nibble and channel r + 8 in its high one.  The token that a lane ends with:
+    `epilogue_tile.packed_token`.
     """
     # Rows r and r + 1 have the two nibbles of a byte.  The even row takes the first word's tokens, the odd row the second's.
     odd = (lane & 4) != 0

@@ -1,12 +1,11 @@
 """Rings of places in shared memory: a position, a stage of operands, the queue of tiles.
 
-A kernel's SMEM plan is a `Region`; blocks take a `Stage` or a `TileQueue` and no kernel's context.  They expect these fields, each with
-the stage, or the place of the queue, as its first index:
+Blocks take a `Stage` or a `TileQueue` and no kernel's context.  Of the plan of shared memory, a `Region`, they expect these fields, each
+with the stage, or the place of the queue, as its first index:
 
 | field         | what it holds |
 |---|---|
-| tokens        | rows of the activations, K-major, swizzled over a row's width |
-| weights       | rows of the weights, likewise |
+| tokens, weights | rows of the activations and of the weights, K-major, swizzled over a row's width |
 | sfa, sfb      | scales of the tokens and of the weights that come with the stage |
 | full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |
 | empty_barrier | mbarrier: everyone has read them |

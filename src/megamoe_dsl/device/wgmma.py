@@ -56,10 +56,9 @@ def issue(
 ) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
 
-    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, and whose registers
-    become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its own, and spills.
-    accumulate: D += instead; `registers` are D so far.
-    element: of A and B, one of `ELEMENTS`.  mn_major: of descriptors that are.
+    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, whose registers become
+    D's: without them the compiler moves the start of a group up, and spills.  accumulate: D += instead; `registers` are D so far.
+    mn_major: of descriptors that are.
     """
     major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
     steps = [MN_K_STEP if one else K_STEP for one in mn_major]

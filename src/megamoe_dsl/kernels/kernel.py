@@ -112,6 +112,7 @@ class Kernel(ABC):
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
     ctas_per_sm  CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
+    takes_arguments  dataclass of its run-time arguments, where it is the same for all configurations
     early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
 
@@ -121,6 +122,7 @@ class Kernel(ABC):
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
     ctas_per_sm: ClassVar[int] = 1
+    takes_arguments: ClassVar[type[Any]]
     early: ClassVar[bool] = False
 
     @classmethod
@@ -144,9 +146,9 @@ class Kernel(ABC):
     def function(self, config: Any) -> Callable[..., Any]:
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
 
-    @abstractmethod
     def arguments_type(self, config: Any) -> type[Any]:
         """The dataclass of its run-time arguments."""
+        return self.takes_arguments
 
     # --- what a kernel may have
     def label(self, config: Any) -> str:

@@ -3,8 +3,7 @@
     Region.stack("workspace", Field("count", (4,), U32), Field("mask", (8,), U64))      fields one after another
     Region.overlay("smem", main=region_a, combine=region_b)                             alternatives that use the same bytes, one at a time
 
-A field is row-major over its shape.  Fields of one `overlay` alternative never overlap; different alternatives do, and their lifetimes
-(the names of the alternatives) say why that is safe.
+A field is row-major over its shape.  Only fields of different alternatives of an `overlay` use the same bytes.
 """
 
 from __future__ import annotations

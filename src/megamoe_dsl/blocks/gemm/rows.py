@@ -1,9 +1,8 @@
 """Row sources: which warps bring rows of A, and what these need of shared memory and of tensor maps, on SM90 and, of CTA pairs, on
 SM100.
 
-Where threads copy scales on SM100, a stage goes from hand to hand: *copied* - scales of rows have arrived, thread by thread -, *full*
-- the odd CTA has announced its own to the even one, whose MMA warp sees both -, *empty* - the tensor cores have finished.  Without
-scales it is full and empty alone.
+Where threads copy scales on SM100, a stage is *copied* when scales of rows have arrived, thread by thread, and *full* when the odd CTA has
+announced its own to the even one, whose MMA warp sees both.
 """
 
 from __future__ import annotations
@@ -100,14 +99,12 @@ class ListedRows(RowSource):
         return tile.m if tile.scaled else 0
 
     def scale_places(self, num_stages: int) -> int:
-        """Places of the ring of scales, a power of two.  Who copies K block b has waited until b - `num_stages` was read; a place that
-        begins at b held those of K blocks up to b - `at_once` * (`scale_places` - 1) - 1."""
+        """Places of the ring of scales, a power of two: a place is written again when the K blocks that it held are read."""
         needed = -(-(num_stages + self.at_once - 1) // self.at_once)
         return 1 << (needed - 1).bit_length()
 
     def scales(self, tile: TileShape, num_stages: int) -> Field:
-        """Scales of one K block lie with their stage, those of several in places that no stage owns: they are read after the first of
-        their stages is free."""
+        """Scales of one K block lie with their stage; those of several, read after the first of their stages is free, have a ring."""
         rows = self.scale_rows(tile)
         if self.at_once == 1:
             return Field("sfa", (num_stages, align(4 * rows, 128) // 4), F32, 128)

@@ -40,6 +40,7 @@ class DecodeKernel(Kernel):
     problem = DecodeProblem
     configs: ClassVar[Mapping[str, type[DecodeConfig]]] = {"sm_90a": DecodeConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
+    takes_arguments = DecodeArguments
     early = True
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
@@ -49,9 +50,6 @@ class DecodeKernel(Kernel):
         from .kernel import kernel_of
 
         return kernel_of(config)
-
-    def arguments_type(self, config: DecodeConfig) -> type[DecodeArguments]:
-        return DecodeArguments
 
     def label(self, config: DecodeConfig) -> str:
         p = config.problem

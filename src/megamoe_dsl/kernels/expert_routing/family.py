@@ -84,14 +84,12 @@ class SumKernel(RoutingKernel):
 
     name = "topk_sum"
     problem = SumProblem
+    takes_arguments = SumArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .topk_sum import topk_sum_kernel
 
         return topk_sum_kernel
-
-    def arguments_type(self, config: TokensConfig) -> type[SumArguments]:
-        return SumArguments
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"
@@ -102,14 +100,12 @@ class QuantizeBothKernel(RoutingKernel):
 
     name = "quantize_both"
     problem = QuantizeProblem
+    takes_arguments = QuantizeArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .quantize_both import quantize_both_kernel
 
         return quantize_both_kernel
-
-    def arguments_type(self, config: TokensConfig) -> type[QuantizeArguments]:
-        return QuantizeArguments
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         return super().choose(problem, target, num_tokens, **{"num_sms": CTAS_PER_SM * target.num_sms, **fields})

@@ -120,8 +120,7 @@ class VarlenKKernel(GemmKernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES}
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """Those of rows of experts: `a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32
-        [m / 128, n] and [m / 128, k]."""
+        """`a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32 [m / 128, n] and [m / 128, k]."""
         return GatherGemmArguments
 
     def label(self, config: Any) -> str:
