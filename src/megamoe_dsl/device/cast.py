@@ -66,9 +66,8 @@ clamp_below_bf16 = partial(_with_bf16x2, "max")  # max(value, limit), likewise
 def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
     """value / (1 + exp(-slope * gate)); of the gate itself with slope 1 it is SiLU.
 
-    Fast: exp2 and reciprocal approximations, value * rcp(1 + ex2(-gate * slope * log2 e)).  Otherwise the exponent's rounding error is
-    carried into the result, and the division is rounded to nearest.  A power that is infinite, or zero with an infinite error, is not
-    corrected.
+    Fast: approximations of exp2 and reciprocal.  Otherwise the exponent's rounding error is carried into the result, and the division is
+    rounded to nearest; a power that is infinite, or zero with an infinite error, is not corrected.
     """
     rate = Float32(-slope * LOG2E)
     exponent = gate * rate

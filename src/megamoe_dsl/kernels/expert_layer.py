@@ -1,8 +1,5 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
-the sum of each token's; for a few tokens on SM90 as one launch.
-
-A router gives experts unequal numbers of rows.  A tile of Linear2 holds the rows of nearly every expert; with many rows CTAs work in
-pairs (docs/lab/one_gpu.md).
+the sum of each token's; for a few tokens on SM90 as one launch.  A router gives experts unequal numbers of rows (docs/lab/one_gpu.md).
 """
 
 from __future__ import annotations
@@ -11,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .. import recipe as formats
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
@@ -34,16 +32,11 @@ from ..blocks.gemm.problem import (
 from ..blocks.gemm.sm100.config import tile_rows
 from ..blocks.gemm.tile import SCALE_STEP, room
 from ..config_error import ConfigError
+from ..layouts import region
 from ..layouts.arith import align
-from ..layouts.region import BF16 as BF16_FIELD
-from ..layouts.region import E4M3, I32, U8, Field, Region
-from ..layouts.region import F32 as F32_FIELD
-from ..layouts.region import I64 as I64_FIELD
+from ..layouts.region import Field, Region
 from ..problem import CHANNEL_STEP, ProblemError
-from ..recipe import BF16 as BF16_VALUES
-from ..recipe import E2M1, UE4M3, UE8M0, Recipe
-from ..recipe import E4M3 as E4M3_VALUES
-from ..recipe import F32 as F32_SCALES
+from ..recipe import Recipe
 from ..target import Target
 from .decode.config import MOST_TOKENS, DecodeConfig
 from .decode.family import DecodeKernel
@@ -195,8 +188,8 @@ class ExpertLayer:
         )
 
 
-TYPES = {E4M3_VALUES: E4M3, E2M1: U8, BF16_VALUES: BF16_FIELD}  # of a recipe's elements in memory
-SCALE_TYPES = {F32_SCALES: F32_FIELD, UE8M0: U8, UE4M3: E4M3, None: U8}
+TYPES = {formats.E4M3: region.E4M3, formats.E2M1: region.U8, formats.BF16: region.BF16}  # of a recipe's elements in memory
+SCALE_TYPES = {formats.F32: region.F32, formats.UE8M0: region.U8, formats.UE4M3: region.E4M3, None: region.U8}
 """Of its scales; none of them where there are none."""
 ALIGNMENT = 128  # bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2
 
@@ -205,7 +198,7 @@ def chosen_experts(tokens: int, topk: int) -> Region:
     """Each token's experts, and their weights, where a call chooses them itself."""
     slots = (tokens, topk)
     return Region.stack(
-        "chosen_experts", Field("topk_idx", slots, I64_FIELD, ALIGNMENT), Field("topk_weights", slots, F32_FIELD, ALIGNMENT)
+        "chosen_experts", Field("topk_idx", slots, region.I64, ALIGNMENT), Field("topk_weights", slots, region.F32, ALIGNMENT)
     )
 
 
@@ -229,11 +222,11 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
         "workspace",
         Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
         Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
-        Field("ends", (layer.num_experts,), I32, ALIGNMENT),
-        Field("sources", (rows,), I32, ALIGNMENT),
-        Field("positions", (tokens, layer.topk), I32, ALIGNMENT),
-        Field("table", (MOST_SORTERS, layer.num_experts), I32, ALIGNMENT),
+        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),
+        Field("sources", (rows,), region.I32, ALIGNMENT),
+        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),
+        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),
         Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
-        Field("rows", (rows, layer.hidden), BF16_FIELD, ALIGNMENT),
+        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),
     )

@@ -63,12 +63,8 @@ def compact_strides(shape: IntTuple, start: int = 1) -> IntTuple:
 
 
 def idx2crd(index: Int, shape: IntTuple) -> Coordinate:
-    """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.
-
-    Post-condition, for 0 <= index: crd2idx(idx2crd(index, shape), shape, compact_strides(shape)) == index; in bounds when
-    index < product(shape).
-    Works on traced integers: divisions are unsigned, by constants.
-    """
+    """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.  Inverse of `crd2idx`
+    with compact strides.  Works on traced integers: divisions are unsigned, by constants."""
     if not isinstance(shape, tuple):
         return index
     parts: list[Coordinate] = []
@@ -90,11 +86,8 @@ def _zero(index: Int) -> Int:
 
 
 def crd2idx(coordinate: Coordinate, shape: IntTuple, stride: IntTuple) -> Int:
-    """Index of a coordinate: the inner product of natural coordinate and stride.
-
-    Any mode of the coordinate may be given as one integer, which stands for `idx2crd` of it.  Works on traced integers.
-    Raises `LayoutError` when the coordinate's rank does not fit the shape.
-    """
+    """Index of a coordinate: the inner product of natural coordinate and stride.  Any mode may be given as one integer, which stands for
+    `idx2crd` of it; integers may be traced.  Raises `LayoutError` when the coordinate's rank does not fit the shape."""
     if isinstance(coordinate, tuple):
         if not isinstance(shape, tuple) or len(coordinate) != len(shape):
             raise LayoutError(f"coordinate {coordinate}: does not fit shape {shape}")
@@ -125,9 +118,9 @@ _COMPACT: Any = None
 class Layout:
     """`shape` holds positive ints, `stride` non-negative ints nested alike; without a stride the layout is compact and column-major.
 
-    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced.
-    Coordinates beyond the shape are allowed in the last leaf of a mode, and continue it.
-    Raises `LayoutError` for shapes and strides that do not match or are out of range.
+    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced, and
+    may lie beyond the shape in the last leaf of a mode.  Raises `LayoutError` for shapes and strides that do not match or are out of
+    range.
     """
 
     shape: IntTuple

@@ -170,10 +170,8 @@ class Region:
 @dataclass(frozen=True)
 class MBarrier:
     """`count` barriers with the same role in every CTA; with `leader_only` only those of a cluster's first CTA are used, for all of its
-    CTAs.
-
-    `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted, `waits` who
-    waits.  Initialization, SMEM size, documentation and checks come from the rows.
+    CTAs. `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted,
+    `waits` who waits.
     """
 
     name: str

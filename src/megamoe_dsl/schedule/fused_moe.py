@@ -97,10 +97,8 @@ class PhaseSizes:
 
 @dataclass(frozen=True)
 class FusedMoeOrder:
-    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.
-
-    Of a configuration it reads `problem.experts_per_rank`, `block_m`, `lookahead`, `fc1_n_blocks` and `fc2_n_blocks`, weight blocks of an
-    expert, `group_m`, token blocks of a band, and `blocks_per_fetch`, consecutive numbers that a cluster takes at a time.
+    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.  `blocks_per_fetch` of the configuration are consecutive
+    numbers that a cluster takes at a time.
     """
 
     config: Any  # cutlass.Constexpr in a kernel

@@ -1,9 +1,8 @@
 """A token's experts from its router's logits, the highest scores first, or those that a table has for its id; and their weights.
 
 A warp takes a token.  Lane l has experts l, l + 32, .. as words whose order as integers is that of their scores; in each turn the warp
-finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  Which experts
-are chosen depends on nothing but the scores; a NaN, whatever its sign, counts as the highest, and -0.0 is 0.0.  Waits for the launches
-before, and signals nothing.
+finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  A NaN,
+whatever its sign, counts as the highest, and -0.0 is 0.0.
 """
 
 from __future__ import annotations

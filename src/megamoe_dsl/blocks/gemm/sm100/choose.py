@@ -1,8 +1,6 @@
 """Which tile, with how many consumers, in clusters of how many pairs: what an estimate of clocks finds best.  Nobody has measured this
-kernel.
-
-Over the rows of experts the rates are those of the performance model (`predict/nvidia_b200.json`, which says where each is from), the
-instructions of an epilogue those of the compiled kernel.  A router deals rows unevenly: the estimate is a mean over numbers of rows.
+kernel: over the rows of experts the rates are those of the performance model (`predict/nvidia_b200.json`), the instructions of an epilogue
+those of the compiled kernel, and the estimate is a mean over numbers of rows, which a router deals unevenly.
 """
 
 from __future__ import annotations
