@@ -59,7 +59,6 @@ def advance_to_valid(walk: Walk) -> Walk:
 
 @cute.jit
 def next_block(walk: Walk) -> Walk:
-    """The walk at its next block, or past the last one."""
     return advance_to_valid(walk.skip())
 
 

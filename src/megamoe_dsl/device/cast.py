@@ -39,7 +39,6 @@ f32_of_bits = partial(emit_to, Float32, "mov.b32 {}, {};")  # the float that has
 
 
 def unpack_bf16(pair: Any) -> tuple[Any, Any]:
-    """Both halves as floats; exact."""
     return f32_of_bits(pair << 16), f32_of_bits(pair & Uint32(0xFFFF0000))
 
 

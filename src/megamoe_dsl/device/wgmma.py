@@ -47,7 +47,6 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
 
 
 def instruction(n: int, element: str = "e4m3") -> str:
-    """D[64, n] of A and B with these elements, 32 bytes of K."""
     return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element]}.f32.{element}.{element}"
 
 

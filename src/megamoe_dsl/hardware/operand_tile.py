@@ -52,7 +52,6 @@ class Swizzle:
         return address ^ (((address >> 7) & self.mask) << 4)
 
     def chunk(self, index: Int, row: Int) -> Int:
-        """Byte of a row of `span` bytes where its 16-byte chunk `index` lies."""
         return ((index ^ row) & self.mask) << 4
 
 
@@ -101,7 +100,6 @@ class KBlock:
 
     @property
     def unpacks(self) -> bool:
-        """Whether TMA makes a byte of each weight."""
         return self.weight_row_bytes < self.row_bytes
 
     @property

@@ -106,7 +106,6 @@ WHOLE_TILE, GROUP = PackedPart(TILE_ROWS), PackedPart(GROUP_ROWS)
 
 
 def tiles_of(rows: int) -> int:
-    """Packed tiles of so many rows of a matrix, of which the last may have fewer."""
     return -(-rows // TILE_ROWS)
 
 

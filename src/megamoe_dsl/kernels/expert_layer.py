@@ -129,7 +129,6 @@ class ExpertLayer:
 
     @property
     def fc1(self) -> GatherGemmProblem:
-        """Rows gathered from the tokens; gate and up activated, sorted and packed."""
         n, experts = 2 * self.intermediate, self.num_experts
         activates: dict[str, Any] = {
             name: getattr(self, name) for name in ("gate_up", "activation", "activation_clamp", "preactivations", "biases")

@@ -127,7 +127,6 @@ class Kernel(ABC):
 
     @classmethod
     def takes(cls, recipe: str) -> bool:
-        """Whether it has these number formats on any architecture."""
         return any(recipe in names for names in cls.recipes.values())
 
     def has(self, config: object) -> bool:
@@ -152,11 +151,9 @@ class Kernel(ABC):
 
     # --- what a kernel may have
     def label(self, config: Any) -> str:
-        """Shape and tile, for the name of a file."""
         return self.name
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
-        """What a table says of a configuration: (what, value)."""
         return [("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")]
 
     def buffers(self, config: Any) -> Mapping[str, Region]:

@@ -137,7 +137,6 @@ class Layout:
             raise LayoutError(f"stride {self.stride}: must hold non-negative integers")
 
     def __call__(self, *coordinate: Coordinate) -> Int:
-        """Index of one coordinate, or of one coordinate per mode."""
         return crd2idx(coordinate[0] if len(coordinate) == 1 else coordinate, self.shape, self.stride)
 
     @property
@@ -159,7 +158,6 @@ class Layout:
 
     @property
     def modes(self) -> tuple[Layout, ...]:
-        """The top-level modes; a layout without nesting is its only mode."""
         if not isinstance(self.shape, tuple):
             return (self,)
         assert isinstance(self.stride, tuple)

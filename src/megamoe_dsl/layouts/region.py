@@ -64,7 +64,6 @@ class Field:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes, one per dimension."""
         return tuple(prod(self.shape[i + 1 :]) * self.dtype.itemsize for i in range(len(self.shape)))
 
 
@@ -116,7 +115,6 @@ class Region:
 
     @staticmethod
     def overlay(name: str, **alternatives: Region) -> Region:
-        """Alternatives that start at the same byte; only one of them is live at a time."""
         if any(name == overlay for r in alternatives.values() for p in r.placements for overlay, _ in p.lifetimes):
             raise ValueError(f"{name}: an overlay of this name lies inside one of its alternatives")
         alignment = max(r.alignment for r in alternatives.values())

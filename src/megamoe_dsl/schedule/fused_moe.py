@@ -44,7 +44,6 @@ class HostTable:
         return (*self.counts, 0)[expert]
 
     def first_block(self, expert: int) -> int:
-        """The expert's first block of rows, where every expert begins a block of its own."""
         return sum(ceil_div(tokens, self.block_m) for tokens in self.counts[:expert])
 
 

@@ -57,7 +57,6 @@ class Scheduler:
         return self.forward(self.stride)
 
     def forward(self, numbers: Int) -> Self:
-        """The block number that is `numbers` higher, perhaps invalid."""
         return dataclasses.replace(self, local=self.local + numbers)
 
     # --- host iteration

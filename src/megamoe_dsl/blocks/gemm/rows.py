@@ -29,7 +29,6 @@ class RowSource:
         return ()
 
     def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as its warps know it."""
         return first
 
     def read_stage(self, first: Any) -> Any:
@@ -155,7 +154,6 @@ class PairRows(RowSource):
         return ()
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
         problem = config.problem
         tokens = token_rows(config, args.a, args.m, config.block_m // config.cluster)
         if not problem.formats.scaled:
@@ -198,7 +196,6 @@ class BroughtRows(RowSource):
 
     @property
     def arrivals(self) -> int:
-        """The odd CTA's announcing warp, where there are scales."""
         return int(self.copies)
 
     @property

@@ -57,7 +57,6 @@ class TileShape:
         return half or self.swap_ab or self.m == GROUP_ROWS
 
     def columns(self, half: bool) -> int:
-        """Rows of B that a warpgroup multiplies."""
         return self.n // self.warpgroups if self.shares_rows(half) else self.n
 
     def chunks(self, half: bool) -> int:
@@ -82,7 +81,6 @@ class TileShape:
         return tuple(sorted({min(columns, SCALE_BLOCK - first) for first in firsts}, reverse=True))
 
     def scale_rows(self, half: bool) -> int:
-        """Rows of scales that a warpgroup's columns can need."""
         if not self.scaled:
             return 0
         return -(-(SCALE_BLOCK - self.scale_step(half) + self.columns(half)) // SCALE_BLOCK)

@@ -53,7 +53,6 @@ class WholeRows:
         return minimum(first + index, problem.scale_rows - 1)
 
     def scale_rows(self, tile: TileShape) -> int:
-        """Rows of such scales that a warpgroup's columns can need."""
         return max(tile.scale_rows(half) for half in {False, tile.half_tiles})
 
     def thread_scales(self, columns: int) -> int:
@@ -172,7 +171,6 @@ class PackedWeights(WholeRows):
 
     @property
     def tables(self) -> tuple[Field, ...]:
-        """decoded: E4M3 of the magnitudes, shift by shift."""
         return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -254,7 +252,6 @@ class PairWeights:
         return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
         problem, weights = config.problem, self.rows(config, args.b)
         if not problem.formats.scaled:
             return {"weights": weights, "sfb": weights}

@@ -63,7 +63,6 @@ class PairTile:
 
     @property
     def runs(self) -> int:
-        """Runs of MMAs in a stage: one for each word of scales, or one without scales."""
         return 1 if self.scales is None else self.k_block.words
 
     @property

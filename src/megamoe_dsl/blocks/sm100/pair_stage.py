@@ -46,7 +46,6 @@ class PairStage:
 
     @property
     def sfa_atoms(self) -> int:
-        """512-byte atoms of token scales: one per 128 rows."""
         return align(self.block_m, SF_ATOM_ROWS) // SF_ATOM_ROWS
 
     @property

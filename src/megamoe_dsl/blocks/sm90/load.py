@@ -45,7 +45,6 @@ class Fetch:
 
     @staticmethod
     def alone(tensor_map: Any) -> Fetch:
-        """For this CTA by itself."""
         return Fetch(tensor_map, Int32(0), Int32(1), False)
 
     @staticmethod

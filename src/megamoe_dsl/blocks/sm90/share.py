@@ -87,7 +87,6 @@ class RowShare(MathThread):
 
     @property
     def token(self) -> Any:
-        """The first of its two tokens; the other is 8 further."""
         return self.warp_token + self.row
 
     def zero(self) -> PromotedSums:
@@ -116,11 +115,9 @@ class RowShare(MathThread):
         return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
-        """Scales of a K block, for each chunk and each kind of its weight rows."""
         return self.scales_of_chunks(scales.at(k), scales.alternating)
 
     def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
-        """Those of a chunk, whose wgmmas are under way."""
         return block_scales[chunk]
 
     def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
@@ -134,7 +131,6 @@ class RowShare(MathThread):
 
     # --- for several K blocks at a time
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
-        """Descriptors of a stage's tokens, and of the weights of a chunk."""
         a, b = self.mn_major
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
         return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)

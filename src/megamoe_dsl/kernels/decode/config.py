@@ -121,7 +121,6 @@ class DecodeConfig:
 
     @classmethod
     def choose(cls, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
         block_m = next((m for m in TOKENS if num_tokens <= m), None)
         require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
         return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
@@ -137,7 +136,6 @@ class DecodeConfig:
 
     @property
     def source(self) -> PlainRows:
-        """How a tile of weights lies in memory and is loaded: rows as they are, or packed E2M1."""
         return PackedRows() if self.problem.packed else PlainRows()
 
     @property
@@ -156,7 +154,6 @@ class DecodeConfig:
 
     @property
     def loader_warps(self) -> int:
-        """Before those that multiply: whole warpgroups."""
         return align(1 + GROUPS * self.source.row_warps, GROUP_WARPS)
 
     # --- global memory

@@ -96,7 +96,6 @@ class DecodeContext(CtaContext):
         return self.config.results.address(self.results, name, *index)
 
     def writing_in(self, region: Any) -> DecodeContext:
-        """The same where results are those of region 0 or 1."""
         return replace(self, results=self.args.memory + LINE + Int64(region) * self.config.results.size)
 
     def slot(self, tile: DecodeTile, row: Any) -> Any:
