@@ -4,16 +4,17 @@ that works on them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, make_dataclass
+from functools import cache, partial
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ..device.memory import load_shared_u32
+from ..device.memory import load_shared_u32, store_shared_v2
 from ..device.ring import TileQueue
+from ..device.warp import inclusive_sum, shuffle
 from ..layouts.arith import div
 from ..layouts.records import Activity, Role
 from ..schedule.scheduler import Scheduler
@@ -27,6 +28,27 @@ class Walk(Scheduler):
     stride: cutlass.Constexpr[int]
 
 
+@cache
+def traced(order: type[Any]) -> Any:
+    """The class of an order of tiles in a kernel: the DSL is told that its configuration is compile-time."""
+    return make_dataclass(f"Traced{order.__name__}", [("config", cutlass.Constexpr[Any])], bases=(order,), frozen=True)  # type: ignore[misc]
+
+
+@cute.jit
+def fill_shared_table(entry: Callable[..., Any], count: cutlass.Constexpr[int], tokens_of: Callable[..., Any], places: Callable[..., Any]):
+    """A warp writes the entries of `count` experts and one more, lane l those of experts l, l + 32, ...: the tokens of an expert, 0 past
+    the last, and the places of all experts before it."""
+    lane, first = cute.arch.lane_idx(), Int32(0)
+    for base in cutlass.range_constexpr(0, count + 1, 32):
+        expert = lane + base
+        tokens = tokens_of(expert)
+        taken = places(tokens)
+        upto = inclusive_sum(taken)
+        if expert <= count:
+            store_shared_v2(entry(expert), tokens, first + upto - taken)
+        first = first + shuffle(upto, 31)
+
+
 @cute.jit
 def advance_to_valid(walk: Walk) -> Walk:
     """As `Scheduler.advance_to_valid`, on traced integers."""
@@ -37,7 +59,6 @@ def advance_to_valid(walk: Walk) -> Walk:
 
 @cute.jit
 def next_block(walk: Walk) -> Walk:
-    """The walk at its next block, or past the last one."""
     return advance_to_valid(walk.skip())
 
 
@@ -64,15 +85,12 @@ class TileContext(CtaContext):
 
     first_stage: Any
     first_tile: Any
-    own_pair: Any = 3
-    """Mask of the CTAs of this one's pair, where there are pairs."""
+    own_pair: Any = 3  # mask of the CTAs of this one's pair, where there are pairs
 
     def k_blocks_of(self, tile: Any) -> Any:
-        """How many stages a tile takes."""
         raise NotImplementedError
 
     def next_tile(self, queue: TileQueue) -> tuple[Any, TileQueue]:
-        """A warp's next tile, and the place of the one after it."""
         raise NotImplementedError
 
     def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
@@ -91,8 +109,7 @@ class TileContext(CtaContext):
         """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
 
 
-Work = Callable[[Any, Any, Any], Any]
-"""(context, tile, state) to the state of the next tile."""
+Work = Callable[[Any, Any, Any], Any]  # (context, tile, state) to the state of the next tile
 
 
 @cute.jit
@@ -117,10 +134,8 @@ def load_tile(ctx: TileContext, tile: Any, stage: Any, load: Work, waits: Callab
 
 
 def load_tokens(ctx: TileContext, stage: Any, load: Work, waits: Callable[[Any, Any], None]) -> None:
-    """The token loader's role, from the ring's first `stage` on."""
     each_tile(ctx, Role.TOKEN_LOADER, stage, partial(load_tile, load=load, waits=waits))
 
 
 def load_weights(ctx: TileContext, stage: Any, load: Work) -> None:
-    """The weight loader's role; weights are there before the launch."""
     each_tile(ctx, Role.WEIGHT_LOADER, stage, partial(load_tile, load=load))

@@ -1,15 +1,11 @@
 """Which tile comes next: one warp of a cluster fills the tables that say where each group's rows lie, walks the sequence of tiles and
-publishes them in the SMEM of its CTAs.
+publishes them in the SMEM of its CTAs: it waits for work_tile_empty and signals work_tile_full.
 
 Tiles go round robin, or are dealt at run time from a counter that the last fetch of a launch sets back to 0.  A cluster takes two tiles
 that follow one another; what they have in common they fetch together, and where nothing is left for the second the first works alone.
 
-The rows of experts on SM100: the warp finds the expert of any number of a tile by two ballots, not expert by expert.  Every expert has
-its row blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again (AsteroMoE, "Tile Scheduler").
-
-| role           | waits           | signals        |
-|---|---|---|
-| schedule_tiles, schedule_experts | work_tile_empty | work_tile_full |
+Over the rows of experts on SM100 the warp finds a tile's expert by two ballots (AsteroMoE, "Tile Scheduler"): every expert has its row
+blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, syn
 from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
-from ..tiles import SharedTable, Walk, advance_to_valid, first_number
+from ..tiles import SharedTable, Walk, advance_to_valid, first_number, traced
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 from .tile import LANES
@@ -129,22 +125,6 @@ def place_rows(ctx: GemmContext):
     sync_warp()
 
 
-@dataclass(frozen=True)
-class TracedDense(DenseOrder):
-    """The order of a dense problem's tiles, and of a contiguous one's, in a kernel."""
-
-    config: cutlass.Constexpr[Any]
-    rows: Int32
-
-
-@dataclass(frozen=True)
-class TracedGrouped(GroupedOrder):
-    """The order of a packed or masked problem's tiles in a kernel."""
-
-    config: cutlass.Constexpr[Any]
-    table: GroupTable
-
-
 def table_of(ctx: GemmContext) -> GroupTable:
     """Rows of tiles of each group."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
@@ -156,8 +136,8 @@ def table_of(ctx: GemmContext) -> GroupTable:
 def order_of(ctx: GemmContext) -> Any:
     """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
     if ctx.config.problem.has_table:
-        return TracedGrouped(ctx.config, table_of(ctx))
-    return TracedDense(ctx.config, ctx.args.m)
+        return traced(GroupedOrder)(ctx.config, table_of(ctx))
+    return traced(DenseOrder)(ctx.config, ctx.args.m)
 
 
 @cute.jit
