@@ -51,8 +51,7 @@ class Activity(IntEnum):
     COMBINE = 13  # who combines: the sum of top-k results
 
 
-TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
-"""Those that belong to a tile."""
+TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]  # those that belong to a tile
 
 
 def tile_detail(block: Any, n_block: Any, phase: Any) -> Any:
