@@ -248,6 +248,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-combine-backward": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", transposed=True),
     "sm_100a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256, arch_name="sm_100a"),
+    "sm_100a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", arch_name="sm_100a"),
     "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_90a-decode": lambda: DecodeConfig.choose(EXPERT_LAYER.decode, Target.typical("sm_90a"), 1),
     "sm_90a-decode-packed": lambda: DecodeConfig.choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
@@ -267,7 +268,11 @@ RARELY = {
     "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
     "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
     "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
-    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16",
+    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16", "sm_90a-biases-rows", "sm_90a-traced-rows", "sm_90a-packed-m8",
+    "sm_90a-backward-rows-interleaved", "sm_90a-backward-w1-f32", "sm_90a-gemm-masked", "sm_90a-gemm-accumulate",
+    "sm_90a-gather-gemm-up-first", "sm_90a-gather-gemm-stored", "sm_90a-gather-gemm-swapped", "sm_90a-gather-gemm-bf16-interleaved",
+    "sm_90a-gemm-packed", "sm_90a-gemm-weights-first", "sm_90a-gemm-ahead", "sm_90a-gemm-swapped", "sm_100a-gather-gemm-stored",
+    "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import ActivatingProblem
 from megamoe_dsl.reference.activation import activation_gradient
 from megamoe_dsl.reference.promoted import BF16_SUMS, hopper_dot
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
@@ -46,7 +46,7 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def row_gradients(
-    problem: Problem,
+    problem: ActivatingProblem,
     dy: torch.Tensor,
     metadata: RouterMetadata,
     topk_weights: torch.Tensor,
@@ -75,7 +75,7 @@ def row_gradients(
         if len(own):
             raw, w = dot(dy[sources[own]], w2[expert].T), weights[own, None]
             halves = to_halves(preactivations[own]).to(sums)
-            product, gradient = activation_gradient(problem.activates, problem.activation_clamp, halves, raw * w, sums == torch.float32)
+            product, gradient = activation_gradient(problem.activates, problem.product.clamp, halves, raw * w, sums == torch.float32)
             a = product.to(dy.dtype)
             dh[own], weighted[own] = back(gradient).to(dy.dtype), (a.to(sums) * w).to(dy.dtype)
             of_weights[slots[own]] = (raw.double() * a.double()).sum(dim=1).to(sums)
