@@ -79,10 +79,7 @@ class VarlenKTensors:
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """The arguments of a launch by name; `counter` is an address or 0."""
-        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
-        d_rows = self.d.shape[0] * self.d.shape[1]
-        numbers = {"counter": counter, "m": self.rows, "a_rows": len(self.gathered), "d_rows": d_rows}
-        return {**dict.fromkeys(("a_sf", "b_sf", "d_sf", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
+        return sums_arguments(self, scales, counter, len(self.gathered))
 
 
 @dataclass(frozen=True)
@@ -128,10 +125,16 @@ class TransposedTensors:
         return {"d": self.d}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name, as those of `VarlenKTensors`."""
-        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
-        numbers = {"counter": counter, "m": self.rows, "a_rows": self.rows, "d_rows": self.d.shape[0] * self.d.shape[1]}
-        return {**dict.fromkeys(("d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
+        """As those of `VarlenKTensors`."""
+        return sums_arguments(self, scales, counter, self.rows)
+
+
+def sums_arguments(tensors: VarlenKTensors | TransposedTensors, scales: KernelScales, counter: int, a_rows: int) -> dict[str, int]:
+    """The arguments of a launch by name; what it does not have is 0."""
+    addresses = {name: tensor.data_ptr() for name, tensor in {**tensors.operands(scales), **tensors.results()}.items()}
+    groups, rows, _ = tensors.d.shape
+    numbers = {"counter": counter, "m": tensors.rows, "a_rows": a_rows, "d_rows": groups * rows}
+    return {**dict.fromkeys(("a_sf", "b_sf", "d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
 
 
 LaunchTensors = GemmTensors | GatherTensors | VarlenKTensors | TransposedTensors
