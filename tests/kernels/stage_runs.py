@@ -18,7 +18,7 @@ from megamoe_dsl.runtime.simulated import SimulatedStages
 def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:
     """Compiled, in the order of their launches; rings of so many stages, or the deepest."""
     configs = stage_configs(fused)
-    return [artifact(one.replace(num_stages=num_stages) if one.part.linear else one) for one in configs]
+    return [artifact(one.replace(num_stages=num_stages) if one.multiplies else one) for one in configs]
 
 
 def unfused_layer(stages: Sequence[Artifact], case: Case, **options: Any) -> Layer:

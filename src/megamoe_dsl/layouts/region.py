@@ -186,6 +186,10 @@ class MBarrier:
     waits: str
     leader_only: bool = False
 
+    @property
+    def field(self) -> Field:
+        return Field(f"{self.name}_barrier", (self.count,), U64)
+
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""

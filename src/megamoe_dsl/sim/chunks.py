@@ -32,7 +32,7 @@ class Chunks:
     def __init__(self, starts: IndexArray) -> None:
         self.starts = starts
         self.numbers = starts // CHUNK
-        self.low, self.end = int(starts.min()), int(starts.max()) + CHUNK
+        self.low, self.end = (int(starts.min()), int(starts.max()) + CHUNK) if len(starts) else (0, 0)
         self._dense = self.end - self.low == CHUNK * len(starts) == CHUNK * len(np.unique(starts))
         self._records: dict[int, IndexArray | slice] = {}
 

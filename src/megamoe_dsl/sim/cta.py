@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from math import prod
@@ -128,14 +129,11 @@ class Cta:
         self.parameters = grid.parameters
         self.shared = SharedMemory(self.kernel.static_smem + launch.dynamic_smem, str(self))
         self.shared_base = cluster_rank << 24 | SMEM_RESERVED
-        self.barriers: dict[int, BarrierState] = {}
+        self.barriers: defaultdict[int, BarrierState] = defaultdict(BarrierState)
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
         self.exit_checks: dict[str, Callable[[Cta], None]] = {}
         self.warps: list[Warp] = []
-
-    def barrier(self, number: int) -> BarrierState:
-        return self.barriers.setdefault(number, BarrierState())
 
     def live_threads(self) -> int:
         """Threads a barrier without a count waits for: whole warps that have not exited."""
@@ -144,8 +142,8 @@ class Cta:
     def warp_left(self) -> None:
         """A warp exited: barriers without a count may now be complete."""
         for bar in self.barriers.values():
-            if bar.whole and bar.arrived and bar.arrived == self.live_threads():
-                bar.complete()
+            if bar.whole:
+                bar.expect(self.live_threads())
 
     def forget(self) -> None:
         """It has ended: give its memory back now, which is large, and not when somebody looks for circles of references."""
@@ -166,23 +164,7 @@ class Cluster:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.ctas: list[Cta] = []
-        self.arrived = self.expected = self.generation = 0
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-
-    def arrive(self, lanes: int) -> None:
-        self.arrived += lanes
-        self._complete_if_all()
-
-    def leave(self, lanes: int) -> None:
-        """`lanes` threads exit: the barrier no longer waits for them."""
-        self.expected -= lanes
-        self._complete_if_all()
-
-    def _complete_if_all(self) -> None:
-        if self.arrived and self.arrived == self.expected:
-            self.arrived, self.generation = 0, self.generation + 1
-            self.done, self.clock = self.clock, None
+        self.barrier = BarrierState()
 
     def finished(self) -> bool:
         return all(warp.done for cta in self.ctas for warp in cta.warps)

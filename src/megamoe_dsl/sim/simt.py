@@ -162,7 +162,8 @@ def _split(w: Warp, f: Fragment, unit: Unit, p: Lanes) -> None:
 def _leave(world: RunState, w: Warp, f: Fragment, m: Mask, after: int) -> int:
     world.progress += 1
     leaving = f.mask if m is None else m
-    w.cta.cluster.leave(32 if leaving is None else int(leaving.sum()))
+    barrier = w.cta.cluster.barrier  # which no longer waits for them
+    barrier.expect(barrier.expected - (32 if leaving is None else int(leaving.sum())))
     if m is None:
         w.exited = w.exited | True
         w.fragments.clear()

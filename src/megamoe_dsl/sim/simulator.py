@@ -90,7 +90,7 @@ class World(RunState):
             cta.warps = [Warp(self, cta, grid.program, i) for i in range(launch.warps)]
             cluster.ctas.append(cta)
             grid.ctas.add(cta)
-        cluster.expected = launch.threads * len(cluster.ctas)
+        cluster.barrier.expected = launch.threads * len(cluster.ctas)
         if self.race and (known := grid.begins_with()):
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.order.learn(known, FULL)
@@ -195,7 +195,7 @@ def describe_warps(world: RunState, live: Iterable[Cluster], what: str) -> str:
             out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
             out += [f"    mbarrier smem+{offset - SMEM_RESERVED}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
             out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
-        out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
+        out.append(f"    cluster barrier: {cluster.barrier}")
     return "\n".join(out)
 
 

@@ -5,6 +5,7 @@ Source: PTX ISA, "Memory Consistency Model" (scopes, release and acquire), `bar`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from .clock import Clock
@@ -94,22 +95,34 @@ class SyncPoint:
 
 
 class BarrierState:
-    """One of the sixteen barriers of a CTA."""
+    """A barrier of a CTA or of a cluster. `done` is what arrivals of the last generation told, `votes` their predicates."""
 
-    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
+    __slots__ = ("_clock", "_votes", "arrived", "done", "expected", "generation", "votes", "whole")
 
     def __init__(self) -> None:
         self.arrived = self.expected = self.generation = 0
         self.whole = False  # no thread count: all warps of the CTA that have not exited
-        self.clock: Clock | None = None
         self.done: Clock | None = None
-        self.values: dict[str, Any] = {}
+        self.votes: list[Any] = []
+        self._clock: Clock | None = None
+        self._votes: list[Any] = []
 
     def __str__(self) -> str:
         return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
 
-    def complete(self) -> None:
-        """All expected threads are here: start the next generation."""
-        self.arrived, self.generation = 0, self.generation + 1
-        self.done, self.clock = self.clock, None
-        self.values = {"result": self.values.get("sum")}
+    def arrive(self, threads: int, told: Iterable[Clock], votes: Any = ()) -> None:
+        self.arrived += threads
+        self._votes += list(votes)
+        for clock in told:
+            if self._clock is None:
+                self._clock = clock.copy()
+            else:
+                self._clock.join(clock)
+        self.expect(self.expected)
+
+    def expect(self, threads: int) -> None:
+        """How many must be here for the next generation to start, which it does when they are."""
+        self.expected = threads
+        if self.arrived and self.arrived == threads:
+            self.arrived, self.generation = 0, self.generation + 1
+            self.done, self.votes, self._clock, self._votes = self._clock, self._votes, None, []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 from cutlass import Int32, Int64
@@ -42,13 +42,6 @@ class RowsOfTile(TokenTile):
         return self.row & -SCALE_STEP
 
 
-def with_scales(ctx: GemmContext, tile: RowTile) -> RowTile:
-    """The same rows with their scales, where they have any."""
-    if not ctx.config.tile.scaled:
-        return tile
-    return RowsOfTile(tile.tokens, tile.row, tile.rows, tile.num_bytes, ctx.maps.sfa)
-
-
 def load_tokens(ctx: GemmContext) -> None:
     """Rows of A and their scales."""
     tiles.load_tokens(ctx, ctx.first_stage, fill_tokens, lambda ctx, tile: ctx.wait_rows(tile))
@@ -61,8 +54,9 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
     rows = Int32(select(half, part(config.block_m), config.block_m))
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
-    operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
-    return load.load_tokens(stage, operand, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
+    operand = (tokens, ctx.source_row(tile), rows, num_bytes)
+    found = RowsOfTile(*operand, ctx.maps.sfa) if config.tile.scaled else RowTile(*operand)
+    return load.load_tokens(stage, found, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
 
 
 def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
@@ -118,7 +112,7 @@ class ColumnTile(WeightTile):
 def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
     """A tile's columns of B, from this row on."""
     columns = ctx.config.block_n
-    fetch = Fetch(ctx.maps.weights, Int32(0), Int32(1), False)
+    fetch = Fetch.alone(ctx.maps.weights)
     if ctx.config.fetchers > 1:
         fetch = Fetch(ctx.maps.weights, ctx.cta_rank * (columns // K_ROWS // 2), ctx.place.everyone, True)
     return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
@@ -158,8 +152,7 @@ class PackedLines(WeightTile):
 def packed_lines(part: PackedPart, maps: tuple[Any, Any], base: Any, number: Any, k_blocks: int) -> PackedLines:
     """Part `number` of the rows of a matrix that begins at line `base`; `maps` of codes and of records."""
     codes, records = part.first_lines(number, k_blocks)
-    fetch = Fetch(maps[0], Int32(0), Int32(1), False)
-    return PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, maps[1], base + records, part.code_bytes)
+    return PackedLines(Fetch.alone(maps[0]), base + codes, TILE_LINES, part.num_bytes, maps[1], base + records, part.code_bytes)
 
 
 def packed_tile(ctx: GemmContext, tile: GemmTile) -> PackedLines:
@@ -176,17 +169,10 @@ class GateUpFetch(Fetch):
     rows: cutlass.Constexpr[int]
     apart: cutlass.Constexpr[int]
 
-    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """Gate rows from `y` on and their up rows, for a stage whose operand begins at `destination`."""
-        for box in range(self.boxes):
-            self.load_box(box, destination, full, x, y)
-
-    @property
-    def boxes(self) -> int:
-        return 2
+    boxes: ClassVar[int] = 2
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        super().load(destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
+        super().load_box(box, destination + box * self.rows * ROW_BYTES, full, x, y + box * self.apart)
 
 
 def gate_and_up(ctx: GemmContext, tile: GemmTile) -> WeightTile:

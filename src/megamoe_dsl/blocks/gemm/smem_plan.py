@@ -8,7 +8,7 @@ from typing import Any
 
 from ...hardware.cta_pair import CLUSTER
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
-from ...layouts.region import F32, U8, U32, U64, Field, MBarrier, Region
+from ...layouts.region import F32, U8, U32, Field, MBarrier, Region
 from ..sm100.epilogue_tile import PASS_ROWS, PASS_WARPGROUPS, result_bytes
 from .tile import EXCHANGING_THREADS, VECTOR, WARPS_PER_GROUP, WORK_TILES
 
@@ -100,7 +100,7 @@ class GemmSmemPlan(BaseGemmPlan):
             *weights.tables,
             *self.source_rows,
             *self.trace_counts,
-            *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
+            *(one.field for one in self.barriers),
         )
 
 
@@ -154,6 +154,6 @@ class PairGemmSmemPlan(BaseGemmPlan):
             *self.source_rows,
             *rows.listed(stage),
             *self.trace_counts,
-            *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
+            *(one.field for one in self.barriers),
             Field("tmem_address", (1,), U32),
         )

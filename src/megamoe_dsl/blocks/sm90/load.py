@@ -10,7 +10,7 @@ elected only where instructions are issued.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -43,12 +43,19 @@ class Fetch:
     ctas: Int32
     multicast: cutlass.Constexpr[bool]
 
+    boxes: ClassVar[int] = 1
+
+    @staticmethod
+    def alone(tensor_map: Any) -> Fetch:
+        """For this CTA by itself."""
+        return Fetch(tensor_map, Int32(0), Int32(1), False)
+
     @staticmethod
     def of(maps: OperandMaps, place: ClusterPlace, half: Any, shared: Any) -> Fetch:
         """If the operand is `shared` by the CTAs of the cluster, this CTA fetches its part for all of them.  Else it fetches for itself:
         all rows, or the first part of a `half` tile."""
         if place.size == 1:
-            return Fetch(select(half, maps.part, maps.whole), Int32(0), Int32(1), False)
+            return Fetch.alone(select(half, maps.part, maps.whole))
         return Fetch(
             select(shared | half, maps.part, maps.whole),
             select(shared, place.rank * maps.part_rows, Int32(0)),
@@ -58,17 +65,14 @@ class Fetch:
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
         """Rows from `y` on, for a stage whose operand begins at `destination`."""
+        for box in range(self.boxes):
+            self.load_box(box, destination, full, x, y)
+
+    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
         if self.multicast:
             load_tile_multicast(destination + self.first * ROW_BYTES, self.map, full, x, y + self.first, self.ctas)
         else:
             load_tile_cta(destination, self.map, full, x, y)
-
-    @property
-    def boxes(self) -> int:
-        return 1
-
-    def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        self.load(destination, full, x, y)
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,7 @@ class GroupsOfTile(WeightTile):
     def of(codes: Any, records: Any, row: Any, halves: Any, rank: Any) -> GroupsOfTile:
         """If the CTAs of a cluster have `halves`, that of CTA `rank`."""
         num_bytes = select(halves, Int32(TILE_BYTES - GROUP.code_bytes), Int32(TILE_BYTES))
-        fetch = Fetch(codes, Int32(0), Int32(1), False)
-        return GroupsOfTile(fetch, row, TILE_LINES, num_bytes, records, select(halves, rank, Int32(0)), halves == 0)
+        return GroupsOfTile(Fetch.alone(codes), row, TILE_LINES, num_bytes, records, select(halves, rank, Int32(0)), halves == 0)
 
     @cute.jit
     def load(self, destination: Int32, full: Int32, k: Int32):

@@ -11,7 +11,7 @@ Tiles are taken from a counter, so that whoever waits for a tile of Linear1 wait
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -72,27 +72,19 @@ class GateUpRuns(Fetch):
     expert: Int32
     apart: Int32
 
-    @property
-    def boxes(self) -> int:
-        return 2
-
-    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """A K block of both, from byte `x` on."""
-        for box in range(self.boxes):
-            self.load_box(box, destination, full, x, y)
+    boxes: ClassVar[int] = 2
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
         load_box_5d_cta(destination + box * (TILE_BYTES // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:
-    """A tile's weight rows as boxes of a tensor map. `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
+    """Rows as they are; `part` of Linear1: the whole tile (0), its first half (1) or its second (2)."""
     if phase == FC1:
         first, apart = select(part == 2, Int32(HALF_RUNS), Int32(0)), select(part == 0, Int32(HALF_RUNS), Int32(0))
-        fetch: Fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
+        fetch = GateUpRuns(ctx.maps.fc1_weights, Int32(0), Int32(1), False, expert, apart)
         return WeightTile(fetch, n_block * (2 * HALF_RUNS) + first, 0, TILE_BYTES)
-    fetch = Fetch(ctx.maps.fc2_weights, Int32(0), Int32(1), False)
-    return WeightTile(fetch, expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
+    return WeightTile(Fetch.alone(ctx.maps.fc2_weights), expert * ctx.config.problem.n(FC2) + n_block * GROUP_ROWS, 0, TILE_BYTES)
 
 
 def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:

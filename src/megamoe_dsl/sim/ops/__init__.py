@@ -3,7 +3,8 @@
 A family module decorates builders with `register("cp.async.bulk.tensor", ...)`. The builder of the longest registered prefix (whole
 dot-separated parts) of an opcode gets `(instruction, binder)` once, when the kernel is loaded, and returns one of
 
-- a handler `(warp, mask) -> None | BLOCK | YIELD | EXIT`: run each time lanes reach the instruction; `mask` is None for all 32 lanes,
+- a handler `(warp, mask) -> None | BLOCK | YIELD | EXIT`: run each time lanes reach the instruction, with `.aligned` when all have;
+  `mask` is None for all 32 lanes,
 - `Straight(handler)`: the same, but it always returns None, so it can be fused with its neighbors,
 - `Inline([(destination, expression, dtype), ...])`: pure arithmetic as Python source over `R` (registers) and `w`. Lanes do not matter to
   one another, and expressions without `w` take any number of them: those of several instructions at once (see `segment`).
@@ -15,6 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..cta import YIELD, Cta, Outcome, Warp
@@ -24,8 +26,8 @@ from ..operands import Binder, Reader, vector
 from ..parser import PtxInstruction
 
 __all__ = [
-    "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp", "build",
-    "converged", "each_lane", "load_families", "plain", "register", "vector",
+    "ADDRESS", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp",
+    "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -54,21 +56,6 @@ class Inline:
     assignments: list[tuple[str, str, type]]
 
 
-def each_lane(*readers: Reader | None) -> Callable[[Callable[..., None]], Straight]:
-    """An instruction of single lanes: the function is called for one after the other, with the warp, the lane, and integers that `readers`
-    find for it; None for a reader that there is not."""
-
-    def of(handler: Callable[..., None]) -> Straight:
-        def run(w: Warp, mask: Mask) -> None:
-            columns = [reader and reader(w) for reader in readers]
-            for lane in w.lanes(mask):
-                handler(w, lane, *(None if column is None else int(column[lane]) for column in columns))
-
-        return Straight(run)
-
-    return of
-
-
 Built = Handler | Straight | Inline
 Builder = Callable[[PtxInstruction, Binder], Any]
 
@@ -89,11 +76,55 @@ def register(*prefixes: str) -> Callable[[Builder], Builder]:
     return add
 
 
-def plain(*prefixes: str) -> Callable[[Callable[[Warp, Mask], None]], Callable[[Warp, Mask], None]]:
-    """Register a handler that never blocks and needs nothing of its instruction."""
+Add = Callable[[Callable[..., Any]], Callable[..., Any]]
+ADDRESS = None
+"""How an operand is read that is an address; others are read as a numpy type."""
 
-    def add(handler: Callable[[Warp, Mask], None]) -> Callable[[Warp, Mask], None]:
-        register(*prefixes)(lambda ins, b: Straight(handler))
+
+def plain(*prefixes: str, straight: bool = True) -> Add:
+    """Register `handler(instruction, warp, mask)`, of which nothing is known before it runs; `straight`: it always returns None."""
+
+    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+        register(*prefixes)(lambda ins, b: Straight(partial(handler, ins)) if straight else partial(handler, ins))
+        return handler
+
+    return add
+
+
+def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Reader]:
+    return [b.address(o) if kind is ADDRESS else b.read(o, kind) for o, kind in zip(ins.operands, kinds, strict=False)]
+
+
+def each_lane(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
+    """Register `handler(instruction, warp, lane, *integers)`, called for one lane after the other; `reads` is the kinds of the first
+    operands, as many as the instruction has."""
+
+    def add(handler: Callable[..., None]) -> Callable[..., None]:
+        def build(ins: PtxInstruction, b: Binder) -> Straight:
+            readers = _readers(ins, b, reads)
+
+            def run(w: Warp, mask: Mask) -> None:
+                columns = [reader(w) for reader in readers]
+                for lane in w.lanes(mask):
+                    handler(ins, w, lane, *(int(column[lane]) for column in columns))
+
+            return Straight(run)
+
+        register(*prefixes)(build)
+        return handler
+
+    return add
+
+
+def whole_warp(*prefixes: str, reads: tuple[type | None, ...] = ()) -> Add:
+    """Register `handler(instruction, warp, *integers)` for all lanes together, with the operands of the first."""
+
+    def add(handler: Callable[..., Outcome | None]) -> Callable[..., Outcome | None]:
+        def build(ins: PtxInstruction, b: Binder) -> Handler:
+            readers = _readers(ins, b, reads)
+            return lambda w, mask: handler(ins, w, *(int(reader(w)[w.first(mask)]) for reader in readers))
+
+        register(*prefixes)(build)
         return handler
 
     return add
@@ -114,7 +145,8 @@ def build(ins: PtxInstruction, binder: Binder) -> Built:
     for n in range(len(parts), 0, -1):
         if builder := _BUILDERS.get(".".join(parts[:n])):
             try:
-                return builder(ins, binder)  # type: ignore[no-any-return]
+                built = builder(ins, binder)
+                return built if "aligned" not in parts or isinstance(built, Straight | Inline) else converged(built)
             except SimError as error:
                 raise SimError(f"PTX line {ins.line}: {ins.opcode} {', '.join(ins.operands)}: {error}") from None
     raise SimError(f"PTX line {ins.line}: unknown instruction {ins.opcode}")

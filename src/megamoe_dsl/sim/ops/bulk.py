@@ -17,7 +17,7 @@ from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Actor, Clock
 from ..memory import SMEM_RESERVED, Allocation, Bytes
 from ..operands import DTYPES, UNSIGNED
-from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
+from . import ADDRESS, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
@@ -33,76 +33,23 @@ def _chunks(offset: int, size: int) -> Chunks:
     return Chunks(np.arange(offset, offset + size, CHUNK))
 
 
-@register("cp.async.bulk")
-def build_bulk(ins: PtxInstruction, b: Binder) -> Straight:
-    """Load (`.shared::* .global`), store (`.global .shared::cta`) or copy between CTAs (`.shared::cluster .shared::cta`)."""
-    spaces = [part for part in ins.parts if part == "global" or part.startswith("shared")]
-    return _build_store(ins, b, None) if spaces[0] == "global" else _build_load(ins, b, spaces[1] == "global")
+def post_load(
+    w: Warp, lane: int, target: Cta, chunks: Chunks, read: Callable[[Actor | None], Bytes], barrier: Mbarrier, count: int
+) -> None:
+    """A load that a lane has issued: what `read` gives goes to the chunks, if any, and then the barrier learns of `count` bytes."""
+    issue = tma.Issue.of(w, lane)
+
+    def run() -> None:
+        actor = issue.load_actor(barrier)
+        if chunks:
+            tma.write_shared_chunks(target, chunks, read(actor), actor)
+        barrier.finish(count, actor)
+
+    w.world.post(run, origin(w))
 
 
-@register("cp.reduce.async.bulk")
-def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """Combine with global memory: cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
-    if "global" not in ins.parts:
-        raise SimError(f"{ins.opcode}: only reductions into global memory are modeled")
-    after = ins.parts[ins.parts.index("bulk_group") + 1 :]
-    operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
-    return _build_store(ins, b, tma.Reduction(operation, element))
-
-
-def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
-    """[destination], [source], size, [mbarrier] [, cta mask] [, policy]"""
-    destination, source, barrier_address = (b.address(ins.operands[k]) for k in (0, 1, 3))
-    sizes = b.read(ins.operands[2], np.uint32)
-    multicast = b.read(ins.operands[4], np.uint16) if "multicast::cluster" in ins.parts else None
-
-    @each_lane(destination, source, sizes, barrier_address, multicast)
-    def run(w: Warp, lane: int, where: int, start: int, count: int, barrier: int, ctas: int | None) -> None:
-        cta, offset = shared_target(w, where)
-        barrier_cta, barrier_offset = shared_target(w, barrier)
-        _aligned(destination=offset, source=start, size=count)
-        if ctas is None and barrier_cta is not cta:
-            raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
-        issue = tma.Issue.of(w, lane)
-        for target in [cta] if ctas is None else [one for rank, one in enumerate(w.cta.cluster.ctas) if ctas >> rank & 1]:
-            target.shared.check(offset, offset + count)
-            fetch = None if from_global else shared_target(w, start)
-            action = partial(_load, issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
-            w.world.post(action, origin(w))
-
-    return run
-
-
-def _load(issue: tma.Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier) -> None:
-    actor = issue.load_actor(barrier)
-    if count:
-        if fetch is None:
-            values = tma.read_global_rows(target, GlobalRows(np.array([start]), count), actor)
-        else:
-            values = tma.read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
-        tma.write_shared_chunks(target, _chunks(offset, count), values, actor)
-    barrier.finish(count, actor)
-
-
-def _build_store(ins: PtxInstruction, b: Binder, reduction: tma.Reduction | None) -> Straight:
-    destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
-    if "cp_mask" in ins.parts:
-        raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
-
-    @each_lane(destination, source, sizes)
-    def run(w: Warp, lane: int, start: int, where: int, count: int) -> None:
-        cta, offset = shared_target(w, where)
-        _aligned(destination=start, source=offset, size=count)
-        if cta is not w.cta:
-            raise SimError(f"bulk store from the shared memory of {cta}")
-        cta.shared.check(offset, offset + count)
-        _store(w, lane, start, offset, count, reduction)
-
-    return run
-
-
-def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes], write: Callable[[Bytes, Actor | None], None]) -> None:
-    """A store that lanes have issued, once, in two steps: `read` its source in shared memory, `write` its destination."""
+def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Callable[[Bytes, Actor | None], None]) -> None:
+    """A store that lanes have issued, once, in two steps: its source in shared memory is read, and `write` gets it."""
     world, label = w.world, origin(w)
     actors = tma.StoreActors.of(w, lanes[0])
     copy = tma.AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
@@ -110,68 +57,95 @@ def post_store(w: Warp, lanes: list[int], read: Callable[[Actor | None], Bytes],
         tma.groups_of(w, "bulk", lane).open.append(copy)
 
     def first() -> None:
-        values = read(actors.source if actors else None)
+        values = tma.read_shared_chunks(w.cta, chunks, what, actors.source if actors else None) if chunks else None
         copy.read_done = True
         world.post(lambda: second(values), label)
 
-    def second(values: Bytes) -> None:
-        write(values, actors.destination if actors else None)
+    def second(values: Bytes | None) -> None:
+        if values is not None:
+            write(values, actors.destination if actors else None)
         copy.done = True
 
     world.post(first, label)
 
 
-def _store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: tma.Reduction | None) -> None:
-    cta, rows = w.cta, GlobalRows(np.array([start]), count)
+@each_lane("cp.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32, ADDRESS, np.uint16))
+def copy(ins: PtxInstruction, w: Warp, lane: int, where: int, start: int, count: int, barrier: int = 0, mask: int = 0) -> None:
+    """[destination], [source], size, [mbarrier] [, cta mask] [, policy]: load (`.shared::* .global`), store (`.global .shared::cta`), whose
+    third operand is the last, or copy between CTAs (`.shared::cluster .shared::cta`)."""
+    to, source = [part for part in ins.parts if part == "global" or part.startswith("shared")]
+    if to == "global":
+        _store(ins, w, lane, where, start, count)
+        return
+    cta, offset = shared_target(w, where)
+    barrier_cta, barrier_offset = shared_target(w, barrier)
+    _aligned(destination=offset, source=start, size=count)
+    multicast = "multicast::cluster" in ins.parts
+    if not multicast and barrier_cta is not cta:
+        raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
+    for target in [one for rank, one in enumerate(w.cta.cluster.ctas) if mask >> rank & 1] if multicast else [cta]:
+        target.shared.check(offset, offset + count)
+        if source == "global":
+            read = partial(tma.read_global_rows, target, GlobalRows(np.array([start]), count))
+        else:
+            there, first = shared_target(w, start)
+            read = partial(tma.read_shared_chunks, there, _chunks(first, count), "bulk copy")
+        post_load(w, lane, target, _chunks(offset, count), read, mbarrier_at(target, barrier_offset), count)
 
-    def read(actor: Actor | None) -> Bytes:
-        return tma.read_shared_chunks(cta, _chunks(offset, count), "bulk store", actor) if count else np.zeros(0, np.uint8)
+
+@each_lane("cp.reduce.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32))
+def reduce(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, count: int) -> None:
+    """Combine with global memory: cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
+    if "global" not in ins.parts:
+        raise SimError(f"{ins.opcode}: only reductions into global memory are modeled")
+    after = ins.parts[ins.parts.index("bulk_group") + 1 :]
+    operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
+    _store(ins, w, lane, start, where, count, tma.Reduction(operation, element))
+
+
+def _store(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, count: int, reduction: tma.Reduction | None = None) -> None:
+    cta, offset = shared_target(w, where)
+    if "cp_mask" in ins.parts:
+        raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
+    _aligned(destination=start, source=offset, size=count)
+    if cta is not w.cta:
+        raise SimError(f"bulk store from the shared memory of {cta}")
+    cta.shared.check(offset, offset + count)
 
     def write(values: Bytes, actor: Actor | None) -> None:
-        if count:
-            tma.write_global_rows(cta, rows, values.reshape(1, -1), reduction, actor)
+        tma.write_global_rows(cta, GlobalRows(np.array([start]), count), values.reshape(1, -1), reduction, actor)
 
-    post_store(w, [lane], read, write)
+    post_store(w, [lane], _chunks(offset, count), "bulk store", write)
 
 
-@register("cp.async.bulk.commit_group", "cp.async.commit_group")
-def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("cp.async.bulk.commit_group", "cp.async.commit_group")
+def commit(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Close the open group of every lane."""
-    kind = "bulk" if "bulk" in ins.parts else "cp.async"
-
-    def run(w: Warp, mask: Mask) -> None:
-        for lane in w.lanes(mask):
-            tma.groups_of(w, kind, lane).commit()
-        w.world.progress += 1
-
-    return Straight(run)
+    for lane in w.lanes(mask):
+        tma.groups_of(w, "bulk" if "bulk" in ins.parts else "cp.async", lane).commit()
+    w.world.progress += 1
 
 
-@register("cp.async.bulk.wait_group", "cp.async.wait_group", "cp.async.wait_all")
-def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
+@plain("cp.async.bulk.wait_group", "cp.async.wait_group", "cp.async.wait_all", straight=False)
+def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     """Wait until at most N of the most recent groups are pending."""
     kind, read = "bulk" if "bulk" in ins.parts else "cp.async", "read" in ins.parts
     keep = int(ins.operands[0], 0) if ins.operands else 0
-    commit_first = ins.parts[-1] == "wait_all"
-
-    def run(w: Warp, mask: Mask) -> Outcome | None:
-        by_lane = {lane: w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state}
-        groups = by_lane.values()
-        if commit_first:
-            for group in groups:
-                if group.open:
-                    group.commit()
-        if not all(group.ready(keep, read) for group in groups):
-            return w.block(f"{ins.opcode} {keep}", lambda: all(group.ready(keep, read) for group in groups))
-        learned: dict[int, tuple[Clock, list[int]]] = {}  # lanes that have waited for the same copies learn together
-        for lane, group in by_lane.items():
-            for clock in group.retire(keep, read):
-                learned.setdefault(id(clock), (clock, []))[1].append(lane)
-        for clock, lanes in learned.values():
-            w.order.learn(clock, w.order.whole(mask_of(lanes)))
-        return None
-
-    return run
+    by_lane = {lane: w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state}
+    groups = by_lane.values()
+    if ins.parts[-1] == "wait_all":
+        for group in groups:
+            if group.open:
+                group.commit()
+    if not all(group.ready(keep, read) for group in groups):
+        return w.block(f"{ins.opcode} {keep}", lambda: all(group.ready(keep, read) for group in groups))
+    learned: dict[int, tuple[Clock, list[int]]] = {}  # lanes that have waited for the same copies learn together
+    for lane, group in by_lane.items():
+        for clock in group.retire(keep, read):
+            learned.setdefault(id(clock), (clock, []))[1].append(lane)
+    for clock, lanes in learned.values():
+        w.order.learn(clock, w.order.whole(mask_of(lanes)))
+    return None
 
 
 def _engine_actor(w: Warp, kind: str) -> Actor | None:
@@ -246,26 +220,14 @@ def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-@register("cp.async.mbarrier.arrive")
-def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("cp.async.mbarrier.arrive", reads=(ADDRESS,))
+def arrive(ins: PtxInstruction, w: Warp, lane: int, where: int) -> None:
     """cp.async.mbarrier.arrive[.noinc] [address]: arrive when all earlier cp.async of the lane have completed."""
-    address, increment = b.address(ins.operands[0]), "noinc" not in ins.parts
+    barrier, copies = mbarrier_at(*shared_target(w, where)), tma.groups_of(w, "cp.async", lane).so_far()
+    barrier.pending += "noinc" not in ins.parts
+    clock: Clock | None = w.world.race.clock() if w.world.race else None
 
-    @each_lane(address)
-    def run(w: Warp, lane: int, where: int) -> None:
-        barrier = mbarrier_at(*shared_target(w, where))
-        if increment:
-            barrier.pending += 1
-        _post_arrive(w, barrier, tma.groups_of(w, "cp.async", lane).so_far())
-
-    return run
-
-
-def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[tma.AsyncCopy]) -> None:
-    race = w.world.race
-    clock: Clock | None = race.clock() if race else None
-
-    def arrive() -> None:
+    def run() -> None:
         for copy in copies:
             copy.perform()
             if clock is not None and copy.clock is not None:
@@ -274,7 +236,7 @@ def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[tma.AsyncCopy]) -> Non
             barrier.point.release(clock, w.cta, 0)
         barrier.arrive(1)
 
-    w.world.post(arrive, origin(w))
+    w.world.post(run, origin(w))
 
 
 @register("st.async")
@@ -285,7 +247,12 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     size = next(np.dtype(DTYPES[part]).itemsize for part in reversed(ins.parts) if part in DTYPES)
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
-    total = size * len(values)
+
+    def store(cta: Cta, offset: int, values: Bytes, barrier: Mbarrier, actor: Actor | None) -> None:
+        if actor and cta.world.race:
+            cta.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
+        cta.shared.write(offset, values)
+        barrier.finish(len(values), actor)
 
     def run(w: Warp, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
@@ -294,43 +261,28 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
             barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
-            if barrier_cta is not cta or offset % total:
+            if barrier_cta is not cta or offset % (size * len(values)):
                 place = f"{cta} smem+{offset - SMEM_RESERVED}"
                 raise SimError(f"st.async to {place} with an mbarrier of {barrier_cta}: misaligned or not the same CTA")
-            _post_store(w, cta, offset, data[lane].copy().view(np.uint8), mbarrier_at(cta, barrier_offset), actor)
+            bytes_of_lane, barrier = data[lane].copy().view(np.uint8), mbarrier_at(cta, barrier_offset)
+            w.world.post(partial(store, cta, offset, bytes_of_lane, barrier, actor), origin(w))
 
     return Straight(run)
 
 
-def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
-    def store() -> None:
-        if actor and w.world.race:
-            w.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
-        cta.shared.write(offset, values)
-        barrier.finish(len(values), actor)
-
-    w.world.post(store, origin(w))
-
-
-@register("red.async")
-def build_red_async(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("red.async")
+def red_async(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Claims the prefix, so that `red` does not take it."""
     raise SimError(f"{ins.opcode} is not modeled")
 
 
-@register("st.bulk")
-def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("st.bulk", reads=(ADDRESS, np.uint64))
+def zero(ins: PtxInstruction, w: Warp, lane: int, where: int, count: int) -> None:
     """st.bulk[.weak].shared::cta [address], size, 0: zero-fill, a generic-proxy write."""
-    address, sizes = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
-
-    @each_lane(address, sizes)
-    def run(w: Warp, lane: int, where: int, count: int) -> None:
-        cta, offset = shared_target(w, where)
-        if offset % 8 or count % 8 or cta is not w.cta:
-            raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
-        if w.world.race:
-            w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
-        cta.shared.write(offset, np.zeros(count, np.uint8))
-        w.world.progress += 1
-
-    return run
+    cta, offset = shared_target(w, where)
+    if offset % 8 or count % 8 or cta is not w.cta:
+        raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
+    if w.world.race:
+        w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
+    cta.shared.write(offset, np.zeros(count, np.uint8))
+    w.world.progress += 1

@@ -41,6 +41,12 @@ def _encoder(kind: str) -> Callable[[Any, bool], Any]:
     return encode
 
 
+def _pairs(high: Any, low: Any) -> Any:
+    both = np.empty((len(low), 2), np.float32)
+    both[:, 0], both[:, 1] = low, high
+    return both
+
+
 class Narrow:
     """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.
 
@@ -55,18 +61,14 @@ class Narrow:
             self.codes = _encoder(kind)(samples, relu)
 
     def __call__(self, high: Any, low: Any) -> Any:
-        both = np.empty((len(low), 2), np.float32)
-        both[:, 0], both[:, 1] = low, high
-        bits = both.view(np.uint32)
+        bits = _pairs(high, low).view(np.uint32)
         index = (bits >> np.uint32(15) & np.uint32(0x1FFFE)) | ((bits & np.uint32(0xFFFF)) != 0)
         return self.codes.take(index).view(np.uint16)[:, 0]
 
 
 def bf16_pair(high: Any, low: Any) -> Any:
     """Two float32 to a packed pair of bfloat16, rounded to nearest even."""
-    both = np.empty((len(low), 2), np.float32)
-    both[:, 0], both[:, 1] = low, high
-    return f32_to_bf16(both).view(np.uint32).reshape(-1)
+    return f32_to_bf16(_pairs(high, low)).view(np.uint32).reshape(-1)
 
 
 def _ue8m0(x: Any, up: bool) -> Any:
@@ -107,9 +109,7 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
                 high, low = (np.clip(v, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind])) for v in (high, low))
             if relu:
                 high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
-            both = np.empty((len(low), 2), np.float32)
-            both[:, 0], both[:, 1] = low, high
-            return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
+            return np.ascontiguousarray(encode(_pairs(high, low))).view(np.uint32).reshape(-1)
 
         return halves, np.uint32
     if kind == "ue8m0":

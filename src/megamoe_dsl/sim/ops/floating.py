@@ -97,6 +97,7 @@ _FUNCTIONS: dict[str, Any] = {
     "abs": np.abs, "sqrt": np.sqrt, "rcp": lambda x: 1 / x, "rsqrt": lambda x: 1 / np.sqrt(x),
     "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos,
     "tanh": np.tanh, "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
+    "copysign": lambda sign, value: np.copysign(value, sign),
 }  # fmt: skip
 _OPERATORS = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "abs": "abs({})"}
 _THROUGH_64 = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
@@ -155,7 +156,7 @@ def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
     return modified
 
 
-@register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+@register("copysign", "fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     """Any arithmetic instruction whose last part is a floating-point type."""
     base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
@@ -192,14 +193,6 @@ def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
     sources = [f"{name}({b.expression(o, np.uint16)})" for o in small] + [b.expression(last, np.float32)]
     function = fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]]
     return Inline([(ins.operands[0], f"{b.name(function)}({', '.join(sources)})", np.float32)])
-
-
-@register("copysign")
-def copy_sign(ins: PtxInstruction, b: Binder) -> Inline:
-    """copysign: the magnitude of b with the sign of a."""
-    t = b.dtype(ins)
-    sign, value = (b.expression(o, t) for o in ins.operands[1:3])
-    return Inline([(ins.operands[0], f"{b.name(np.copysign)}({value}, {sign})", t)])
 
 
 @register("testp")

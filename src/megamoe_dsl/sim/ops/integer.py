@@ -19,7 +19,10 @@ from ..parser import TYPE_BYTES
 from . import Binder, Inline, PtxInstruction, SimError, register, vector
 from .floating import build_float, is_float
 
-_BITWISE = {"add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "shl": "{} << {}"}
+_TEMPLATES = {
+    "add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "shl": "{} << {}", "shr": "{} >> {}",
+    "not": "~{}", "neg": "-{}", "abs": "abs({})", "selp": "where({2}, {0}, {1})",
+}  # fmt: skip
 _COMPARE = {
     "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
     "lo": "{} < {}", "ls": "{} <= {}", "hi": "{} > {}", "hs": "{} >= {}",
@@ -36,45 +39,19 @@ def unsigned(dtype: type) -> type:
     return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
 
 
-@register("add", "sub", "and", "or", "xor", "shl")
-def bitwise(ins: PtxInstruction, b: Binder) -> Inline:
-    """Sums, bitwise logic and left shifts, which do not depend on the sign; results wrap."""
-    if is_float(ins):
+@register(*_TEMPLATES)
+def elementwise(ins: PtxInstruction, b: Binder) -> Inline:
+    """Sums, bitwise logic, shifts (shr brings in zeros or, for signed types, the sign), not, neg and abs, and selp. Results wrap."""
+    base, (dest, *sources) = ins.parts[0], ins.operands
+    if is_float(ins) and base != "selp":
         return build_float(ins, b)
     if "cc" in ins.parts or "sat" in ins.parts:
         raise SimError("carry and saturating integer arithmetic are not supported")
-    t = unsigned(b.dtype(ins))
-    dest, *sources = ins.operands
-    if ins.parts[0] == "shl":
-        return Inline([(dest, f"{b.expression(sources[0], t)} << {_amount(b, sources[1], t)}", t)])
-    return Inline([(dest, _BITWISE[ins.parts[0]].format(*(b.expression(o, t) for o in sources)), t)])
-
-
-def _amount(b: Binder, operand: str, t: type) -> str:
-    """A shift amount (always .u32) in the type of the value."""
-    if operand in b.index:
-        return b.cast(b.expression(operand, np.uint32), np.uint32, t)
-    return b.expression(operand, t)
-
-
-@register("shr")
-def shift_right(ins: PtxInstruction, b: Binder) -> Inline:
-    """shr: brings in zeros or, for signed types, the sign."""
-    t = b.dtype(ins)
-    return Inline([(ins.operands[0], f"{b.expression(ins.operands[1], t)} >> {_amount(b, ins.operands[2], t)}", t)])
-
-
-@register("not", "neg", "abs", "cnot")
-def unary(ins: PtxInstruction, b: Binder) -> Inline:
-    """not, neg and abs, and cnot, which is 1 for 0 and else 0."""
-    if is_float(ins):
-        return build_float(ins, b)
-    base, t = ins.parts[0], b.dtype(ins)
-    source = b.expression(ins.operands[1], t if base == "abs" else unsigned(t))
-    if base == "abs":
-        return Inline([(ins.operands[0], f"abs({source})", t)])
-    text = {"not": f"~{source}", "neg": f"-{source}", "cnot": f"({source} == 0).astype({b.dtype_name(unsigned(t))})"}[base]
-    return Inline([(ins.operands[0], text, unsigned(t))])
+    t = b.dtype(ins) if base in ("shr", "abs") else unsigned(b.dtype(ins))
+    texts = [b.expression(o, t) for o in sources[:2]] + [b.expression(o, np.bool_) for o in sources[2:]]
+    if base in ("shl", "shr") and sources[1] in b.index:  # the amount is .u32
+        texts[1] = b.cast(b.expression(sources[1], np.uint32), np.uint32, t)
+    return Inline([(dest, _TEMPLATES[base].format(*texts), t)])
 
 
 _WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
@@ -144,21 +121,13 @@ def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
     return Inline(out)  # type: ignore[arg-type]
 
 
-@register("selp")
-def select(ins: PtxInstruction, b: Binder) -> Inline:
-    """selp: a where the predicate holds, else b."""
-    t = b.dtype(ins)
-    yes, no = (b.expression(o, t) for o in ins.operands[1:3])
-    return Inline([(ins.operands[0], f"where({b.expression(ins.operands[3], np.bool_)}, {yes}, {no})", t)])
-
-
 @register("set")
 def set_value(ins: PtxInstruction, b: Binder) -> Inline:
     """set: a comparison as a 32-bit value, 1.0 (`.f32`) or all ones where it holds, else 0."""
     t, result = b.dtype(ins), ins.parts[-2]
     sources = [b.expression(o, t) for o in ins.operands[1:3]]
     table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) else _COMPARE
-    yes = b.expression("1.0" if result == "f32" else "-1", np.uint32) if result != "f32" else b.expression("0f3F800000", np.uint32)
+    yes = b.expression("0f3F800000" if result == "f32" else "-1", np.uint32)
     return Inline([(ins.operands[0], f"where({table[ins.parts[1]].format(*sources)}, {yes}, {b.expression('0', np.uint32)})", np.uint32)])
 
 
@@ -342,6 +311,8 @@ FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
     "clz": lambda p, t: (lambda x: np.uint32(8 * x.itemsize) - _lengths(x), [unsigned(t)], _U32),
     # the highest bit that differs from the sign, or with .shiftamt the shift that takes it to the top; else all ones
     "bfind": lambda p, t: (partial(_find_leading, shift="shiftamt" in p), [t], _U32),
+    # 1 for 0, else 0
+    "cnot": lambda p, t: (lambda x: (x == 0).astype(x.dtype), [unsigned(t)], unsigned(t)),
     "brev": lambda p, t: (_reverse, [unsigned(t)], unsigned(t)),
     # the position of the n-th one bit of a .b32 mask from a base, upwards or, for n < 0, downwards; else all ones
     "fns": lambda p, t: (_nth_set, [_U32, _U32, np.int32], _U32),

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..lanes import Lanes
 from ..umma import RESULT_TYPES, Bytes, decode_operand, element_bytes, multiply_accumulate, to_matrix, to_registers
-from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, converged, register, vector
+from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, register, vector
 from .access import gather, scatter, state_space
 
 _ROW_BYTES = 16
@@ -46,7 +46,6 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     writers = [b.write(name) for name in _registers(ins, ins.operands[0], 2 * tiles if bytes_form else tiles)]
     address = b.address(ins.operands[1])
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         if bytes_form:  # row 4a + 2v + q, column c + 8h: byte 2h + q of register v of thread 4c + a
             rows = gather(w, space, address(w)[: 16 * tiles], 4, 4, None).view(np.uint8)
@@ -71,7 +70,6 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     address = b.address(ins.operands[0])
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         words = np.stack([reader(w) for reader in readers])
         if bytes_form:  # byte 2h + q of thread t is row t / 4 + 8h, column 2 (t % 4) + q; memory holds columns of 16 rows
@@ -113,7 +111,6 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     a_registers, b_registers, c_registers = [[b.read(name, np.uint32) for name in names] for names in sources]
     dtype, c_dtype, saturate = RESULT_TYPES[d_name], RESULT_TYPES[c_name], "satfinite" in ins.parts
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         rows = decode_operand(_rows([read(w) for read in a_registers], 2), a_name)
         columns = decode_operand(_rows([read(w) for read in b_registers], 1), b_name)

@@ -13,7 +13,7 @@ from ..clock import Actor
 from ..lanes import uniform
 from ..memory import SMEM_RESERVED
 from ..sync import SCOPES, SyncPoint
-from . import YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
+from . import ADDRESS, YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
 from .access import by_address, shared_target
 
 MAX_COUNT = (1 << 20) - 1
@@ -136,24 +136,18 @@ def _barrier(w: Warp, address: int) -> Mbarrier:
     return barrier
 
 
-@register("mbarrier.init")
-def build_init(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("mbarrier.init", reads=(ADDRESS, np.uint32))
+def initialize(ins: PtxInstruction, w: Warp, lane: int, where: int, arrivals: int) -> None:
     """mbarrier.init [address], count: a barrier whose phases have so many arrivals."""
-    address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
-
-    @each_lane(address, count)
-    def run(w: Warp, lane: int, where: int, arrivals: int) -> None:
-        cta, offset = shared_target(w, where)
-        if offset % BYTES:
-            raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
-        if w.world.race:
-            w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
-        cta.shared.write(offset, np.zeros(BYTES, np.uint8))
-        cta.exit_checks["mbarriers"] = _exit_check
-        cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
-        w.world.progress += 1
-
-    return run
+    cta, offset = shared_target(w, where)
+    if offset % BYTES:
+        raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
+    if w.world.race:
+        w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+    cta.shared.write(offset, np.zeros(BYTES, np.uint8))
+    cta.exit_checks["mbarriers"] = _exit_check
+    cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
+    w.world.progress += 1
 
 
 def _exit_check(cta: Cta) -> None:
@@ -162,19 +156,13 @@ def _exit_check(cta: Cta) -> None:
             cta.world.warnings[text] += 1
 
 
-@register("mbarrier.inval")
-def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("mbarrier.inval", reads=(ADDRESS,))
+def invalidate(ins: PtxInstruction, w: Warp, lane: int, where: int) -> None:
     """mbarrier.inval [address]: the bytes are memory again."""
-    address = b.address(ins.operands[0])
-
-    @each_lane(address)
-    def run(w: Warp, lane: int, where: int) -> None:
-        barrier = _barrier(w, where)
-        if w.world.race:
-            w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
-        del barrier.cta.mbarriers[barrier.offset]
-
-    return run
+    barrier = _barrier(w, where)
+    if w.world.race:
+        w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+    del barrier.cta.mbarriers[barrier.offset]
 
 
 @register("mbarrier.arrive")
@@ -208,18 +196,12 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-@register("mbarrier.expect_tx", "mbarrier.complete_tx")
-def build_transactions(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("mbarrier.expect_tx", "mbarrier.complete_tx", reads=(ADDRESS, np.uint32))
+def change_transactions(ins: PtxInstruction, w: Warp, lane: int, where: int, num_bytes: int) -> None:
     """mbarrier.expect_tx / complete_tx [address], count"""
-    address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
     change = Mbarrier.expect if ins.parts[1] == "expect_tx" else Mbarrier.complete
-
-    @each_lane(address, count)
-    def run(w: Warp, lane: int, where: int, num_bytes: int) -> None:
-        change(_barrier(w, where), num_bytes)
-        w.world.progress += 1
-
-    return run
+    change(_barrier(w, where), num_bytes)
+    w.world.progress += 1
 
 
 @register("mbarrier.try_wait", "mbarrier.test_wait")

@@ -23,7 +23,7 @@ from ..operands import Writer
 from ..report import describe_line
 from ..sync import SCOPES
 from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
-from . import Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Straight, Warp, build, converged, each_lane, plain, register, vector
+from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
 
@@ -78,94 +78,70 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
     return copies, []
 
 
-@register("tcgen05.alloc")
-def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
+@whole_warp("tcgen05.alloc", reads=(ADDRESS, np.uint32))
+def allocate(ins: PtxInstruction, w: Warp, destination: int, count: int) -> Outcome | None:
     """tcgen05.alloc.cta_group.sync.aligned [destination], columns: waits for room, and stores the address."""
-    destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
-
-    @converged
-    def run(w: Warp, mask: Mask) -> Outcome | None:
-        cta_group(w, ins.parts)
-        lane = w.first(mask)
-        start = tensor_unit(w.cta).memory.allocate(int(count(w)[lane]))
-        if start is None:
-            return w.block(f"tcgen05.alloc of {int(count(w)[lane])} columns: no room")
-        cta, offset = shared_target(w, int(destination(w)[lane]))
-        if w.world.race:
-            w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
-        cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
-        w.world.progress += 1
-        return None
-
-    return run
+    cta_group(w, ins.parts)
+    if (start := tensor_unit(w.cta).memory.allocate(count)) is None:
+        return w.block(f"tcgen05.alloc of {count} columns: no room")
+    cta, offset = shared_target(w, destination)
+    if w.world.race:
+        w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
+    cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
+    w.world.progress += 1
+    return None
 
 
-@register("tcgen05.dealloc")
-def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
+@whole_warp("tcgen05.dealloc", reads=(np.uint32, np.uint32))
+def deallocate(ins: PtxInstruction, w: Warp, address: int, count: int) -> None:
     """tcgen05.dealloc.cta_group.sync.aligned address, columns: nothing that uses them may be in flight."""
-    address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
-
-    @converged
-    def run(w: Warp, mask: Mask) -> None:
-        unit = tensor_unit(w.cta)
-        if unit.working:
-            raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
-        if unit.pipe.actions:  # they touch no tensor memory
-            w.world.warnings[f"{line_of(w)}: tcgen05.dealloc before tcgen05.commit has arrived"] += 1
-        lane = w.first(mask)
-        unit.memory.free(int(address(w)[lane]), int(count(w)[lane]))
-        w.world.progress += 1
-
-    return run
+    unit = tensor_unit(w.cta)
+    if unit.working:
+        raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
+    if unit.pipe.actions:  # they touch no tensor memory
+        w.world.warnings[f"{line_of(w)}: tcgen05.dealloc before tcgen05.commit has arrived"] += 1
+    unit.memory.free(address, count)
+    w.world.progress += 1
 
 
 @plain("tcgen05.relinquish_alloc_permit")
-def relinquish(w: Warp, mask: Mask) -> None:
+def relinquish(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """No allocation may follow in this CTA."""
     tensor_unit(w.cta).memory.may_allocate = False
 
 
-@register("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
-def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("tcgen05.fence::before_thread_sync")
+def fence_before(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """See `tensor_unit` for what the fences order."""
-    before = ins.parts[1] == "fence::before_thread_sync"
-
-    def run(w: Warp, mask: Mask) -> None:
-        thread = tensor_thread(w)
-        if before:
-            thread.before_thread_sync()
-        else:
-            thread.after_thread_sync()
-
-    return Straight(run)
+    tensor_thread(w).before_thread_sync()
 
 
-@register("tcgen05.commit")
-def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
+@plain("tcgen05.fence::after_thread_sync")
+def fence_after(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
+    """See `tensor_unit` for what the fences order."""
+    tensor_thread(w).after_thread_sync()
+
+
+@each_lane("tcgen05.commit", reads=(ADDRESS, np.uint16))
+def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -> None:
     """Arrive after earlier work: commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
-    address = b.address(ins.operands[0])
-    masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
+    cta_group(w, ins.parts)
+    unit, ctas = tensor_unit(w.cta), w.cta.cluster.ctas
+    cta, offset = shared_target(w, where)
+    if mask >> len(ctas):
+        raise SimError(f"multicast mask {mask:#x} in a cluster of {len(ctas)} CTAs")
+    several = "multicast::cluster" in ins.parts
+    targets = [one for rank, one in enumerate(ctas) if mask >> rank & 1] if several else [cta]
+    issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
 
-    @each_lane(address, masks)
-    def run(w: Warp, lane: int, where: int, chosen: int | None) -> None:
-        cta_group(w, ins.parts)
-        unit, ctas = tensor_unit(w.cta), w.cta.cluster.ctas
-        cta, offset = shared_target(w, where)
-        if chosen is not None and chosen >> len(ctas):
-            raise SimError(f"multicast mask {chosen:#x} in a cluster of {len(ctas)} CTAs")
-        targets = [cta] if chosen is None else [one for rank, one in enumerate(ctas) if chosen >> rank & 1]
-        issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
+    def arrive() -> None:
+        clock = unit.committed(issue)
+        for barrier in barriers:
+            if clock is not None:
+                barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
+            barrier.arrive(1)
 
-        def commit() -> None:
-            clock = unit.committed(issue)
-            for barrier in barriers:
-                if clock is not None:
-                    barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
-                barrier.arrive(1)
-
-        unit.pipe.push(commit, origin(w))
-
-    return run
+    unit.pipe.push(arrive, origin(w))
 
 
 @dataclass
@@ -260,7 +236,6 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     copies, unwaited = pending_copies(ins, b, set(names))
     b.unwaited += unwaited
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
         access.copies = copies
@@ -283,7 +258,6 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     if len(values) != len(layout.where):
         raise SimError(f"{len(values)} registers, the shape has {len(layout.where)}")
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         access = _access(w, int(address(w)[w.first(mask)]), layout, [])
         access.values = [value(w) for value in values]
@@ -293,24 +267,22 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-@register("tcgen05.wait::ld", "tcgen05.wait::st")
-def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
-    """Deliver the loads, or perform the stores, that the warp has issued."""
-    loads = ins.parts[1] == "wait::ld"
+@plain("tcgen05.wait::ld", straight=False)
+def wait_for_loads(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
+    """Deliver the loads that the warp has issued."""
+    thread = tensor_thread(w)
+    copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]
+    for access in thread.loads:
+        access.load(w)
+    for copy in copies:
+        copy.make(w)
+    thread.loads.clear()
 
-    @converged
-    def run(w: Warp, mask: Mask) -> None:
-        thread = tensor_thread(w)
-        if loads:
-            copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]
-            for access in thread.loads:
-                access.load(w)
-            for copy in copies:
-                copy.make(w)
-            thread.loads.clear()
-        else:
-            for access in thread.stores:
-                access.store(w)
-            thread.stores.clear()
 
-    return run
+@plain("tcgen05.wait::st", straight=False)
+def wait_for_stores(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
+    """Perform the stores that the warp has issued."""
+    thread = tensor_thread(w)
+    for access in thread.stores:
+        access.store(w)
+    thread.stores.clear()

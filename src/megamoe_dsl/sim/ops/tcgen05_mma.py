@@ -18,7 +18,7 @@ from ..formats import Float64Array
 from ..memory import Bytes
 from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
 from ..tma_engine import read_shared_chunks
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
+from . import ADDRESS, Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
 from .access import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
@@ -220,35 +220,30 @@ _COPY_SOURCES = ("b4x16_p64", "b6x16_p32")  # narrow floats that become bytes on
 _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2::02_13": (0, 1, 0, 1), "": (0, 1, 2, 3)}
 
 
-@register("tcgen05.cp")
-def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("tcgen05.cp", reads=(ADDRESS, np.uint64))
+def copy(ins: PtxInstruction, w: Warp, lane: int, target: int, fields: int) -> None:
     """Copy shared to tensor memory: tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor.  In shared memory groups
     of 8 rows lie SBO apart, rows one span apart; without a swizzle a row is 16 bytes, and further 16-byte chunks of it lie LBO apart."""
-    address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
-    shape = ins.parts[3]
-    multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
-    rows, row_bytes = _COPY_SHAPES.get(shape, (0, 0))
+    rows, row_bytes = _COPY_SHAPES.get(ins.parts[3], (0, 0))
+    quarters = _COPY_QUARTERS[next((part for part in ins.parts if part.startswith("warpx")), "")]
     source = next((part for part in ins.parts if part in _COPY_SOURCES), "")
-    if not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
+    if not rows or len(set(quarters)) * 32 != rows:
         raise SimError(f"{ins.opcode}: this shape is not modeled")
+    if target >> 16:
+        raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
+    ctas, unit, issue = cta_group(w, ins.parts), tensor_unit(w.cta), PipeIssue(w)
+    chunks = operand_chunks(SmemDescriptor.decode_sm100(fields), rows, row_bytes, 1, False)[0]
 
-    @each_lane(address, word)
-    def run(w: Warp, lane: int, target: int, fields: int) -> None:
-        ctas, unit, descriptor, issue = cta_group(w, ins.parts), tensor_unit(w.cta), SmemDescriptor.decode_sm100(fields), PipeIssue(w)
-        if target >> 16:
-            raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
-        unit.work(lambda: copy(ctas, target, descriptor, unit.begin(issue)), origin(w))
-
-    def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
-        chunks = operand_chunks(descriptor, rows, row_bytes, 1, False)[0]
+    def run() -> None:
+        actors = unit.begin(issue)
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             values = values.reshape(rows, row_bytes)
             words = np.ascontiguousarray(umma.expand(values, source) if source else values).view(np.uint32)
-            unit, count = tensor_unit(cta), words.shape[1]
-            words = words.reshape(-1, 32, count).take(_COPY_QUARTERS[multicast], 0).reshape(128, count)
-            unit.memory.write(slice(0, 128), target, words, "tcgen05.cp")
-            if actors and unit.shadow and cta.world.race:
-                cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, target, count), actors[1])
+            there, count = tensor_unit(cta), words.shape[1]
+            words = words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count)
+            there.memory.write(slice(0, 128), target, words, "tcgen05.cp")
+            if actors and there.shadow and cta.world.race:
+                cta.world.race.write(there.shadow, granules(_ALL_QUARTERS, target, count), actors[1])
 
-    return run
+    unit.work(run, origin(w))

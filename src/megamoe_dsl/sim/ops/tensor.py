@@ -18,9 +18,9 @@ from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_share
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
-from .access import generic_bytes, line_of, origin, shared_target
-from .bulk import post_store
-from .mbarrier import Mbarrier, mbarrier_at
+from .access import generic_bytes, line_of, shared_target
+from .bulk import post_load, post_store
+from .mbarrier import mbarrier_at
 from .tensormap import check_acquired
 
 _SMEM_ALIGNMENT = 128
@@ -87,20 +87,16 @@ def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates)
     cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
-def load_box(issue: tma.Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
-    """The action of one load: global box to shared memory, then complete_tx."""
-    actor = issue.load_actor(barrier)
+def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor | None) -> Bytes:
+    """What a load reads, as shared memory holds it."""
     boxes = boxes_at(tensor_map, place)
     if len(boxes) == 1 and boxes[0].whole:
-        rows = tma.read_global_rows(cta, boxes[0].global_rows, actor)
-    else:
-        rows = np.zeros((len(boxes), boxes[0].row_count, boxes[0].row_bytes), np.uint8)
-        for piece, box in zip(rows, boxes, strict=True):
-            if not box.empty:
-                piece[box.row_index, box.first : box.last] = tma.read_global_rows(cta, box.global_rows, actor)
-    chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-    tma.write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
-    barrier.finish(len(boxes) * tensor_map.transaction_bytes, actor)
+        return to_shared_format(tensor_map, tma.read_global_rows(cta, boxes[0].global_rows, actor))
+    rows = np.zeros((len(boxes), boxes[0].row_count, boxes[0].row_bytes), np.uint8)
+    for piece, box in zip(rows, boxes, strict=True):
+        if not box.empty:
+            piece[box.row_index, box.first : box.last] = tma.read_global_rows(cta, box.global_rows, actor)
+    return to_shared_format(tensor_map, rows)
 
 
 @register("cp.async.bulk.tensor")
@@ -119,7 +115,7 @@ def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
 
 
 @plain("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
-def prefetch(w: Warp, mask: Mask) -> None:
+def prefetch(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Prefetches have no functional effect."""
 
 
@@ -140,11 +136,12 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             if own_only and cta is not w.cta:
                 raise SimError(f"TMA load .shared::cta into {cta}")
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
-            issue = tma.Issue.of(w, lane)
+            count = box_count(tensor_map, place)
+            chunks = shared_chunks(offset, count * tensor_map.box_bytes, tensor_map.swizzle)
             for target, signalled in targets:
                 _check_box(target, offset, tensor_map, place)
-                barrier = mbarrier_at(signalled, barrier_offset)
-                w.world.post(partial(load_box, issue, tensor_map, place, target, offset, barrier), origin(w))
+                read, barrier = partial(_read_boxes, tensor_map, place, target), mbarrier_at(signalled, barrier_offset)
+                post_load(w, lane, target, chunks, read, barrier, count * tensor_map.transaction_bytes)
 
     return Straight(run)
 
@@ -197,13 +194,10 @@ def _store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates,
             raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
         reduction = tma.Reduction(operation, _ELEMENT[tensor_map.dtype])
 
-    def read(actor: Actor | None) -> Bytes:
-        chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-        return tma.read_shared_chunks(cta, chunks, tma.TMA_STORE, actor)
-
     def write(values: Bytes, actor: Actor | None) -> None:
         for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
             if not box.empty:
                 tma.write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
 
-    post_store(w, lanes, read, write)
+    chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
+    post_store(w, lanes, chunks, tma.TMA_STORE, write)

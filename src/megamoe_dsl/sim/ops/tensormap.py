@@ -16,18 +16,17 @@ from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
 from ..clock import LaneAgents
 from ..memory import SHARED_BASE, Bytes
 from ..sync import SCOPES, in_scope
-from . import Binder, Cta, Handler, Mask, PtxInstruction, SimError, Straight, Warp, converged, each_lane, register
+from . import ADDRESS, Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, whole_warp
 from .access import scope, shared_target, state_space
 
-_TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
+_TF32 = 7 | 1 << 4  # the fifth bit is a flag
 _ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}
-"""PTX element type to bits [7:16] of word 2."""
+"""PTX element type to the hardware's."""
 
 FIELDS = (
     "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype", "interleave_layout", "swizzle_mode",
     "fill_mode",
 )  # fmt: skip
-WITH_ORDINAL = ("box_dim", "global_dim", "global_stride", "element_stride")
 
 
 @dataclass
@@ -40,35 +39,30 @@ class MapChange:
     released: bool
 
 
-def _set_bits(words: np.ndarray, index: int, low: int, count: int, value: int) -> None:
-    mask = ((1 << count) - 1) << low
-    words[index] = (int(words[index]) & ~mask & 0xFFFFFFFF) | (value << low & mask)
-
-
 def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Bytes:
     """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes. Raises SimError for a field or
     value that is not modeled."""
-    words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
-    if name == "global_address":
-        words[0], words[1] = value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF
-    elif name == "rank":
-        _set_bits(words, 2, 4, 3, value)
-    elif name == "global_dim":
-        words[8 + ordinal] = (value - 1) & 0xFFFFFFFF
-    elif name == "global_stride":
-        if value % 16:
-            raise SimError(f"tensormap.replace: stride {value} must be a multiple of 16 bytes")
-        words[3 + ordinal] = value >> 4 & 0xFFFFFFFF
-        _set_bits(words, 7, 4 * ordinal, 4, value >> 36)
-    elif name == "box_dim":
-        _set_bits(words, 14 if ordinal else 13, 8 * (ordinal - 1) if ordinal else 24, 8, value - 1)
-    elif name == "elemtype" and value in _ELEMENTS:
-        _set_bits(words, 2, 7, 4, _ELEMENTS[value])
-        _set_bits(words, 2, 16, 1, _ELEMENTS[value] >> 9)
-    elif name == "swizzle_mode" and 0 <= value <= 3:
-        _set_bits(words, 2, 13, 2, value)
-    elif (name, value) not in (("element_stride", 1), ("interleave_layout", 0), ("fill_mode", 0)):
+    if name == "global_stride" and value % 16:
+        raise SimError(f"tensormap.replace: stride {value} must be a multiple of 16 bytes")
+    box = (14, 8 * (ordinal - 1), 8) if ordinal else (13, 24, 8)
+    fields: dict[str, tuple[int | None, list[tuple[int, int, int]]]] = {  # its bits, and where they go: words, lowest bits, numbers of bits
+        "global_address": (value, [(0, 0, 32), (1, 0, 32)]),
+        "rank": (value, [(2, 4, 3)]),
+        "global_dim": (value - 1, [(8 + ordinal, 0, 32)]),
+        "global_stride": (value >> 4, [(3 + ordinal, 0, 32), (7, 4 * ordinal, 4)]),
+        "box_dim": (value - 1, [box]),
+        "elemtype": (_ELEMENTS.get(value), [(2, 7, 4), (2, 16, 1)]),
+        "swizzle_mode": (value if 0 <= value <= 3 else None, [(2, 13, 2)]),
+    }
+    default = (name, value) in (("element_stride", 1), ("interleave_layout", 0), ("fill_mode", 0))
+    bits, places = fields.get(name, (0 if default else None, []))
+    if bits is None:
         raise SimError(f"tensormap.replace of {name} by {value} is not modeled")
+    words = np.frombuffer(descriptor.tobytes(), np.uint32).copy()
+    for word, low, count in places:
+        mask = (1 << count) - 1
+        words[word] = int(words[word]) & ~(mask << low) | (bits & mask) << low
+        bits >>= count
     return words.view(np.uint8)
 
 
@@ -107,76 +101,59 @@ def _read_shared(cta: Cta, start: int) -> Bytes:
     return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialized_ok=True)
 
 
-@register("tensormap.replace")
-def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
+@each_lane("tensormap.replace", reads=(ADDRESS, np.uint64, np.uint64))
+def replace(ins: PtxInstruction, w: Warp, lane: int, at: int, *values: int) -> None:
     """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
-    name = ins.parts[3]
+    name, space, ordinal = ins.parts[3], state_space(ins.parts), values[0] if len(values) > 1 else 0
     if ins.parts[2] != "tile" or name not in FIELDS:
         raise SimError(f"{ins.opcode} is not modeled: tile mode and {', '.join(FIELDS)} are")
-    space, address = state_space(ins.parts), b.address(ins.operands[0])
-    ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
-    value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)
-
-    @each_lane(address, value, ordinal)
-    def run(w: Warp, lane: int, at: int, new: int, which: int | None) -> None:
-        if space == "shared" or (space == "generic" and at >= SHARED_BASE):
-            cta, piece = _shared(w, at)
-            changed = replace_field(_read_shared(cta, piece.start), name, which or 0, new)
-            if w.world.race:
-                w.world.race.write_bytes(cta.shared, piece, 1, w)
-            cta.shared.write(piece.start, changed)
-        else:
-            _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which or 0, new), released=False)
-
-    return run
+    if space == "shared" or (space == "generic" and at >= SHARED_BASE):
+        cta, piece = _shared(w, at)
+        changed = replace_field(_read_shared(cta, piece.start), name, ordinal, values[-1])
+        if w.world.race:
+            w.world.race.write_bytes(cta.shared, piece, 1, w)
+        cta.shared.write(piece.start, changed)
+    else:
+        _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, ordinal, values[-1]), released=False)
 
 
-@register("tensormap.cp_fenceproxy")
-def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
+@whole_warp("tensormap.cp_fenceproxy", reads=(ADDRESS, ADDRESS))
+def copy_and_release(ins: PtxInstruction, w: Warp, destination: int, source: int) -> None:
     """Copy and release: tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
-    destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
-
-    @converged
-    def run(w: Warp, mask: Mask) -> None:
-        lane = w.first(mask)
-        cta, piece = _shared(w, int(source(w)[lane]))
-        values = _read_shared(cta, piece.start)
-        if w.world.race:
-            w.world.race.read_bytes(cta.shared, piece, 1, w)
-        _write_global(w, int(destination(w)[lane]), values, released=True)
-
-    return run
+    cta, piece = _shared(w, source)
+    values = _read_shared(cta, piece.start)
+    if w.world.race:
+        w.world.race.read_bytes(cta.shared, piece, 1, w)
+    _write_global(w, destination, values, released=True)
 
 
 @register("fence.proxy.tensormap::generic")
 def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """fence.proxy.tensormap::generic.release.SCOPE, for the maps that this warp has changed; .acquire.SCOPE [address], 128"""
-    level = scope(ins.parts, "gpu")
-    if "acquire" not in ins.parts:
-        return Straight(lambda w, mask: _release(w))
-    _size(ins.operands[1])
-    address = b.address(ins.operands[0])
+    level, address = scope(ins.parts, "gpu"), None
+    if "acquire" in ins.parts:
+        _size(ins.operands[1])
+        address = b.address(ins.operands[0])
 
     def run(w: Warp, mask: Mask) -> None:
-        if w.world.race is not None:
-            maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
-            for at in {int(where[lane]) for lane in w.lanes(mask)}:
-                if (change := changes.get(at)) is None:  # the host's copy
-                    reached = level == SCOPES["sys"]
-                else:
-                    reached = change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
-                if reached:
-                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), change))
+        if w.world.race is None:
+            return
+        if address is None:
+            for own in _changes(w).values():
+                if own.by is w.order.agents:
+                    own.released, own.when = True, w.order.now()
+            return
+        maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
+        for at in {int(where[lane]) for lane in w.lanes(mask)}:
+            if (change := changes.get(at)) is None:  # the host's copy
+                reached = level == SCOPES["sys"]
+            else:
+                reached = change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
+            if reached:
+                maps.setdefault(at, []).append((w.order.agents, w.order.now(), change))
 
     return Straight(run)
-
-
-def _release(w: Warp) -> None:
-    if w.world.race is not None:
-        for change in _changes(w).values():
-            if change.by is w.order.agents:
-                change.released, change.when = True, w.order.now()
 
 
 def check_acquired(w: Warp, address: int) -> None:

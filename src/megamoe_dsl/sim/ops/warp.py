@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..lanes import ALONE, LANE, Lanes
 from ..operands import Reader
-from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, register
+from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .access import line_of
 
 _LANE = np.arange(32)
@@ -134,102 +135,81 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
     return np.where(inside, source, _LANE), inside
 
 
-@register("elect.sync")
-def elect(ins: PtxInstruction, b: Binder) -> Any:
-    """The run's leader is elected, or the lowest lane where that is no member (the ISA leaves the choice open but deterministic)."""
-    target, _, chosen = ins.operands[0].partition("|")
-    write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
-
-    @members.gathered
-    def run(w: Warp, mask: Mask) -> None:
-        lane = w.world.assumptions.leader
-        if mask is not None and not mask[lane]:
-            lane = w.first(mask)
-        write(w, LANE[lane : lane + 1].repeat(32), mask)
-        write_chosen(w, ALONE[lane], mask)
-
-    return run
-
-
 def _bits(flags: Any) -> int:
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
-@register("vote.sync")
-def vote(ins: PtxInstruction, b: Binder) -> Any:
+Answer = Callable[[PtxInstruction, Warp, Lanes, Any], tuple[Any, ...]]
+
+
+def _asking(*prefixes: str, dtype: type | None = None, asks: bool = True) -> Callable[[Answer], Answer]:
+    """Register `answer(instruction, warp, executing lanes, values)`, whose results go to the first operand, `d` or `d|p`; each is one for
+    all lanes, or one per lane. Then come the values (of `dtype`, or the instruction's type) if it `asks`, and the members."""
+
+    def add(answer: Answer) -> Answer:
+        def build(ins: PtxInstruction, b: Binder) -> Handler:
+            writers = [b.write(target) for target in ins.operands[0].split("|")]
+            value = b.read(ins.operands[1], dtype or b.dtype(ins)) if asks else lambda w: None
+
+            @Members(ins.operands[1 + asks], b).gathered
+            def run(w: Warp, mask: Mask) -> None:
+                results = answer(ins, w, np.ones(32, np.bool_) if mask is None else mask, value(w))
+                for write, result in zip(writers, results, strict=False):
+                    write(w, np.full(32, result), mask)
+
+            return run
+
+        register(*prefixes)(build)
+        return answer
+
+    return add
+
+
+@_asking("elect.sync", asks=False)
+def elect(ins: PtxInstruction, w: Warp, here: Lanes, values: None) -> tuple[Any, ...]:
+    """The run's leader is elected, or the lowest lane where that is no member (the ISA leaves the choice open but deterministic)."""
+    lane = w.world.assumptions.leader
+    if not here[lane]:
+        lane = w.first(here)
+    return LANE[lane], ALONE[lane]
+
+
+@_asking("vote.sync", dtype=np.bool_)
+def vote(ins: PtxInstruction, w: Warp, here: Lanes, flags: Lanes) -> tuple[Any, ...]:
     """`.any`, `.all` and `.uni` give a predicate, `.ballot` a .b32 mask of the executing lanes whose predicate holds."""
-    mode = ins.parts[2]
-    write, members = b.write(ins.operands[0]), Members(ins.operands[2], b)
-    predicate = b.read(ins.operands[1], np.bool_)
-
-    @members.gathered
-    def run(w: Warp, mask: Mask) -> None:
-        flags = predicate(w)
-        here = np.ones(32, np.bool_) if mask is None else mask
-        if mode == "ballot":
-            write(w, np.full(32, _bits(flags & here), np.uint32), mask)
-            return
-        mine = flags[here]
-        result = {"any": mine.any(), "all": mine.all(), "uni": mine.all() or not mine.any()}[mode]
-        write(w, np.full(32, bool(result)), mask)
-
-    return run
+    if ins.parts[2] == "ballot":
+        return (np.uint32(_bits(flags & here)),)
+    mine = flags[here]
+    return ({"any": mine.any(), "all": mine.all(), "uni": mine.all() or not mine.any()}[ins.parts[2]],)
 
 
-@register("match")
-def match(ins: PtxInstruction, b: Binder) -> Any:
+@_asking("match")
+def match(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[Any, ...]:
     """`.any` gives the mask of lanes with the same value; `.all` gives all members if they agree, else 0, and whether they do."""
-    everybody = ins.parts[1] == "all"
-    target, _, same = ins.operands[0].partition("|")
-    write, write_same, members = b.write(target), b.write(same) if same else None, Members(ins.operands[2], b)
-    value = b.read(ins.operands[1], b.dtype(ins))
-
-    @members.gathered
-    def run(w: Warp, mask: Mask) -> None:
-        here = np.ones(32, np.bool_) if mask is None else mask
-        v = value(w)
-        equal = (v[:, None] == v[None, :]) & here[None, :]
-        if everybody:
-            whole = bool(equal[here][:, here].all())
-            write(w, np.full(32, _bits(here) if whole else 0, np.uint32), mask)
-            if write_same:
-                write_same(w, np.full(32, whole), mask)
-        else:
-            write(w, np.array([_bits(row) for row in equal], np.uint32), mask)
-
-    return run
+    equal = (values[:, None] == values[None, :]) & here[None, :]
+    if ins.parts[1] == "any":
+        return (np.array([_bits(row) for row in equal], np.uint32),)
+    whole = bool(equal[here][:, here].all())
+    return np.uint32(_bits(here) if whole else 0), whole
 
 
-_REDUCE = {
-    "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "and": np.bitwise_and.reduce,
-    "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
+_REDUCE: dict[str, np.ufunc] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
 
-@register("redux.sync")
-def reduce(ins: PtxInstruction, b: Binder) -> Any:
+@_asking("redux.sync")
+def reduce(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[Any, ...]:
     """`.f32` min and max drop NaN, or keep it with `.NaN`; `.abs` takes magnitudes."""
-    t = b.dtype(ins)
-    operation, magnitude = _REDUCE[ins.parts[2]], "abs" in ins.parts
-    if t == np.float32 and "NaN" not in ins.parts:
-        operation = {"min": np.fmin.reduce, "max": np.fmax.reduce}[ins.parts[2]]
-    write, value, members = b.write(ins.operands[0]), b.read(ins.operands[1], t), Members(ins.operands[2], b)
-
-    @members.gathered
-    def run(w: Warp, mask: Mask) -> None:
-        v = value(w) if mask is None else value(w)[mask]
-        result = operation(np.abs(v) if magnitude else v)
-        write(w, np.full(32, np.asarray(result).astype(t), t), mask)
-
-    return run
+    operation = _REDUCE[ins.parts[2]]
+    if values.dtype == np.float32 and "NaN" not in ins.parts:
+        operation = {"min": np.fmin, "max": np.fmax}[ins.parts[2]]
+    mine = values[here]
+    return (operation.reduce(np.abs(mine) if "abs" in ins.parts else mine).astype(values.dtype),)
 
 
 @register("activemask")
-def active_mask(ins: PtxInstruction, b: Binder) -> Any:
+def active_mask(ins: PtxInstruction, b: Binder) -> Straight:
     """The .b32 mask of executing lanes."""
     write = b.write(ins.operands[0])
-
-    def run(w: Warp, mask: Mask) -> None:
-        write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask)
-
-    return run
+    return Straight(lambda w, mask: write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask))

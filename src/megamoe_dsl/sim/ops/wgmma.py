@@ -28,7 +28,7 @@ from ..formats import Float64Array
 from ..interfaces import Origin
 from ..memory import POISON
 from ..tma_engine import Pipe
-from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, converged, plain, register, vector
+from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, plain, register, vector
 from .access import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
 
@@ -197,13 +197,13 @@ _ROWS = 16  # of one warp
 
 
 @plain("wgmma.fence")
-def fence(w: Warp, mask: Mask) -> None:
+def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Orders register accesses of the warp before later wgmma."""
     wgmma_thread(w).fenced = True
 
 
 @plain("wgmma.commit_group")
-def commit(w: Warp, mask: Mask) -> None:
+def commit(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Close the group of what the warp has issued since the last one."""
     thread = wgmma_thread(w)
     thread.groups.append(thread.open)
@@ -211,22 +211,16 @@ def commit(w: Warp, mask: Mask) -> None:
     w.world.progress += 1
 
 
-@register("wgmma.wait_group")
-def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
+@plain("wgmma.wait_group", straight=False)
+def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     """wgmma.wait_group.sync.aligned N: until at most N groups are pending."""
-    keep = int(ins.operands[0], 0)
-
-    @converged
-    def run(w: Warp, mask: Mask) -> Outcome | None:
-        thread = wgmma_thread(w)
-        if not thread.ready(keep):
-            return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
-        thread.retire(keep)
-        if w.world.race:
-            w.order.wait()
-        return None
-
-    return run
+    thread, keep = wgmma_thread(w), int(ins.operands[0], 0)
+    if not thread.ready(keep):
+        return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
+    thread.retire(keep)
+    if w.world.race:
+        w.order.wait()
+    return None
 
 
 @register("wgmma.mma_async")
@@ -254,7 +248,6 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     else:
         combine = partial(umma.multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
-    @converged
     def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
         a: SmemDescriptor | umma.Bytes

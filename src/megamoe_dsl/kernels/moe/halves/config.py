@@ -19,7 +19,7 @@ from ..config import RegisterBudget, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
-from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
 
 Half = Literal["dispatch", "combine"]
 HALVES: tuple[Half, Half] = ("dispatch", "combine")
@@ -221,11 +221,11 @@ class DispatchGemmConfig(EpConfig):
         """SMs whose communication warps fetch tokens: the first ones."""
         return self.num_sms - self.tail_sms
 
-    def plan_of(self, gemm: Any) -> DispatchPlan:
+    def plan_of(self, gemm: Any) -> EpSmemPlan:
         """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
-        return DispatchPlan(gemm, chunk, min(row // chunk, MOST_SLOTS))
+        return EpSmemPlan.of_dispatch(gemm, min(row // chunk, MOST_SLOTS), chunk)
 
     @property
     def num_arrivals(self) -> int:
@@ -299,8 +299,8 @@ class GemmCombineConfig(EpConfig):
     def num_finished(self) -> int:
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
-    def plan_of(self, gemm: Any) -> CombineSmemPlan:
-        return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+    def plan_of(self, gemm: Any) -> EpSmemPlan:
+        return EpSmemPlan.of_combine(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
     def gemm_arguments(self, args: Any) -> GemmArguments:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""

@@ -1,14 +1,4 @@
-"""The expert-parallel kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
-
-| warps  | role | registers, on SM90 |
-|---|---|---|
-| 0      | token loader            | loader |
-| 1      | weight loader           | loader |
-| 2      | scheduler: tiles; on SM100 MMA (even CTA) | loader |
-| 3      | nothing; on SM100 scheduler: tiles (even CTA), TMEM | loader |
-| 4-     | math, epilogues         | epilogue |
-| next 4 | communication: dispatch, or combine | dispatch |
-"""
+"""The expert-parallel kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts."""
 
 from __future__ import annotations
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from ....blocks.gemm.smem_plan import GemmSmemPlan, PairGemmSmemPlan
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region
 from ..layouts.smem_plan import CombinePlan
 
@@ -15,22 +14,40 @@ WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
-class EpSmemPlan(ABC):
-    """Byte plan of a CTA's SMEM; `region` has every field, those of the GEMM first, at the same offsets as there.  trace_warps: warps
-    that leave stamps."""
+class EpSmemPlan:
+    """`region` has every field, those of the GEMM first, at the same offsets as there.
 
-    gemm: GemmSmemPlan | PairGemmSmemPlan
-    trace_warps: int = field(default=0, kw_only=True)
+    slots         where communication warps have what is on its way: of dispatch, chunks of a token row
+    slot_barrier  what says that it is there
+    combine       how slots of combine hold the results of a piece of a token, and their sum
+    trace_warps   warps that leave stamps
+    """
+
+    gemm: Any
+    slots: Field
+    slot_barrier: MBarrier
+    combine: CombinePlan | None = None
+    trace_warps: int = 0
+
+    @classmethod
+    def of_dispatch(cls, gemm: Any, slots: int, chunk: int) -> EpSmemPlan:
+        """With so many slots for each warp, of a chunk of so many bytes."""
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
+        return cls(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
+
+    @classmethod
+    def of_combine(cls, gemm: Any, combine: CombinePlan) -> EpSmemPlan:
+        """With a barrier for each set of slots."""
+        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        return cls(gemm, combine.field, barrier, combine)
 
     @property
-    @abstractmethod
-    def slots(self) -> Field:
-        """Where communication warps have what is on its way."""
+    def pull_slots(self) -> int:
+        return self.slots.shape[1]
 
     @property
-    @abstractmethod
-    def slot_barrier(self) -> MBarrier:
-        """What says that it is there."""
+    def pull_chunk(self) -> int:
+        return self.slots.shape[2]
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -42,44 +59,7 @@ class EpSmemPlan(ABC):
 
     @cached_property
     def region(self) -> Region:
-        """Everything; epoch: launches before this one; trace_count: stamps so far of each traced warp."""
-        return Region.stack(
-            "smem",
-            self.gemm.region,
-            self.slots,
-            Field("epoch", (1,), U32),
-            Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64),
-            Field("trace_count", (self.trace_warps,), U32),
-        )
-
-
-@dataclass(frozen=True)
-class DispatchPlan(EpSmemPlan):
-    """pull_chunk: bytes of a token row that one bulk copy moves; pull_slots: chunks that a communication warp holds at a time."""
-
-    pull_chunk: int
-    pull_slots: int
-
-    @property
-    def slots(self) -> Field:
-        return Field("pull", (COMMUNICATION_WARPS, self.pull_slots, self.pull_chunk), U8, 128)
-
-    @property
-    def slot_barrier(self) -> MBarrier:
-        return MBarrier("pull", COMMUNICATION_WARPS * self.pull_slots, 1, WARP, "one chunk of a token row", WARP)
-
-
-@dataclass(frozen=True)
-class CombineSmemPlan(EpSmemPlan):
-    """combine: how a warp's slots hold the results of a piece of a token, and their sum."""
-
-    combine: CombinePlan
-
-    @property
-    def slots(self) -> Field:
-        return Field("combine_slots", (COMMUNICATION_WARPS, self.combine.slots, self.combine.slot_bytes), U8, 128)
-
-    @property
-    def slot_barrier(self) -> MBarrier:
-        """One for each set of slots."""
-        return MBarrier("combine", COMMUNICATION_WARPS * self.combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        """epoch: launches before this one; trace_count: stamps so far of each traced warp."""
+        barrier = Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64)
+        words = Field("epoch", (1,), U32), barrier, Field("trace_count", (self.trace_warps,), U32)
+        return Region.stack("smem", self.gemm.region, self.slots, *words)

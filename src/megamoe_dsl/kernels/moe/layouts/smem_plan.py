@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -109,6 +108,10 @@ class CombinePlan:
         """Slots that a warp has: those of the sets, then those of the sum."""
         return self.sets * self.topk + self.sum_slots
 
+    @property
+    def field(self) -> Field:
+        return Field("combine_slots", (self.warps, self.slots, self.slot_bytes), U8, 128)
+
 
 def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
     """Address of a lane's vector in a slot with `value_bytes` per channel: the lane has channels [256 vector + 8 lane, + 8)."""
@@ -163,6 +166,7 @@ class SmemPlan(ABC):
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
 
     pull_slots  chunks of a row that a dispatch warp holds at a time
+    keeps       names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
     """
 
     work_tiles: ClassVar[int]
@@ -171,6 +175,7 @@ class SmemPlan(ABC):
     config: Any
     num_stages: int
     pull_slots: int = 1
+    keeps: tuple[str, ...] = ()
 
     # --- what differs
     @property
@@ -214,13 +219,19 @@ class SmemPlan(ABC):
         problem = self.config.problem
         return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
 
+    def kept(self, *barriers: MBarrier) -> tuple[MBarrier, ...]:
+        return tuple(row for row in barriers if not self.keeps or f"{row.name}_barrier" in self.keeps)
+
     @cached_property
     def region(self) -> Region:
-        main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
-        combine = Region.stack("combine", self.combine_slots)
-        tables = (self.expert_table, *self.before_barriers, self.work_tile_words)
-        tail = Region.stack("tail", self.maxima, *tables, *fields_of(self.barriers), *self.after_barriers)
-        return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
+        main, tables = (*self.tile_fields, *self.dispatch_fields), (self.expert_table, *self.before_barriers, self.work_tile_words)
+        barriers = (Field(f"{row.name}_barrier", (row.count,), U64) for row in self.barriers)
+        tail = (self.maxima, *tables, *barriers, *self.after_barriers)
+        if self.keeps:
+            fields = {one.name: one for one in (*main, self.combine.field, *tail)}
+            return Region.stack("smem", *(fields[name] for name in self.keeps if name in fields))
+        phases = {"main": Region.stack("main", *main), "combine": Region.stack("combine", self.combine.field)}
+        return Region.stack("smem", Region.overlay("phase", **phases), Region.stack("tail", *tail))
 
     def operand(self, name: str, num_bytes: int) -> Field:
         return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
@@ -230,10 +241,6 @@ class SmemPlan(ABC):
         """Slots of a row for each warp that pulls, and counts of tokens."""
         pull = Field("pull", (self.config.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
         return (pull, Field("expert_count", (self.config.problem.num_experts,), U32))
-
-    @property
-    def combine_slots(self) -> Field:
-        return Field("combine_slots", (self.config.epilogue_warps, self.combine.slots, self.combine.slot_bytes), U8, 128)
 
     @property
     def expert_table(self) -> Field:
@@ -251,11 +258,6 @@ class SmemPlan(ABC):
     def max_stages(self, capacity: int) -> int:
         """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
         return deepest_ring(self, capacity)
-
-
-def fields_of(barriers: Iterable[MBarrier]) -> tuple[Field, ...]:
-    """The words of mbarriers, in the order of the table."""
-    return tuple(Field(f"{row.name}_barrier", (row.count,), U64) for row in barriers)
 
 
 @lru_cache

@@ -1,14 +1,4 @@
-"""The kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
-
-| warps | role | registers |
-|---|---|---|
-| 0-3   | dispatch, pull, clean | dispatch |
-| 4     | token loader          | loader |
-| 5     | weight loader         | loader |
-| 6     | MMA (even CTA)        | loader |
-| 7     | scheduler, TMEM       | loader |
-| 8-    | epilogue, combine     | epilogue |
-"""
+"""The kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts."""
 
 from __future__ import annotations
 

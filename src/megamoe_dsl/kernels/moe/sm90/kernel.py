@@ -1,24 +1,6 @@
 """The SM90 kernel: a table of roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
-| warps | role | registers |
-|---|---|---|
-| 0-3   | dispatch, pull, clean | dispatch |
-| 4     | token loader          | loader |
-| 5     | weight loader         | loader |
-| 6     | store of Linear1 tiles | loader |
-| 7     | tile scheduler        | loader |
-| 8-15  | math, epilogues, combine | epilogue |
-
-Where warps decode packed weights, for tiles of many tokens, one warpgroup does the work of the first two:
-
-| warps | role | registers |
-|---|---|---|
-| 0, 1  | dispatch, pull, clean | loader |
-| 2     | token and weight loader | loader |
-| 3     | tile scheduler, store of Linear1 tiles | loader |
-| 4-11  | math, epilogues, combine | epilogue |
-| 12-15 | decode | decode |
-"""
+Where warps decode packed weights, for tiles of many tokens, one warpgroup dispatches, loads, schedules and stores."""
 
 from __future__ import annotations
 

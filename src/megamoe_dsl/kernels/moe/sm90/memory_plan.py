@@ -144,7 +144,7 @@ class Sm90SmemPlan(SmemPlan):
                 MBarrier("full", num_stages, 2, "token loader and weight loader", operands, "math warps"),
                 MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
             )
-        return (
+        return self.kept(
             *ring,
             MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
             MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Self
 
 from ....config_error import require, require_declared, require_stages
 from ....layouts.arith import ceil_div
-from ....layouts.region import BF16, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
-from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan, fields_of
+from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
 from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
 
 SWIGLU_WARPS = 16
@@ -23,42 +23,34 @@ SWIGLU_WARPS = 16
 class LayerStage:
     """One launch of the layer.
 
-    name      the kernel is `moe_` and this name
-    warps     warps of a CTA, given the fused kernel's configuration
-    fields    what the stage's roles share of the fused kernel's SMEM plan, besides the table of experts
-    barriers  names of the mbarriers that they use
-    phase     the linear that the stage computes; None for the others
+    name    the kernel is `moe_` and this name
+    warps   warps of a CTA, given the fused kernel's configuration
+    keeps   fields of the fused kernel's SMEM plan that the stage's roles share, in SMEM order
+    phase   the linear that the stage computes, as a grouped GEMM over the pool; None for the others
     """
 
     name: str
     warps: Callable[[MegaMoeConfig], int]
-    fields: Callable[[SmemPlan], tuple[Field, ...]]
-    barriers: tuple[str, ...]
+    keeps: tuple[str, ...]
     phase: int | None = None
 
-    @property
-    def linear(self) -> bool:
-        """Whether the stage is a grouped GEMM over the pool."""
-        return self.phase is not None
+
+TILES = ("weights", "tokens", "cd", "sfb", "sfa", "decoded", "work_tiles", "tmem_address", "expert_table")
+BARRIERS = tuple(f"{name}_barrier" for name in ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty"))
 
 
 def linear_stage(name: str, phase: int) -> LayerStage:
-    """A grouped GEMM: loaders and epilogue, the ring and what is staged on its way out, the work tiles."""
-    barriers = ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty")
-    return LayerStage(name, lambda fused: LOADER_WARPS + fused.epilogue_warps, linear_fields, barriers, phase)
+    """Loaders and epilogue, the ring and what is staged on its way out, the work tiles."""
+    return LayerStage(name, lambda fused: LOADER_WARPS + fused.epilogue_warps, (*TILES, *BARRIERS), phase)
 
 
-def linear_fields(plan: SmemPlan) -> tuple[Field, ...]:
-    """The ring and staging, the table of packed weights, the work tiles, and where tensor memory begins."""
-    return (*plan.tile_fields, *plan.before_barriers, plan.work_tile_words, *plan.after_barriers)
-
-
+COUNTS = ("expert_table", "counts_barrier")
 LAYER_STAGES = (
-    LayerStage("dispatch", lambda fused: DISPATCH_WARPS + 1, lambda plan: plan.dispatch_fields, ("counts", "pull")),
+    LayerStage("dispatch", lambda fused: DISPATCH_WARPS + 1, ("pull", "expert_count", *COUNTS, "pull_barrier")),
     linear_stage("fc1", FC1),
-    LayerStage("swiglu", lambda fused: SWIGLU_WARPS, lambda plan: (), ("counts",)),
+    LayerStage("swiglu", lambda fused: SWIGLU_WARPS, COUNTS),
     linear_stage("fc2", FC2),
-    LayerStage("combine", lambda fused: DISPATCH_WARPS + fused.epilogue_warps, lambda plan: (plan.combine_slots,), ("counts", "combine")),
+    LayerStage("combine", lambda fused: DISPATCH_WARPS + fused.epilogue_warps, ("combine_slots", *COUNTS, "combine_barrier")),
 )
 """In the order of their launches."""
 STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
@@ -79,36 +71,6 @@ def stage_results(problem: Problem, pool_rows: int | None = None) -> Region:
         Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
         Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
     )
-
-
-NO_RING = 2
-"""Stages that a plan without a ring says it has: the fewest that a configuration may ask for."""
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """The part of the fused kernel's plan that a stage uses; sizes that the stage does not change are read from `fused`."""
-
-    fused: SmemPlan
-    part: LayerStage
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "fused":  # a copy that has no fields yet
-            raise AttributeError(name)
-        return getattr(self.fused, name)
-
-    @cached_property
-    def barriers(self) -> tuple[MBarrier, ...]:
-        """The fused kernel's mbarriers that the stage uses, in its order."""
-        return tuple(row for row in self.fused.barriers if row.name in self.part.barriers)
-
-    @cached_property
-    def region(self) -> Region:
-        return Region.stack("smem", *self.part.fields(self.fused), self.fused.expert_table, *fields_of(self.barriers))
-
-    @property
-    def num_bytes(self) -> int:
-        return self.region.size
 
 
 BLOCKS_PER_PART = 4
@@ -134,15 +96,13 @@ class StageConfig:
     def __post_init__(self) -> None:
         require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
         require_declared(self)
-        problem, fused = self.fused.problem, self.fused.of_stage(self.part.linear)
+        problem, fused = self.fused.problem, self.fused.of_stage(self.multiplies)
         require_whole_tiles(problem, "in stages")
         require(problem.formats.scaled, "problem.recipe", problem.recipe, "one whose operands have scales, in stages")
         require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
-        most, capacity = NO_RING, self.arch.smem_bytes
-        if self.part.linear or self.plan(1).num_bytes > capacity:
-            most = most_that_fit(lambda stages: self.plan(stages).num_bytes, capacity)
-        require_stages(self, most)
+        plan, capacity = self.plan(1), self.arch.smem_bytes
+        require_stages(self, plan.max_stages(capacity) if self.multiplies or plan.num_bytes > capacity else 2)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fused":  # a copy that has no fields yet
@@ -158,13 +118,17 @@ class StageConfig:
         return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
 
     @property
+    def multiplies(self) -> bool:
+        return self.part.phase is not None
+
+    @property
     def num_threads(self) -> int:
         return 32 * self.part.warps(self.fused)
 
     @property
     def cluster(self) -> int:
         """CTAs of a cluster: where nothing is multiplied, they are on their own."""
-        return self.fused.cluster if self.part.linear else 1
+        return self.fused.cluster if self.multiplies else 1
 
     @property
     def num_clusters(self) -> int:
@@ -178,15 +142,15 @@ class StageConfig:
     @property
     def register_total(self) -> int | None:
         loaders = LOADER_WARPS * self.registers.loader
-        return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.part.linear else None
+        return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.multiplies else None
 
     @property
-    def smem(self) -> StagePlan:
+    def smem(self) -> SmemPlan:
         return self.plan(self.num_stages)
 
-    def plan(self, num_stages: int) -> StagePlan:
+    def plan(self, num_stages: int) -> SmemPlan:
         """Shared memory with a ring of another depth."""
-        return StagePlan(self.fused.stage_plan(num_stages), self.part)
+        return replace(self.fused.stage_plan(num_stages), keeps=self.part.keeps)
 
     @property
     def results(self) -> Region:

@@ -33,9 +33,8 @@ class StageContext(Context):
 
     @property
     def result_phase(self) -> int:
-        phase = self.config.part.phase
-        assert phase is not None, "a stage that multiplies nothing has no linear"
-        return phase
+        assert self.config.part.phase is not None, "a stage that multiplies nothing has no linear"
+        return self.config.part.phase
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.args.results, name, *index)

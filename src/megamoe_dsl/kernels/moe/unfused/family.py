@@ -61,13 +61,13 @@ class StageKernel(Kernel):
 
     def arguments_type(self, config: StageConfig) -> type[Arguments]:
         """Those of the fused kernel, where the stage multiplies, and the stage's."""
-        return with_parts(FUSED.arguments_type(config.fused) if config.part.linear else Arguments, {StageArguments: True})
+        return with_parts(FUSED.arguments_type(config.fused) if config.multiplies else Arguments, {StageArguments: True})
 
     def label(self, config: StageConfig) -> str:
         return f"{FUSED.label(config.fused)}-{config.stage}"
 
     def facts(self, config: StageConfig) -> list[tuple[str, object]]:
-        if not config.part.linear:
+        if not config.multiplies:
             return super().facts(config)
         return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
 
@@ -79,10 +79,10 @@ class StageKernel(Kernel):
         return FUSED.tensor_maps(config.fused, addresses)
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
-        return super().tmem(config.fused) if config.part.linear else None
+        return super().tmem(config.fused) if config.multiplies else None
 
     def registers(self, config: StageConfig) -> Mapping[str, int]:
-        return {"loader": config.registers.loader, "epilogue": config.registers.epilogue} if config.part.linear else {}
+        return {"loader": config.registers.loader, "epilogue": config.registers.epilogue} if config.multiplies else {}
 
 
 STAGES = tuple(StageKernel(stage) for stage in LAYER_STAGES)

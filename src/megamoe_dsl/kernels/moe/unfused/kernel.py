@@ -1,22 +1,4 @@
-"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
-
-| stage            | warps | role | registers |
-|---|---|---|---|
-| dispatch         | 0-3   | counts, pull              | |
-|                  | 4     | table of experts          | |
-| Linear1, Linear2 | 0     | token loader              | loader |
-|                  | 1     | weight loader             | loader |
-|                  | 2     | tile scheduler            | loader |
-|                  | 3     | decoded values, if packed | loader |
-|                  | 4-11  | math, epilogue            | epilogue |
-| the same, SM100  | 0, 1  | token loader, weight loader | loader |
-|                  | 2     | MMA (even CTA)            | loader |
-|                  | 3     | tile scheduler, TMEM      | loader |
-|                  | 4-    | epilogue                  | epilogue |
-| SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
-| combine          | 0-3   | clean; 0 table of experts | |
-|                  | 4-    | push, combine             | |
-"""
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts."""
 
 from __future__ import annotations
 
@@ -98,7 +80,7 @@ def initialize(ctx: StageContext, warp: Any):
     config = ctx.config
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
-    if cutlass.const_expr(config.part.linear):
+    if cutlass.const_expr(config.multiplies):
         if warp == TOKENS_WARP:
             acquire_maps(ctx, NUM_MAPS)
         if cutlass.const_expr(config.packed):
@@ -132,16 +114,12 @@ def run_epilogue_warp(ctx: Any, warp: Any) -> None:
     finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
 
 
-LOADERS = (load_tokens, load_weights, schedule_tiles)
-"""By the number of their warp."""
-
-
 @cute.jit
 def run_loader_warp(ctx: StageContext, warp: Any):
-    """One of the loaders, by its number."""
-    for index in cutlass.range_constexpr(len(LOADERS)):
+    """One of the loaders, by the number of its warp."""
+    for index, load in enumerate((load_tokens, load_weights, schedule_tiles)):
         if warp == index:
-            LOADERS[index](ctx)
+            load(ctx)
 
 
 def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
