@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from megamoe_dsl.artifact.workers import compile_all
+from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -307,7 +307,7 @@ def main() -> None:
         return
     if given.what == "prepare":
         configs = dict.fromkeys(config for point in given.points for config in point.configs)
-        compile_all(given.folder, list(configs), os.cpu_count() or 1)
+        compile_into(given.folder, list(configs), os.cpu_count() or 1)
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     records = save_each(given.out, "training", (run_point(point, given.turns, given.quack) for point in given.points), summary)

@@ -15,7 +15,7 @@ import torch
 from engine_stand_in import stand_in
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.compat.engines import sglang, sglang_layer
+from megamoe_dsl.compat.engines import sglang
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds, symmetric_of
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem
@@ -124,7 +124,7 @@ class SglangLayer:
 
     def __init__(self, problem: Problem, group: Any, weights: ExpertWeights) -> None:
         self.problem = problem
-        sglang_layer.environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK = Field(problem.max_tokens_per_rank)
+        sglang.environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK = Field(problem.max_tokens_per_rank)
         self.experts = sglang_experts(problem, weights)
         sglang.build_sm90_mega_moe_experts_weights(self.experts)
 

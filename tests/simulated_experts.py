@@ -10,7 +10,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.sim import Launch, Report, Simulator
 
 MOST_INSTRUCTIONS = 5_000_000

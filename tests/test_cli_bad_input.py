@@ -190,5 +190,5 @@ def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(workers, "feed", feed)
     with pytest.raises(KeyboardInterrupt):
-        workers.compile_all(tmp_path, list(range(9)), 2)  # type: ignore[arg-type]
+        workers.compile_into(tmp_path, list(range(9)), 2)  # type: ignore[arg-type]
     assert emptied == [True]

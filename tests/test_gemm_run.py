@@ -26,7 +26,6 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_table
-from megamoe_dsl.tuned.table import key_of
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 H200 = Target.typical("sm_90a")
@@ -107,7 +106,7 @@ def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     gpu, records = read_run(RESULTS / name)
     assert enter_run(table, name, records) == table
     anew = enter_run(Table(gpu, (), GemmEntry), name, records)
-    assert {key_of(one) for one in anew.entries} == {key_of(one) for one in table.entries if one.results == name}
+    assert {one.key for one in anew.entries} == {one.key for one in table.entries if one.results == name}
     done = CliRunner().invoke(app, ["tune", "--kernel", "gemm", "--from", str(RESULTS / name), "--tables", str(tmp_path)])
     assert done.exit_code == 0 and Table.read(gpu, tmp_path, GemmEntry).entries == anew.entries
 

@@ -15,7 +15,7 @@ from megamoe_dsl.config_error import ConfigError, as_integer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
-from megamoe_dsl.runtime.selection import Selection
+from megamoe_dsl.runtime.preparation import Selection
 from megamoe_dsl.runtime.watchdog import check_watchdog_ns
 
 PROBLEM = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8)

@@ -181,7 +181,7 @@ def test_what_a_user_measured_comes_before_the_packages(tmp_path: Path, monkeypa
     folder.mkdir()
     Table(DEFAULT_GPU, own).write(folder)
     found = tuned_table.__wrapped__(DEFAULT_GPU, Entry)
-    assert set(map(table.key_of, found.entries)) == {table.key_of(one) for one in (*own, *others)}
+    assert {one.key for one in found.entries} == {one.key for one in (*own, *others)}
     assert found.at(first.share, first.expected) == own[0] and found.at(own[1].share, own[1].expected) == own[1]
     assert all(found.at(one.share, one.expected) == one for one in others)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from engine_stand_in import stand_in
 
-from megamoe_dsl.compat.engines import vllm_layer
-from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, MXFP4, ExpertsMethod
+from megamoe_dsl.compat.engines import vllm
+from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 
@@ -117,7 +117,7 @@ class VllmLayer:
         self.method.process_weights_after_loading(self.experts)
 
     @property
-    def moe(self) -> vllm_layer.MegaMoE:
+    def moe(self) -> vllm.MegaMoE:
         return LAYERS[self.experts]
 
     def reload(self, weights: ExpertWeights) -> None:

@@ -1,4 +1,4 @@
-"""Files that others wrote: regular files of bounded size, and the JSON in them; and the folder of files that are this user's.
+"""Files that others wrote: regular files of bounded size, and the JSON in them; files that appear whole; the folder of this user's files.
 
 A reader never waits for a pipe, reads a device or fills memory.  Whatever is wrong becomes a `FileError`: one line that begins with the
 path.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,20 @@ def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]
     if not isinstance(found, dict):
         raise FileError(path, "no JSON object")
     return found
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path` to write into.  It takes that place when the block ends, or goes after an error.  Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.", suffix=".partial")
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"

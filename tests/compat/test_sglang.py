@@ -16,8 +16,8 @@ from record import Record
 import megamoe_dsl.compat.engines.sglang as sglang
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import sglang_layer, shared_parts
-from megamoe_dsl.compat.engines.adopted_weights import adopt, exact_ue8m0
+from megamoe_dsl.compat.engines import shared_parts
+from megamoe_dsl.compat.engines.shared_parts import adopt, exact_ue8m0
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
@@ -137,7 +137,7 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
     layer = SglangLayer(problem, None, weights[0])
     assert sglang.is_mega_moe_experts_ready(layer.experts) and layer.experts._mega_moe_weights_built
     assert capfd.readouterr().err.count("compiled ") >= 2
-    moe = sglang_layer.LAYERS[layer.experts]
+    moe = sglang.LAYERS[layer.experts]
     other = MegaMoE(moe.problem, weights[0], symmetric=moe.symmetric, bounds=(8,))
     assert moe.kernels[8].watchdog_ns == 300 * 10**9 and moe.problem.recipe == problem.recipe
     given = random_routing(problem, 3)
@@ -155,7 +155,7 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
 
 def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     experts = torch.nn.Module()
-    monkeypatch.setitem(sglang_layer.LAYERS, experts, SimpleNamespace(problem=PROBLEM))
+    monkeypatch.setitem(sglang.LAYERS, experts, SimpleNamespace(problem=PROBLEM))
     options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3}
     run = partial(sglang.run_mega_routed_experts, experts, *random_routing(PROBLEM, 3))
     for name, value in {
@@ -182,7 +182,7 @@ class CalledLayer:
 
 def test_weights_are_scaled_and_the_bound_is_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     experts, (x, idx, weights) = torch.nn.Module(), random_routing(PROBLEM, 3)
-    monkeypatch.setitem(sglang_layer.LAYERS, experts, CalledLayer())
+    monkeypatch.setitem(sglang.LAYERS, experts, CalledLayer())
     options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3, "routed_scaling_factor": 2.5}
     for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
         monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens, most=most: most)
@@ -201,7 +201,7 @@ ACCEPTED: dict[str, tuple[dict[str, object], tuple[str, float | None]]] = {
 def test_activations(name: str, arch: Arch) -> None:
     config, want = ACCEPTED[name]
     experts = sglang_experts(PACKED, random_weights(PACKED, 0, 1), **{"swiglu_limit": None, **config})
-    problem = sglang_layer.problem_of(experts, {field: getattr(experts, at) for field, at in sglang.FP8_NAMES.items()})
+    problem = sglang.problem_of(experts, {field: getattr(experts, at) for field, at in sglang.FP8_NAMES.items()})
     assert (problem.activation, problem.activation_clamp, problem.recipe) == (*want, "fp8xmxfp4")
 
 
@@ -223,22 +223,22 @@ def test_what_no_kernel_computes_is_refused(message: str, attributes: dict[str, 
     vars(experts).update(attributes)
     with pytest.raises(ProblemError, match=message):
         sglang.build(experts, sglang.FP8_NAMES)
-    assert not experts._mega_moe_weights_built and experts not in sglang_layer.LAYERS
+    assert not experts._mega_moe_weights_built and experts not in sglang.LAYERS
 
 
 def test_results_travel_as_a_variable_says(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     experts = sglang_experts(PACKED, random_weights(PACKED, 0, 1))
     parameters = {field: getattr(experts, at) for field, at in sglang.FP8_NAMES.items()}
-    assert sglang_layer.problem_of(experts, parameters).combine == "bf16"
+    assert sglang.problem_of(experts, parameters).combine == "bf16"
     monkeypatch.setenv("MEGAMOE_COMBINE", "e4m3")
-    assert sglang_layer.problem_of(experts, parameters).combine == "e4m3"
+    assert sglang.problem_of(experts, parameters).combine == "e4m3"
 
 
 def test_formats_of_blackwell() -> None:
-    found = [sglang_layer.recipe_of(SM100, True, w4a4) for w4a4 in (False, True)]
+    found = [sglang.recipe_of(SM100, True, w4a4) for w4a4 in (False, True)]
     assert found == ["fp8xfp4", "mxf4xmxf4"]
     with pytest.raises(ProblemError, match=r"experts = 'fp8xfp8'.*on sm_100a"):
-        sglang_layer.recipe_of(SM100, False, False)
+        sglang.recipe_of(SM100, False, False)
 
 
 def test_who_loads_what(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,12 +264,12 @@ def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypat
     monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: None)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
-    sglang_layer.layer_of(PROBLEM, torch.device("cpu"))
+    sglang.layer_of(PROBLEM, torch.device("cpu"))
     assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
 
 
 def test_bounds_come_from_sglang(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     sglang_modules(monkeypatch, 8, [3, 12])
-    assert (sglang_layer.num_tokens_bound(5), sglang_layer.num_tokens_bound(20)) == (12, 20)
+    assert (sglang.num_tokens_bound(5), sglang.num_tokens_bound(20)) == (12, 20)
     sglang_modules(monkeypatch, 8, [])
-    assert sglang_layer.num_tokens_bound(0) == 1
+    assert sglang.num_tokens_bound(0) == 1

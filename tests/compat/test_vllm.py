@@ -18,8 +18,8 @@ import megamoe_dsl.compat.engines.vllm as vllm
 from engines import Inputs3, call_sequence
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import shared_parts, vllm_layer
-from megamoe_dsl.compat.engines.vllm_layer import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
+from megamoe_dsl.compat.engines import shared_parts
+from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime import layer as layers
@@ -131,7 +131,7 @@ def test_what_is_refused(message: str, config: dict[str, Any], experts: dict[str
 def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens in E2M1 and results in E4M3; on Hopper, which has no W4A4, the first is refused."""
     monkeypatch.setenv("MEGAMOE_COMBINE", "e4m3")
-    monkeypatch.setenv(vllm_layer.W4A4, "1")
+    monkeypatch.setenv(vllm.W4A4, "1")
     make = lambda kind: ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(PROBLEM)).problem  # noqa: E731
     assert (make(FP8).recipe, make(FP8).combine) == ("fp8xfp8", "e4m3")
     with pytest.raises(ProblemError, match=r"experts = 'mxf4xmxf4'.*on sm_90a"):
@@ -166,19 +166,19 @@ def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
     for ranks, text, reserved in ((1, None, 0), (2, "4", 4)):
-        monkeypatch.delenv(vllm_layer.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm_layer.RESERVED, text)
-        vllm_layer.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
+        monkeypatch.delenv(vllm.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm.RESERVED, text)
+        vllm.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
         assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (reserved, 132 - reserved, 300 * 10**9)
         assert made["symmetric"] == (None if ranks == 1 else "group")
-    monkeypatch.setenv(vllm_layer.RESERVED, "few")
+    monkeypatch.setenv(vllm.RESERVED, "few")
     with pytest.raises(ProblemError, match="MEGAMOE_RESERVED_SMS = 'few': must be a number of SMs"):
-        vllm_layer.reserved_sms()
+        vllm.reserved_sms()
 
 
 def test_bounds_come_from_vllm(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (vllm_layer.num_tokens_bound(5), vllm_layer.num_tokens_bound(0)) == (5, 1)
+    assert (vllm.num_tokens_bound(5), vllm.num_tokens_bound(0)) == (5, 1)
     vllm_modules(monkeypatch, [3, 12])
-    assert (vllm_layer.num_tokens_bound(5), vllm_layer.num_tokens_bound(20)) == (12, 20)
+    assert (vllm.num_tokens_bound(5), vllm.num_tokens_bound(20)) == (12, 20)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_the_bound_of_a_call_is_of_all_ranks_and_within_the_buffer(monkeypatch: 
     monkeypatch.setitem(LAYERS, layer, Layer())
     x, idx, weights = random_routing(PROBLEM, 3)
     for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
-        monkeypatch.setattr(vllm_layer, "num_tokens_bound", lambda rows, most=most: most)
+        monkeypatch.setattr(vllm, "num_tokens_bound", lambda rows, most=most: most)
         method: Any = SimpleNamespace()
         assert ExpertsMethod.apply(method, layer, x, weights, idx) is x and called.bound == bound
 

@@ -18,7 +18,7 @@ from stubs import importable
 from wheel import WHEELS
 
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import sglang, sglang_layer
+from megamoe_dsl.compat.engines import sglang
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.layer import MegaMoE
 from sglang_experts import DEVICE, as_loaded, captured, on_a_gpu, random_routing, sglang_experts
@@ -88,7 +88,7 @@ def test_a_model_of_sglang_computes_with_it(recipe: str) -> None:
         _mega_intermediate_size=problem.intermediate,
         _mega_top_k=problem.topk,
     )
-    moe = sglang_layer.LAYERS[experts]
+    moe = sglang.LAYERS[experts]
     other = MegaMoE(moe.problem, random_weights(problem, 0, 1, DEVICE), symmetric=moe.symmetric, bounds=(8,))
     want = other(x, idx, weights, num_tokens_bound=8).clone()
     step = captured(lambda: block._forward_mega_moe(model, x, None))
@@ -145,7 +145,7 @@ def test_deepseeks_path_with_shared_experts() -> None:
     )
     experts.moe_runner_config.swiglu_limit = 10.0
     assert mega.should_use_mega_moe(model, x) and not mega.should_fuse_mega_moe_shared_experts(model)
-    moe = sglang_layer.LAYERS[experts]
+    moe = sglang.LAYERS[experts]
     want = moe(x, idx, weights * 2, num_tokens_bound=8) + 1
     assert torch.equal(captured(lambda: mega.forward_mega_moe(model, x))(), want)
 

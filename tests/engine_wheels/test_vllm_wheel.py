@@ -19,7 +19,7 @@ from stubs import importable
 from wheel import WHEELS
 
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.compat.engines import vllm, vllm_layer
+from megamoe_dsl.compat.engines import vllm
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -120,7 +120,7 @@ def test_a_layer_of_vllm_computes_with_it(checkpoint: str) -> None:
     experts = new_experts(problem, checkpoint).to(DEVICE)
     assert type(experts) is vllm.experts_type() and type(experts.quant_method) is vllm.method_type()
     load(experts, weights[0])
-    moe = vllm_layer.LAYERS[experts]
+    moe = vllm.LAYERS[experts]
     assert moe.problem == problem
     other = MegaMoE(problem, weights[0], symmetric=moe.symmetric)
     x, idx, topk_weights = random_routing(problem, 3, DEVICE)

@@ -80,7 +80,7 @@ def sources(check: ExpertCheck, target: Target) -> list[str]:
 
 def prepare_check(folder: Path, target: Target, check: ExpertCheck) -> str:
     """Compiles, simulates and writes a case; a line about it."""
-    from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+    from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
     from simulated_experts import simulate_experts
 
     torch.set_num_threads(1)

@@ -65,7 +65,7 @@ def checks(arch: Arch, small: bool = False) -> list[Check]:
 
 def prepare_check(folder: Path, check: Check) -> str:
     """Compiles, simulates and writes a case; a line about it."""
-    from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+    from megamoe_dsl.runtime.simulated import simulate_gemm
 
     torch.set_num_threads(1)
     store, case = ArtifactStore(folder), check.run.case(exact=check.exact)

@@ -36,8 +36,7 @@ from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm import gemm_op
-from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages, simulate_gemm
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from simulated_experts import simulate_experts
 from sweep import sample

@@ -18,7 +18,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_gemm import launch_of, memory_of, simulate_gemm
+from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm
 from megamoe_dsl.sim import Report, Simulator
 from megamoe_dsl.target import Target
 from simulated_experts import launches_of, simulate_experts

@@ -19,7 +19,7 @@ from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
 from simulated_experts import simulate_experts, simulate_route

@@ -22,7 +22,7 @@ from megamoe_dsl.blocks.gemm.problem import GATE_UP
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernel_cases.gather import as_integers
 from megamoe_dsl.recipe import RECIPES
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from pair_gather_runs import PairGatherRun
 from pair_gemm_runs import NVFP4, PLAIN
 from sweep import rarely, sample

@@ -15,7 +15,7 @@ from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.kernel_cases.gemm import Compared
 from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from pair_gather_runs import PAIR_GATHER_BY_NAME
 from sweep import sample
 

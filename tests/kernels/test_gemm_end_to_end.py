@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gemm_runs import BY_NAME, RUNS, artifact
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from sweep import rarely, sample
 
 NORMAL = (

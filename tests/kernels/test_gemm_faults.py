@@ -15,7 +15,7 @@ from gemm_faults import CASES, SUBJECTS, ptx_of_subject
 from sm90_faults import Sm90Fault
 
 from gemm_runs import artifact
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 from sweep import sample
 

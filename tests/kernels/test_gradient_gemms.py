@@ -23,7 +23,7 @@ from megamoe_dsl.kernel_cases.gradients import gradient_case, varlen_k_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely, sample
 

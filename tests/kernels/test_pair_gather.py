@@ -24,7 +24,7 @@ from megamoe_dsl.kernel_cases.gather import as_integers, gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun, pair_gather
 from pair_gemm_runs import PLAIN

@@ -19,7 +19,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gemm import GemmCase
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gemm_runs import PAIR_RUNS, PLAIN, W4A4, W4A8, PairRun
 from sweep import rarely

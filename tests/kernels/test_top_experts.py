@@ -13,7 +13,7 @@ from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.router import hashed_experts, top_experts
-from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 
 DEEPSEEK_V4: dict[str, Any] = {"scores": "sqrtsoftplus", "scale": 1.5}

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
+from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import MBarrier, Placement, Region
 from megamoe_dsl.problem import Problem
@@ -167,7 +167,7 @@ def check_deepest(plan: Sm100SmemPlan, stages: int) -> None:
     assert ends[0] <= SMEM_BYTES < -(-ends[1] // 1024) * 1024
 
 
-def check_tmem_plan(plan: Sm100TmemPlan) -> None:
+def check_tmem_plan(plan: TmemPlan) -> None:
     """Accumulators and scales have columns of their own; the allocation is a power of two that tcgen05.alloc takes."""
     firsts = [plan.accumulator(i) + consumer * plan.block_m for i in range(plan.accumulators) for consumer in range(plan.consumers)]
     spans = [(first, first + plan.block_m) for first in firsts]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layout_properties import check_barrier_table, check_deepest, check_smem_plan, check_tmem_plan
 
 from megamoe_dsl.arch import SMEM_BYTES
-from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
+from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, NamedBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
@@ -98,30 +98,30 @@ def test_transactions_are_what_the_boxes_bring(config):
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 def test_tmem_plan(block_m):
-    check_tmem_plan(Sm100TmemPlan(block_m))
+    check_tmem_plan(TmemPlan(block_m))
 
 
 def test_tmem_columns_of_the_largest_tile():
-    plan = Sm100TmemPlan(192)
+    plan = TmemPlan(192)
     assert (plan.accumulator(1), plan.sfa, plan.sfb, plan.used, plan.allocated) == (192, 384, 392, 396, 512)
 
 
 @pytest.mark.parametrize(("block_m", "consumers", "accumulators"), [(64, 2, 2), (128, 2, 1), (192, 2, 1), (256, 1, 1)])
 def test_tmem_plan_of_consumers(block_m, consumers, accumulators):
-    check_tmem_plan(Sm100TmemPlan(block_m, consumers, accumulators))
+    check_tmem_plan(TmemPlan(block_m, consumers, accumulators))
 
 
 @pytest.mark.parametrize(("block_m", "consumers", "accumulators"), [(32, 1, 2), (192, 1, 2), (256, 1, 2), (128, 2, 2), (256, 2, 1)])
 def test_tmem_plan_without_scales(block_m, consumers, accumulators):
     """All columns are those of sums."""
-    plan = Sm100TmemPlan(block_m, consumers, accumulators, scaled=False)
+    plan = TmemPlan(block_m, consumers, accumulators, scaled=False)
     check_tmem_plan(plan)
     assert plan.used == block_m * consumers * accumulators and len(plan.fields) == accumulators
 
 
 def test_tmem_overflow():
     with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
-        _ = Sm100TmemPlan(256).allocated
+        _ = TmemPlan(256).allocated
 
 
 @settings(max_examples=80)

@@ -32,7 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layout_algebra import coalesce, right_inverse
-from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
+from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.hardware.fragments import tmem_16x256b
 from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD, Swizzle, pool_sf_row, utccp_row
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
@@ -130,7 +130,7 @@ def test_accumulator_maps_fill_their_columns(n):
 
 @pytest.mark.parametrize("block_m", [16, 32, 64, 96, 128, 192])
 def test_accumulators_of_the_plan(block_m):
-    plan, both = Sm100TmemPlan(block_m), accumulators(block_m, 2, block_m)
+    plan, both = TmemPlan(block_m), accumulators(block_m, 2, block_m)
     assert both.injective
     for buffer in range(2):
         assert both(0, 0, buffer) == 128 * plan.accumulator(buffer)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tile_sums import TileSums
+from tile_sums import MOST_EXPERTS, MOST_TILES, TileSums
 
 from megamoe_dsl.kernel_cases.gather import sorted_rows
-from megamoe_dsl.schedule.tile_sums import MOST_EXPERTS, MOST_TILES
 
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=130).map(tuple)
 BLOCKS = st.sampled_from([1, 8, 64, 128])

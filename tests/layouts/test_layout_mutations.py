@@ -20,7 +20,7 @@ from layout_properties import (
 )
 
 from megamoe_dsl.blocks.sm100.pair_stage import PairStage
-from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
+from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.hardware.operand_tile import SW128, utccp_row
 from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks, pool_tokens
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
@@ -137,19 +137,19 @@ def test_ring_too_shallow_or_too_deep(stages):
 
 
 # --- tensor memory
-class ShiftedScales(Sm100TmemPlan):
+class ShiftedScales(TmemPlan):
     @property
     def sfa(self):
         return super().sfa - 4
 
 
-class NarrowScales(Sm100TmemPlan):
+class NarrowScales(TmemPlan):
     @property
     def sfa_columns(self):
         return 4
 
 
-class OddAllocation(Sm100TmemPlan):
+class OddAllocation(TmemPlan):
     @property
     def allocated(self):
         return 2 * super().allocated
@@ -157,7 +157,7 @@ class OddAllocation(Sm100TmemPlan):
 
 @pytest.mark.parametrize(("plan", "block_m"), [(ShiftedScales, 128), (NarrowScales, 192), (OddAllocation, 64)])
 def test_broken_tmem_plan(plan, block_m):
-    check_tmem_plan(Sm100TmemPlan(block_m))
+    check_tmem_plan(TmemPlan(block_m))
     with caught:
         check_tmem_plan(plan(block_m))
 

@@ -1,4 +1,4 @@
-"""The tables that a warp searches with two ballots for the expert of a tile (`schedule/tile_sums.py`), and the search, on the host."""
+"""The tables that a warp searches with two ballots for the expert of a tile (`blocks/gemm/tile_scheduler.py`), and the search, on hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from megamoe_dsl.schedule.tile_sums import LANES, MOST_EXPERTS, MOST_TILES
+from megamoe_dsl.blocks.gemm.tile import LANES, MOST_TILES
+
+MOST_EXPERTS = LANES * LANES
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ ENGINES = (
     Host(
         "vLLM has two batches at once",
         "missing check",
-        "vllm_layer:problem_of",
+        "vllm:problem_of",
         '("enable_dbo", settings.enable_dbo, False)',
         '("enable_dbo", False, False)',
         (f"{VLLM}::test_two_batches_at_once_are_refused",),
@@ -21,7 +21,7 @@ ENGINES = (
     Host(
         "the bound of a step of vLLM is this rank's",
         "wrong number",
-        "vllm_layer:num_tokens_bound",
+        "vllm:num_tokens_bound",
         "max(rows, int(metadata.num_tokens_across_dp_cpu.max()))",
         "rows",
         (f"{VLLM}::test_bounds_come_from_vllm",),
@@ -29,7 +29,7 @@ ENGINES = (
     Host(
         "vLLM's scales may be of any block",
         "missing check",
-        "vllm_layer:scale_name",
+        "vllm:scale_name",
         "block != SCALE_BLOCK",
         "False",
         (f"{VLLM}::test_scales_of_fp8",),
@@ -37,7 +37,7 @@ ENGINES = (
     Host(
         "vLLM's constants of an activation are not read",
         "missing check",
-        "vllm_layer:activation_of",
+        "vllm:activation_of",
         "tuple(mine if one is None else one for one, mine in zip(found, constants, strict=True)) != constants",
         "False",
         (f"{VLLM}::test_what_is_refused",),

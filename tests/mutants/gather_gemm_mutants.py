@@ -376,8 +376,8 @@ MUTANTS = (
                 "half as much of a row is gathered as the stage has",
                 "wrong base",
                 "bring_tile",
-                'gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes, rows.places)',
-                'gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * (row_bytes // 2), rows.places)',
+                "gather_rows(place, ctx.maps.tokens, full, k * row_bytes, rows.places, ctas)",
+                "gather_rows(place, ctx.maps.tokens, full, k * (row_bytes // 2), rows.places, ctas)",
             ),
         )
     ),

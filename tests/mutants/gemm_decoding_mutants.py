@@ -36,8 +36,8 @@ DECODING_MUTANTS = (
         "both CTAs of a pair fetch weights of the first half of K",
         "wrong base",
         "load_weights",
-        "load.load_weights(stage, rows, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))",
-        "load.load_weights(stage, rows, ctx.k_blocks_of(tile), Int32(0))",
+        "ctx.first_k_block_of(tile)",
+        "Int32(0)",
         "fp4-split-k",
     ),
     mutant(

@@ -58,8 +58,8 @@ PLAIN_PAIR_MUTANTS = (
         "tensor memory has columns of scales that nobody has",
         "wrong number",
         "Sm100GemmConfig._tmem",
-        "Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
-        "Sm100TmemPlan(block_m, self.consumers, accumulators, True)",
+        "TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
+        "TmemPlan(block_m, self.consumers, accumulators, True)",
     ),
     plain_mutant("a stage of BF16 has 128 values of K", "wrong base", "block_ks", "least = problem.k_block", "least = 128"),
 )
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for base in cutlass.range_constexpr(0, count + 1, 32): ...",
     ),
     mutant("a row more than a group has is stored", "off by one", "store_box_rows", "row < rows", "row <= rows"),
-    mutant("a box is stored before its warp has written it", "missing order", "store_whole_box", "fence_async_shared(); sync_warp()", ""),
+    mutant("a box is stored before its warp has written it", "missing order", "store_box", "fence_async_shared(); sync_warp()", ""),
     mutant(
         "a box is filled while TMA reads it",
         "stale buffer",

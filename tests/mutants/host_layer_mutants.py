@@ -19,6 +19,8 @@ def ep(name: str, kind: str, where: str, old: str, new: str, change: str) -> Mut
     return host(name, kind, where, old, new, EP(change))
 
 
+OUT = "check_output('out', out, (plan.rows, self.problem.hidden), self.device)"
+EP_OUT = "check_output('out', y, shape, self.rows.device)"
 PLACES = "(at, scales, idx, weights) == self._places and rows == x.shape[0]"
 MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, x.shape[0], rows)"
 FUSED = (
@@ -43,11 +45,11 @@ FUSED = (
         "y of any shape",
         "too narrow",
         "MegaMoE.launch",
-        "check_output('out', y, (plan.rows, self.problem.hidden))",
+        OUT,
         "",
         "out of other rows",
     ),
-    layer("y on any device", "too narrow", "MegaMoE.launch", "check_device('out', y, self.symmetric.sym.device)", "", "out, far"),
+    layer("y on any device", "too narrow", "MegaMoE.launch", OUT, OUT.replace("self.device", "out.device"), "out, far"),
     layer(
         "inputs on any device",
         "too narrow",
@@ -144,7 +146,14 @@ FUSED = (
 EXPERT_PARALLEL = (
     ep("tokens of any device", "too narrow", "EpMoE.forward", "check_device('x', x, self.rows.device)", "", "x, far"),
     ep("indices of any device", "too narrow", "EpMoE.forward", "check_device(name, tensor, self.rows.device)", "pass", "topk_idx, far"),
-    ep("y of any device", "too narrow", "EpMoE.forward", "check_device('out', y, self.rows.device)", "", "out, far"),
+    ep(
+        "y of any device",
+        "too narrow",
+        "EpMoE.forward",
+        "check_output('out', y, shape, self.rows.device)",
+        "check_output('out', y, shape, y.device)",
+        "out, far",
+    ),
     ep("tokens of any type are quantized", "too narrow", "EpMoE.forward", "x.dtype != torch.bfloat16", "False", "x, of another dtype"),
     ep(
         "a rank's current device is not looked at",

@@ -71,7 +71,7 @@ def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path
 def test_as_many_processes_compile_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default one for each core."""
     jobs: list[int] = []
-    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_all", lambda folder, missing, own, step: jobs.append(own))
+    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda folder, missing, own, step: jobs.append(own))
     monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
     for given in (3, None):
         assert compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path), given) == 3
@@ -87,7 +87,7 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_without_a_compiler_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "dsl_version", lambda: None)
-    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_all", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda *_: pytest.fail("compiled"))
     with pytest.raises(ArtifactError, match=f"{tmp_path} has no kernel for it"):
         compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path))
     in_the_way = tmp_path / "file"

@@ -12,7 +12,7 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe import choose
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.selection import Selection
+from megamoe_dsl.runtime.preparation import Selection
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Table
 

@@ -1,7 +1,4 @@
-"""A compiled kernel: PTX and cubin, and what can be read from them without a CUDA tool.
-
-Source of the `.nv.info` attributes EIATTR_REGCOUNT, EIATTR_FRAME_SIZE and EIATTR_MIN_STACK_SIZE: what `cuobjdump -elf` prints.
-"""
+"""A compiled kernel: PTX and cubin, and what can be read from them without a CUDA tool."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ class Artifact:
         return self.kernel.dynamic_smem(self.config)
 
 
-REGCOUNT, FRAME_SIZE, MIN_STACK_SIZE = 0x2F, 0x11, 0x12
+REGCOUNT, FRAME_SIZE, MIN_STACK_SIZE = 0x2F, 0x11, 0x12  # EIATTR_... of `.nv.info`, as `cuobjdump -elf` prints them
 VALUE_FORM = 4  # attribute with a sized payload
 NO_BITS = 8  # section without content in the file
 

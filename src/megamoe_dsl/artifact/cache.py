@@ -1,8 +1,7 @@
 """Compiled kernels that outlive a process: one folder per user, in which every process looks before it compiles.
 
-The folder is an `ArtifactStore`.  A kernel counts as missing when its configuration or architecture, the package's sources or the DSL's
-version differ, or when its file is damaged; it is then compiled and stored again.  A folder that cannot be written, or that others may
-write, costs a warning and the time to compile, never an error.
+The folder is an `ArtifactStore`.  One that cannot be written, or that others may write, costs a warning and the time to compile, never an
+error.
 """
 
 from __future__ import annotations
@@ -45,20 +44,12 @@ def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
         return None
 
 
-def why_not_writable(folder: Path) -> OSError | None:
-    """What happens to a process that writes into the folder, which is made if need be."""
-    try:
-        make_own_folder(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return error
-
-
 def require_writable(field: str, folder: Path) -> None:
     """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
-    if error := why_not_writable(folder):
-        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})")
+    try:
+        make_own_folder(folder)
+    except OSError as error:
+        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})") from None
 
 
 def require_place(field: str, folder: Path) -> None:

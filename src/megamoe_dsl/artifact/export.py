@@ -7,11 +7,9 @@ libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and
 NAME.json                 manifest: configuration, grid, SMEM, arguments in order, size and digest of the two libraries; see
                           `runtime/exported_kernel.py`, which reads it
 
-The function takes the kernel's arguments as one tuple of integers (64-bit but for two 32-bit words) and the address of a CUDA stream.
-Linking needs a C compiler, `$CC` with its options or cc; compiling needs no GPU.  Files appear whole, by rename, the manifest last.
-
-The launcher is compiled for the CPU of the machine that exports, AVX-512 included where it has that: with TVM FFI the DSL takes no other
-host target.  Load it on a CPU of that kind or a newer one.
+The function takes the kernel's arguments as one tuple of integers and the address of a CUDA stream.  Linking needs a C compiler, `$CC`
+with its options or cc; compiling needs no GPU.  The launcher is compiled for the CPU of the machine that exports: load it on a CPU of that
+kind or a newer one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Compiled kernels in a folder, one zip file each: a cache (cache.py), and what a machine with GPUs and without the DSL runs.
 
-A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name carries a digest of the configuration and one of the sources that
-the kernel and its host-side layouts come from, so that a kernel never meets a buffer laid out by other code.  It also says which DSL made
-it; where a DSL is installed, a kernel of another version counts as missing.
+A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name has a digest of the configuration and one of the sources of the kernel
+and its host-side layouts.  A kernel of another version of an installed DSL counts as missing, and so does a folder or file of another user,
+or one that others may write: a compiled kernel runs with all rights of its process.
 
 Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
-
-A compiled kernel runs with all rights of its process.  A folder or file of another user, or one that its group or others may write, counts
-as missing.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..json_file import FileError, open_regular, parse_json, read_all
+from ..json_file import FileError, open_regular, parse_json, read_all, replacing
 from ..kernels.kernel import Kernel, KernelConfig
 from ..kernels.registry import config_types, kernel_of
 from .artifact import Artifact
@@ -156,16 +153,9 @@ class ArtifactStore:
             "seconds": artifact.seconds,
             "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
         }
-        handle, partial = tempfile.mkstemp(dir=self.folder, prefix=path.name, suffix=".partial")
-        try:
-            with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file:
-                for name, part in {HEAD: json.dumps(head, indent=1).encode(), **parts}.items():
-                    file.writestr(name, part)
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        with replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, part in {HEAD: json.dumps(head, indent=1).encode(), **parts}.items():
+                file.writestr(name, part)
         for old in self._files(artifact.config):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -262,12 +252,11 @@ class ArtifactStore:
         try:
             make_own_folder(self.folder)
             require_own_folder(self.folder)
-            with tempfile.TemporaryFile(dir=self.folder):
-                return None
         except OSError as error:
             return error.strerror or str(error)
         except FileError as error:
             return error.why
+        return None
 
     def warn_unusable(self, why: str) -> None:
         """Says so once per process and folder."""
@@ -334,5 +323,6 @@ def read_own(path: Path, most: int) -> bytes:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Makes a folder that others cannot write, whatever the umask is.  Raises OSError."""
+    """Makes a folder that others cannot write, whatever the umask is.  Raises OSError, also where this process cannot write into it."""
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()

@@ -27,26 +27,24 @@ DONE = "stored"
 log = logging.getLogger("megamoe_dsl")
 
 
-def compile_into(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
-    """Compiles every configuration whose kernel the folder lacks, `jobs` at a time.  Raises `CompileError`."""
-    log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, min(jobs, len(configs))), folder)
-    start = time.monotonic()
-    compile_all(folder, configs, jobs)
-    log.info("compiled %d kernels in %.1f s", len(configs), time.monotonic() - start)
-
-
-def ignore(config: KernelConfig) -> None:
-    pass
-
-
-def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], None] = ignore) -> None:
-    """Compiles as `compile_into` does, and prints nothing; `done` is called with every kernel that is there, from several threads."""
-    jobs = min(jobs, len(configs))
+def compile_into(
+    folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], object] = lambda config: None
+) -> None:
+    """Compiles every configuration whose kernel the folder lacks, `jobs` at a time; `done` is called with every kernel that is there, from
+    several threads.  Raises `CompileError`."""
+    jobs, start = min(jobs, len(configs)), time.monotonic()
+    log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, jobs), folder)
     if jobs < 2 or not sys.executable:
         for config in configs:
             ArtifactStore(folder).get(config)
             done(config)
-        return
+    else:
+        feed_all(folder, configs, jobs, done)
+    log.info("compiled %d kernels in %.1f s", len(configs), time.monotonic() - start)
+
+
+def feed_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], object]) -> None:
+    """Hands all configurations to so many processes."""
     waiting: queue.SimpleQueue[KernelConfig] = queue.SimpleQueue()
     for config in configs:
         waiting.put(config)
@@ -61,7 +59,7 @@ def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: 
             raise
 
 
-def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[[KernelConfig], None]) -> None:
+def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[[KernelConfig], object]) -> None:
     """Hands waiting configurations to one process, one at a time.  A terminal's interrupt does not reach it, for it leads a group."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]

@@ -1,21 +1,12 @@
 """Normal data, and data whose sums are exact in FP32, for the number formats of every recipe.
 
-Micro-scaled recipes (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8). Linear1 is exact by construction: E4M3 integers up to 15 (of weights 10) or every
-E2M1 value, and scales within a factor of 8 each; Cauchy-Schwarz then bounds every partial sum, and that is asserted. The activations of
-Linear2 are whatever SwiGLU gives, codes over 17 binades times a scale per block, so its weights are sparse, and rows that still carry too
-many bits for some token lose half of their entries until none does.
+FP32 sums do not depend on their order when every partial sum, in units of the smallest product bit, stays below 2^24; of promoted recipes
+the sums of 128 below 2^14, as the tensor core keeps them.  Linear1 is exact by construction: small integers or E2M1 values, with scales
+within a factor of 8.  The activations of Linear2 are whatever SwiGLU gives, so its weights are sparse, and rows that still carry too many
+bits for some token lose half of their entries until none does.
 
-Recipes with FP32 scales (fp8xfp8, fp8xmxfp4): partial sums of 128 are exact with 14 bits, too. Linear1: integers up to 4 on both sides, so
-128 products stay at or below 2^11, or every E2M1 value, an integer up to 12 in halves, with scales that differ by a factor of 2 at most
-within a row and 128 of K; powers of two as scales, within a factor of 8 on either side; 128 blocks of K fit FP32. Linear2: one nonzero
-weight per row and 128 of K, so that a partial sum is one product of 8 significant bits, and rows are thinned until the FP32 sum over the
-blocks is exact. The weights are large, their scales small: should a tensor core let the exponent of a product with zero take part in the
-alignment, the product still keeps all its bits.
-
-bf16xbf16. Linear1: integers up to 31 on both sides, of the weights over a power of two, so that sums over 16384 channels stay below 2^24
-units. Linear2 as with FP32 scales.
-
-Everything is drawn on the generator's device, weights of the last four expert by expert: a rank of a real layer takes seconds on a GPU.
+All is drawn on the generator's device; weights with FP32 scales, of fp8xmxfp4 and in BF16 expert by expert, so that a rank of a real layer
+takes seconds on a GPU.
 """
 
 import math

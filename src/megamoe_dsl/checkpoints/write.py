@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from ..cuda_device import require_usable
+from ..json_file import replacing
 from ..layouts.arith import align
 from ..problem import CHANNEL_STEP, Problem, integer_between
 from ..quant import WEIGHT_NAMES
@@ -151,7 +152,8 @@ def _enter(folder: Path, parts: Sequence[ExpertFile], recipe: str) -> None:
         kept = _kept_entries(folder, {part.experts.layer for part in parts}, recipe)
         found = {**kept, **{name: part.name for part in parts for name in part.tensor_names()}}
         text = json.dumps({"metadata": {"recipe": recipe}, "weight_map": found}, indent=1)
-        _replace(folder / INDEX_NAME, lambda place: place.write_text(text, encoding="utf-8"))
+        with replacing(folder / INDEX_NAME) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -177,15 +179,7 @@ def _write_part(part: ExpertFile, place: Path, device: torch.device) -> None:
             pass  # damaged: made again
     tensors = dict(zip(part.tensor_names(), part.tensors(device), strict=True))
     try:
-        _replace(place, lambda partial: library.torch.save_file(tensors, str(partial), metadata=part.metadata))
+        with replacing(place) as partial:
+            library.torch.save_file(tensors, str(partial), metadata=part.metadata)
     except library.SafetensorError as error:
         raise CheckpointError(f"cannot be written ({error})", file=place) from None
-
-
-def _replace(place: Path, write: Callable[[Path], object]) -> None:
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    try:
-        write(partial)
-        os.replace(partial, place)
-    finally:
-        partial.unlink(missing_ok=True)

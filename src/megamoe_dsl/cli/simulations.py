@@ -26,8 +26,7 @@ from ..recipe import UE8M0
 from ..reference import Accumulate
 from ..runtime.buffers import Bf16Inputs, Inputs
 from ..runtime.ep.simulated import SimulatedEp
-from ..runtime.simulated import simulated_launch
-from ..runtime.simulated_gemm import simulate_gemm
+from ..runtime.simulated import simulate_gemm, simulated_launch
 from ..sim import GlobalMemory, Launch, Report, Simulator
 from .estimate import Estimate, physical_memory
 from .options import KernelOptions

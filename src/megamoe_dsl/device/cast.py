@@ -3,6 +3,7 @@ rounding it promises."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
@@ -19,16 +20,12 @@ E4M3_MAX, E2M1_MAX = 448.0, 6.0
 
 def bf16_bits(value: float) -> int:
     """Bits of a float rounded to BF16, nearest even."""
-    import struct
-
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def bf16_value(value: float) -> float:
     """A float rounded to BF16, nearest even."""
-    import struct
-
     found: float = struct.unpack("<f", struct.pack("<I", bf16_bits(value) << 16))[0]
     return found
 
@@ -56,20 +53,16 @@ def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:
     return emit_to_many([Float32] * 2, template, pair, low, high)
 
 
-def clamp_above_bf16(pair: Any, limit: float) -> Any:
-    """min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
-    return _with_bf16x2("min", pair, limit)
-
-
-def clamp_below_bf16(pair: Any, limit: float) -> Any:
-    """max(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
-    return _with_bf16x2("max", pair, limit)
-
-
 def _with_bf16x2(operation: str, pair: Any, limit: float) -> Any:
     """Both halves against the limit, which goes through a register: these instructions take no immediate."""
     template = f"{{{{\n\t.reg .b32 l;\n\tmov.b32 l, {{2}};\n\t{operation}.bf16x2 {{0}}, {{1}}, l;\n\t}}}}"
     return emit_to(Uint32, template, pair, Uint32(bf16_bits(limit) * 0x10001))
+
+
+clamp_above_bf16 = partial(_with_bf16x2, "min")
+"""min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
+clamp_below_bf16 = partial(_with_bf16x2, "max")
+"""max(value, limit), likewise."""
 
 
 def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:

@@ -12,35 +12,19 @@ from .ptx import emit, emit_to
 
 LEADER = -0x01000001  # 0xFEFFFFFF as a signed literal (the unsigned one widens to 64 bits): the same offset in the even CTA of the pair
 
-
 init = partial(emit, "mbarrier.init.shared::cta.b64 [{}], {};")
 """(barrier, arrivals): by one thread, before anybody uses the barrier: a phase completes after this many arrivals."""
 fence_init = partial(emit, "fence.mbarrier_init.release.cluster;")
 """Makes initialized barriers visible to the cluster, together with a cluster barrier."""
 arrive = partial(emit, "mbarrier.arrive.shared::cta.b64 _, [{}];")
 """On this CTA's barrier, with release semantics for the CTA."""
-
-
-def release(barrier: Any, word: Any) -> None:
-    """`arrive` for a reader, which happens only after `word` has arrived in its register; `word` was loaded from shared memory and is never
-    negative.
-
-    A plain arrival can overtake loads that are under way: neither the barrier unit nor the compiler waits for them.  On H200 the load of a
-    token's scale once returned, a microsecond late, what TMA had written after the arrival (docs/lab/hopper.md).
-    """
-    _release("cta", barrier, word)
-
-
-def release_cluster(barrier: Any, word: Any) -> None:
-    """`release` on a barrier of any CTA of the cluster."""
-    _release("cluster", barrier, word)
-
-
-def _release(space: str, barrier: Any, word: Any) -> None:
-    arrival = f"mbarrier.arrive.shared::{space}.b64 _, [{{0}}];"
-    emit("{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {1}, 0;\n\t@p " + arrival + "\n\t}}", barrier, word)
-
-
+_RELEASE = "{{{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {{1}}, 0;\n\t@p mbarrier.arrive.shared::{}.b64 _, [{{0}}];\n\t}}}}"
+release = partial(emit, _RELEASE.format("cta"))
+"""(barrier, word): `arrive` for a reader, only after `word` has arrived in its register; `word` was loaded from shared memory and is never
+negative.  A plain arrival can overtake loads that are under way: neither the barrier unit nor the compiler waits for them
+(docs/lab/hopper.md)."""
+release_cluster = partial(emit, _RELEASE.format("cluster"))
+"""`release` on a barrier of any CTA of the cluster."""
 arrive_cluster = partial(emit, "mbarrier.arrive.shared::cluster.b64 _, [{}];")
 """On a barrier of any CTA of the cluster, with default semantics.  `.release.cluster` would add a MEMBAR, which is not needed: the
 arrival says that something has been read, either TMEM, ordered by tcgen05.fence, or SMEM, by instructions that have ended."""

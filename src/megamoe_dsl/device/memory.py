@@ -140,22 +140,18 @@ load_four = partial(emit_to_many, [Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.s
     `lane / 4`."""
 
 
-def store_transposed_b8(address: Any, words: Sequence[Any]) -> None:
-    """Tiles of 16 rows x 8 columns of bytes (1, 2 or 4), column by column: lane 8 k + c gives the address of column c of tile k."""
+def _store_matrices(form: str, address: Any, words: Sequence[Any]) -> None:
+    """stmatrix of 1, 2 or 4 tiles, whose number `form` takes: lane 8 k + r gives the address of row, or column, r of tile k."""
     names = ", ".join("{}" for _ in words)
-    emit(f"stmatrix.sync.aligned.m16n8.x{len(words)}.trans.shared.b8 [{{}}], {{{{{names}}}}};", address, *words)
+    emit(f"stmatrix.sync.aligned.{form.format(len(words))} [{{}}], {{{{{names}}}}};", address, *words)
 
 
-def store_b16(address: Any, words: Sequence[Any]) -> None:
-    """Tiles of 8 x 8 halves (1, 2 or 4), row by row: lane 8 k + r gives the address of row r of tile k."""
-    names = ", ".join("{}" for _ in words)
-    emit(f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{}}], {{{{{names}}}}};", address, *words)
-
-
-def store_transposed_b16(address: Any, words: Sequence[Any]) -> None:
-    """Tiles of 8 x 8 halves (1, 2 or 4), column by column: lane 8 k + c gives the address of column c of tile k."""
-    names = ", ".join("{}" for _ in words)
-    emit(f"stmatrix.sync.aligned.m8n8.x{len(words)}.trans.shared.b16 [{{}}], {{{{{names}}}}};", address, *words)
+store_transposed_b8 = partial(_store_matrices, "m16n8.x{}.trans.shared.b8")
+"""(address, words): tiles of 16 rows x 8 columns of bytes, column by column."""
+store_b16 = partial(_store_matrices, "m8n8.x{}.shared.b16")
+"""(address, words): tiles of 8 x 8 halves, row by row."""
+store_transposed_b16 = partial(_store_matrices, "m8n8.x{}.trans.shared.b16")
+"""(address, words): tiles of 8 x 8 halves, column by column."""
 
 
 def load_float(address: Any, bf16: bool) -> Any:

@@ -14,58 +14,52 @@ prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
 """Into the descriptor cache, before a tensor map's first use."""
 
 
+def _load(form: str, destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any], ctas: Any = None) -> None:
+    """A copy into this CTA's SMEM, or into the same place in each CTA whose bit is set in `ctas`."""
+    copy, names = f"cp.async.bulk.tensor.{form}.mbarrier::complete_tx::bytes", ", ".join("{}" for _ in places)
+    operands = f" [{{}}], [{{}}, {{{{{names}}}}}], [{{}}]"
+    if ctas is None:
+        emit(f"{copy}{operands};", destination, tensor_map, *places, barrier)
+    else:
+        mask = "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\t"
+        emit(f"{mask}{copy}.multicast::cluster{operands}, m;\n\t}}}}", ctas, destination, tensor_map, *places, barrier)
+
+
 def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
     """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    emit(
-        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
-        *(destination, tensor_map, x, y, barrier),
-    )
+    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y))
 
 
-def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any]) -> None:
+def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any], ctas: Any = None) -> None:
     """Four rows of a 2-D tensor, from column `x` on, one after another into this CTA's SMEM, through a map with a box of one row; rows that
-    are not there are zeros.  The bytes count on `barrier`, which may be the pair's even CTA's."""
-    emit(
-        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes"
-        " [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
-        *(destination, tensor_map, x, *rows, barrier),
-    )
-
-
-def gather_rows_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any], ctas: Any) -> None:
-    """`gather_rows` into the same place in the SMEM of each CTA of the cluster whose bit is set in `ctas`; `barrier` is an even CTA's, and
-    the bytes count on that of the even CTA of each one's pair."""
-    emit(
-        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile::gather4"
-        ".mbarrier::complete_tx::bytes.multicast::cluster [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}], m;\n\t}}",
-        *(ctas, destination, tensor_map, x, *rows, barrier),
-    )
+    are not there are zeros.  The bytes count on `barrier`, which may be the pair's even CTA's; with `ctas`, a mask of CTAs that get the
+    rows, on that of the even CTA of each one's pair."""
+    _load("2d.cta_group::2.shared::cluster.global.tile::gather4", destination, tensor_map, barrier, (x, *rows), ctas)
 
 
 def load_tile_of_pairs(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
     """`load_tile` into several CTAs, likewise."""
-    emit(
-        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile"
-        ".mbarrier::complete_tx::bytes.multicast::cluster [{}], [{}, {{{}, {}}}], [{}], m;\n\t}}",
-        *(ctas, destination, tensor_map, x, y, barrier),
-    )
+    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
 
 
 def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
     """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
-    emit(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
-        *(destination, tensor_map, x, y, barrier),
-    )
+    _load("2d.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y))
 
 
 def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
     """2-D box into the same place in the SMEM of each CTA of the cluster whose bit is set in `ctas`, counted on the same barrier there."""
-    emit(
-        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [{}], [{}, {{{}, {}}}], [{}], m;\n\t}}",
-        *(ctas, destination, tensor_map, x, y, barrier),
-    )
+    _load("2d.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
+
+
+def load_box_5d_cta(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
+    """5-D box into this CTA's SMEM, counted on its own barrier."""
+    _load("5d.shared::cluster.global.tile", destination, tensor_map, barrier, places)
+
+
+def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
+    """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
+    _load("5d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, places)
 
 
 def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
@@ -84,23 +78,6 @@ def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> N
     emit(
         "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [{}, {{{}, {}, {}, {}, {}}}], [{}];",
         *(tensor_map, x, *rows, source),
-    )
-
-
-def load_box_5d_cta(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
-    """5-D box into this CTA's SMEM, counted on its own barrier."""
-    emit(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
-        *(destination, tensor_map, *places, barrier),
-    )
-
-
-def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
-    """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    emit(
-        "cp.async.bulk.tensor.5d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
-        *(destination, tensor_map, *places, barrier),
     )
 
 

@@ -4,8 +4,9 @@ lanes x 32 bits (PTX ISA, tcgen05, tcgen05.mma, Tensor Memory; SM100_FACTS, TMEM
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from ..layouts.arith import Int
 from .operand_tile import CHANNELS_PER_SCALE, SCALES_PER_WORD
 
 CLUSTER = 2  # CTAs of a pair
@@ -81,17 +82,61 @@ class TmemField(NamedTuple):
     columns: int
 
 
-class TmemPlan(Protocol):
-    """What a kernel keeps in tensor memory."""
+ACCUMULATORS = 2  # the MMA warp fills one while the other is read
+
+
+@dataclass(frozen=True)
+class TmemPlan:
+    """Columns: accumulators [0, accumulators * consumers * block_m), token scales (4 per 128 rows), weight scales (4 for each consumer);
+    no scales where operands have none.
+
+    consumers     sums of a tile that share its tokens: of 128 weight rows of the CTA each, one after another
+    accumulators  tiles that have columns at a time
+    scaled        whether operands have scales
+    """
+
+    block_m: int
+    consumers: int = 1
+    accumulators: int = ACCUMULATORS
+    scaled: bool = True
+
+    def accumulator(self, index: Int) -> Int:
+        return index * (self.consumers * self.block_m)
 
     @property
-    def fields(self) -> list[TmemField]:
-        """The fields, in the order of their first columns."""
+    def sfa(self) -> int:
+        return self.accumulators * self.consumers * self.block_m
+
+    @property
+    def sfa_columns(self) -> int:
+        return 4 * -(-self.block_m // TMEM_LANES) if self.scaled else 0
+
+    @property
+    def sfb(self) -> int:
+        return self.sfa + self.sfa_columns
 
     @property
     def used(self) -> int:
-        """Columns that the fields take."""
+        return self.sfb + self.sfb_columns
+
+    @property
+    def sfb_columns(self) -> int:
+        return 4 * self.consumers if self.scaled else 0
+
+    @property
+    def fits(self) -> bool:
+        return self.used <= TMEM_COLUMNS
 
     @property
     def allocated(self) -> int:
-        """Columns: a power of two from 32 to 512 (PTX ISA, tcgen05.alloc)."""
+        """A power of two from 32 to 512 (PTX ISA, tcgen05.alloc)."""
+        if not self.fits:
+            raise ValueError(f"block_m = {self.block_m}: needs {self.used} TMEM columns, at most {TMEM_COLUMNS} exist")
+        return max(SMALLEST_ALLOCATION, 1 << (self.used - 1).bit_length())
+
+    @property
+    def fields(self) -> list[TmemField]:
+        width = self.consumers * self.block_m
+        accumulators = [TmemField(f"accumulator {i}", i * width, width) for i in range(self.accumulators)]
+        scales = TmemField("token scales", self.sfa, self.sfa_columns), TmemField("weight scales", self.sfb, self.sfb_columns)
+        return [*accumulators, *(scales if self.scaled else ())]

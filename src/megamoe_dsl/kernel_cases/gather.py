@@ -1,12 +1,7 @@
 """Data of a GEMM over the rows of experts, with its reference: that of the packed GEMM of the same rows.
 
-A layer routes every token to `topk` experts, so that its GEMMs have tokens x topk rows.  Row i of an expert is found
-
-- *pre-gathered*: at the token that it is a copy of, in the matrix of tokens, which exists once
-- *sorted packed*: i rows after the expert's first, which follows the last row of the expert before
-- *sorted blocked*: likewise, but every expert begins at a multiple of a block, and the rows up to there are padding
-
-Source: AsteroMoE, "MoE GEMMs".
+A layer routes every token to `topk` experts, so that its GEMMs have tokens x topk rows: gathered from the matrix of tokens, sorted and
+packed, or sorted with every expert at a multiple of a block.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class Kernel(ABC):
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         """Tensor maps that the kernel takes as parameters, in order, before its arguments; `args` has the fields of its arguments."""
-        return ()
+        return config.maps(args) if hasattr(config, "maps") else ()
 
     def map_names(self, config: Any) -> Sequence[str]:
         """Names of `maps`, in the same order."""

@@ -1,9 +1,7 @@
 """Published model shapes by name.
 
-Numbers are those of the models' public `config.json` files: `hidden_size`, `moe_intermediate_size` (gpt-oss: `intermediate_size`), the
-number of routed experts (`n_routed_experts`, `num_experts`, `num_local_experts`), `num_experts_per_tok`, and the limit of the clamped
-SwiGLU where a model has one.  `Preset.problem` is a shape: of what else a model has in its layer only `compiled.py` makes use, and shared
-experts are in neither.
+Numbers are those of the models' public `config.json` files.  `Preset.problem` is a shape: what else a model has in its layer only
+`compiled.py` makes use of, and shared experts are in neither.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """FP8 with FP32 scales: E4M3 activations per token and 128 channels, E4M3 weights per 128 x 128 (the DeepSeek-V3 recipe, for SM90).
 
-Two kinds of scale, both float32. Inputs and weights use amax / 448, as DeepGEMM's `per_token_cast_to_fp8` and `per_block_cast_to_fp8`:
-they are made once, by the framework. Between the two linears the kernel itself quantizes, and there the scale is a power of two: E4M3 is
-a floating-point format, so a power of two moves exponents and keeps every mantissa bit; what is lost are at most one binade at the top
-(codes then reach 224 to 448) and the same one at the subnormal end. In return scaling is exact, the scale needs no division, and
-products with it do not round.
+Inputs and weights have scales of amax / 448, as DeepGEMM's `per_token_cast_to_fp8` and `per_block_cast_to_fp8`.  Between the two linears
+the kernel itself quantizes, with powers of two: scaling is then exact, and the scale needs no division.
 
 All functions work on the device of their arguments and give the same bytes on CPU and GPU.
 """

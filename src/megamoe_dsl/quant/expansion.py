@@ -1,8 +1,7 @@
 """E2M1 with a UE8M0 scale per 32 as E4M3 with an FP32 scale per 128 x 128: the same numbers, or an error.
 
-An E2M1 value has one bit after the leading one, so times 2^6 it is E4M3 (384 at most), and 2^-8 times it still is: E4M3 counts down to
-2^-9.  Scales within 2^14 of the largest of their 128 x 128 block are therefore always exact, those further away when their values need
-no bit that E4M3 lacks.  Blocks of zeros have any scale.  DeepSeek-V4's own convert.py expands so, without the check.
+Scales within 2^14 of the largest of their 128 x 128 block are always exact, those further away when their values need no bit that E4M3
+lacks.  Blocks of zeros have any scale.
 """
 
 import torch

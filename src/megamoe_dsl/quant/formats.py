@@ -1,8 +1,7 @@
 """Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights and activations.
 
-One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0). A byte b means 2^(b - 127); 255 is NaN and is
-never produced here. The E4M3 quantizer repeats the bit manipulation of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`,
-`get_e4m3_sf_and_sf_inv`), so its bytes can be compared with the kernel's one by one.
+One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0).  A byte b means 2^(b - 127); 255 is NaN and is
+never produced here.  The E4M3 quantizer's bytes are those of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`).
 """
 
 from itertools import pairwise
@@ -71,8 +70,7 @@ def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
     """The smallest UE8M0 scale that is not below `scale`, float32 of any shape: uint8 ceil(log2(scale)) + 127, clamped to [0, 254].
 
-    The computation is on the bits of the float32, as in the kernel: exponent field, plus one when any mantissa bit is set. A subnormal or
-    zero input therefore gives byte 1 or 0.  Raises ValueError on another dtype, a negative or a non-finite value.
+    A subnormal or zero input gives byte 1 or 0.  Raises ValueError on another dtype, a negative or a non-finite value.
     """
     _require_dtype("scale", scale, torch.float32)
     _require_finite("scale", scale)
@@ -88,11 +86,7 @@ def _byte_not_below(scale: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_scale(code: torch.Tensor) -> torch.Tensor:
-    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises ValueError as `decode_ue8m0`.
-
-    For code 254 the result is 2^-127, a float32 subnormal; the kernel's bit construction gives 0 there. That byte needs an amax above
-    448 * 2^126, which no float32 reaches (the largest byte from a float32 amax is 247).
-    """
+    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises ValueError as `decode_ue8m0`."""
     return decode_ue8m0(code).reciprocal().to(torch.float32)
 
 
@@ -100,12 +94,9 @@ def inverse_scale(code: torch.Tensor) -> torch.Tensor:
 
 
 def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
-    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`).
-
-    torch's own cast rounds the same way but turns values that round above 448 into NaN, hence the clamp. The clamp does not move any
-    rounding: everything it touches would round to 448 or beyond.  Raises ValueError on another dtype.
-    """
-    _require_dtype("x", x, torch.float32)
+    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`).  Raises
+    ValueError on another dtype."""
+    _require_dtype("x", x, torch.float32)  # torch's own cast makes NaN of what rounds above 448, hence the clamp
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
@@ -145,8 +136,7 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
     """Quantize floating point [..., K] to E4M3 with one UE8M0 scale per `block` values: float8_e4m3fn [..., K], uint8 [..., K / block].
 
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. What is not float32 is cast to it
-    first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block. Source: DeepGEMM
-    `math.cuh` and the cast of the Linear1 epilogue; article section 4.5.4.
+    first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
 
     Raises ValueError when K is not a multiple of `block`, x is not floating point or, with `check`, holds a non-finite value.
     """
@@ -174,9 +164,8 @@ def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     """Cast float32 or float64 to E2M1 codes, uint8, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
-    Bit 3 is the sign. Ties at 0.25, 0.75, 1.25, 1.75, 2.5, 3.5 and 5 give 0, 1, 1, 2, 2, 4 and 4; minus zero, and what rounds to it, keeps
-    its sign.  An encoder that counts the boundaries a magnitude exceeds, as DeepGEMM's `per_token_cast_to_fp4`, takes every tie down, so
-    0.75, 1.75 and 3.5 to 0.5, 1.5 and 3, and gives no minus zero.  Raises ValueError on another dtype or NaN.
+    Bit 3 is the sign; minus zero, and what rounds to it, keeps its sign.  DeepGEMM's `per_token_cast_to_fp4` takes every tie down and gives
+    no minus zero.  Raises ValueError on another dtype or NaN.
     """
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
@@ -247,12 +236,7 @@ _UE8M0_NAN = 0xFF
 
 
 def not_finite(values: torch.Tensor) -> torch.Tensor:
-    """Where values are NaN or infinite: bool of the same shape; float8_e4m3fn, UE8M0 scales, or any float of 16 bits and more.
-
-    No kernel looks for them, and what becomes of one is not specified: it may reach the output as NaN, or a clamp or a cast to E4M3,
-    which has no infinity, may hide it. It stays where it is used, in the outputs of its token or, among weights, of the tokens that its
-    expert takes.
-    """
+    """Where values are NaN or infinite: bool of the same shape; float8_e4m3fn, UE8M0 scales, or any float of 16 bits and more."""
     if values.dtype == torch.float8_e4m3fn:
         return values.view(torch.uint8).bitwise_and(0x7F) == _E4M3_NAN
     if values.dtype in (torch.uint8, torch.float8_e8m0fnu):

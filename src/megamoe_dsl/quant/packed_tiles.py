@@ -1,16 +1,13 @@
 """E2M1 weights as the SM90 kernel reads them: 4 bits a value from memory to the registers, exact, in tiles of 256 rows by 128 of K.
 
-The tensor core multiplies E4M3, and scales are promoted once per 128 of K. So the UE8M0 scales per 32 are taken apart, exactly, into a
+The tensor core multiplies E4M3, and scales are promoted once per 128 of K.  So the UE8M0 scales per 32 are taken apart, exactly, into a
 power of two per row of a tile, one per tile and block of 128 of K, and a shift of 0 to 14 per 32 that goes into the E4M3 numbers: an E2M1
-value times 2^(6 - shift) is one (`hardware.packed_tile`). Rows of a weight matrix and channels of its input have magnitudes of their own,
-and the two powers take those; what the shifts must span is the rest, 15 binades. A DeepSeek-V4 checkpoint, whose scales stay within as much
-in every 128 x 128 block so that FP8 kernels can use it, needs the shifts alone.
+value times 2^(6 - shift) is one (`hardware.packed_tile`).
 
 Where the scales of a tile's 256 rows are within 2^11 of one another in every 128 of K, as published ones are, its rows have no power of
-their own, and no E4M3 number is subnormal. Else whether powers exist is a system of difference constraints, a <= row + block <= b for every
-row and block of 128, and `split_exponents` solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any power.
+their own, and no E4M3 number is subnormal.  Else `split_exponents` finds powers, and refuses a matrix only when there are none.
 
-Weights are filled up to the whole tiles that kernels load, with zeros, in the memory of one rank, and cut back.
+Weights are filled up to whole tiles with zeros, in the memory of one rank, and cut back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-SM100    Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
-         `mega/__init__.py`, article section 4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100
-         facts: row m of a 128-row atom sits at lane m % 32, column m / 32)
-SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest
-         stays as it is: a tile of Linear1 takes one gate and one up scale per 128 of K.  E2M1 weights stay packed, in tiles that hold
-         their scales too (`packed_tiles`)
+SM100    Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (article section
+         4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
+SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason; weights lie in tiles.  E2M1 weights stay packed, in tiles
+         that hold their scales too (`packed_tiles`)
 """
 
 import sys
@@ -218,7 +216,6 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
     """Cut [..., N, K] weights into the tiles that the SM90 kernel loads, 256 rows of 128 bytes, each contiguous: E4M3 [..., N / 256,
     K / 128, 256, 128], BF16 [..., N / 256, K / 64, 256, 64].
 
-    A tile is 32 KiB in a row, instead of 256 pieces of 128 bytes at a distance of K: kinder to DRAM, which a small batch is bound by.
     Raises ValueError when N is not a multiple of 256 or K of a tile's.
     """
     (rows, k), step = w.shape[-2:], ROW_BYTES // w.itemsize

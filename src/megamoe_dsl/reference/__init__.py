@@ -1,8 +1,4 @@
-"""Oracle of the MegaMoE kernel: what every stage computes, on tensors of all ranks at once, all on one device.
-
-`routing` says which token goes where, `stages`, `activation` and `promoted` hold the arithmetic of one expert, `moe` joins them over all
-ranks, `bounds` says how far a kernel may be from the oracle on data whose FP32 sums are not exact.
-"""
+"""Oracle of the MegaMoE kernel: what every stage computes, on tensors of all ranks at once, all on one device."""
 
 from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.bounds import error_bound

@@ -1,37 +1,25 @@
 """How far a correct kernel may be from the oracle when its sums are not exact.
 
-Everything between the two sums of the layer is monotone (BF16 rounding, clamp, cast, scale byte of amax), so the bound carries
-intervals: the kernel's value lies between the images of the interval's ends. That makes it tight: away from a rounding boundary both
-ends round alike and the width disappears. The steps, for K summed products p:
+All between the layer's two sums is monotone (BF16 rounding, clamp, cast, scale byte of amax), so the bound carries intervals: the kernel's
+value lies between the images of the interval's ends.  The steps, for K summed products:
 
-1. Linear1: |kernel - reference| <= E(p) (below), plus what BF16 rounding and the clamp make of that interval.
+1. Linear1: |kernel - reference| <= E (below), plus what BF16 rounding and the clamp make of that interval.
 2. Activation: of gate a slope below 1.1, of up at most 1; 2^-17 relative for approximate exponential, reciprocal and tanh.
-3. Requantisation: the interval of amax gives the scale bytes that are possible (a step doubles the whole block's scale); under each, the
-   interval of the value gives the codes that are possible.
-4. Linear2: the code errors times |w|, plus E(p), then BF16.
-   Where results travel as E4M3, step 3 once more: intervals of amax, of 128 channels, and of the value give the possible codes.
+3. Requantization: the interval of amax gives the possible scale bytes, under each the interval of the value gives the possible codes.
+4. Linear2: the code errors times |w|, plus E, then BF16; where results travel as E4M3, step 3 once more.
 5. Combine: errors of the slots added, FP32 roundings, BF16.
 
-When `rigorous`, no kernel that follows the definition can leave the bound, but code flips of thousands of channels are assumed to
-conspire. Otherwise code errors add in quadrature times 8: they are independent and centered, so Hoeffding's inequality gives a probability
-below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-norm, |sum|):
+A `rigorous` bound holds for every kernel that follows the definition.  Otherwise code errors, independent and centered, add in quadrature
+times 8: by Hoeffding's inequality an element leaves the bound with a probability below 2 * exp(-32).  E, with norm2 = max(2-norm, |sum|):
 
-fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8
-         FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
-         the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
-fp8xfp8 and fp8xmxfp4
-         A Hopper tensor core cuts every addend, products and accumulator, 13 bits below the largest exponent among them, and its result
-         to 14 significant bits (`hopper_dot`): less than a unit of 2^-13 * M each, M the largest magnitude that took part. 128
-         products, 3 accumulators and 4 results make 135 units per partial sum; M <= max(2-norm, prefix sums at each 32), raised by the
-         135 units themselves: 138 units of M, times the block's scale, summed over the blocks. That is the rigorous E. But a cut toward
-         zero opposes its addend, so for mixed signs it is centered, and products whose 8 bits all lie above the cut lose nothing: on an
-         H200 (128-sums, normal, log-normal, SwiGLU and outlier data) the root mean square was 0.8 to 1.9 units of norm2 with a mean of
-         0.2, and for products of one sign the mean was 5.1 and the maximum 15.5. E is 16 units of norm2 of the whole sum: 8 deviations of
-         the worst of them, since errors of blocks add in quadrature as their norms do, or all of the one-sided loss. FP32 promotion adds
-         2^-24 of a partial result twice a block.
+scaled by the tensor core
+         FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2, with which sums of mixed sign grow.
+promoted A Hopper tensor core cuts every addend 13 bits below the largest exponent, and its result to 14 bits (`hopper_dot`): 135 units of
+         2^-13 * M in a sum of 128, M the largest magnitude that takes part, raised by them to 138.  That is the rigorous E.  Cuts oppose
+         their addends, so for mixed signs they are centered: on an H200 the root mean square was 0.8 to 1.9 units of norm2, and of sums of
+         one sign the maximum 15.5.  E is 16 units of norm2 of the whole sum; promotion adds 2^-24 of a partial result twice a block.
 
-A kernel on Hopper can be held to more: the reference with `accumulate="hopper"` has its partial sums to the bit, and with `sums_exact`
-the bound keeps only step 2 and what follows from it.
+On Hopper the reference with `accumulate="hopper"` has partial sums to the bit: with `sums_exact` only step 2 and what follows is left.
 """
 
 import torch

@@ -1,11 +1,7 @@
 """Matmul of fp8xfp8 and fp8xmxfp4: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
 
-Hopper's tensor core is not an FP32 accumulator: of E4M3 products it keeps 14 bits (`hopper_dot`). Hence the FP32 promotion every 128 of K,
-and hence the reference's definition: partial sums exact, everything after them to the bit.
-
-Its sums are known to the bit: measured on an H200 with one `wgmma.m64n8` of chosen operands at a time, 310,000 sums of each format, with an
-accumulator and without (normal numbers, exponents far apart, sums that cancel, subnormal operands, single products that stand for one
-another in every half of K).  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
+The sums of Hopper's tensor core (`hopper_dot`) are known to the bit: measured on an H200 with one `wgmma.m64n8` of chosen operands at a
+time, 310,000 sums of each format.  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -124,12 +120,9 @@ def promoted_matmul(
     accumulate  how partial sums are formed
     parts       matrices that w has below one another, as in `quant.weight_scale_rows`
 
-    The fma is formed in float64 and rounded to FP32 once. That is an fma to the bit whenever partial * s fits float64's 53 bits (a partial
-    of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
-    for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
-
-    E2M1 weights have a scale per 32; a block's partial sum is that of the E4M3 numbers that they are over the largest of its row's, 384 at
-    most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers alone.
+    The fma is formed in float64 and rounded to FP32 once: an fma to the bit where a partial sum has up to 29 bits, as in exact cases and
+    with `accumulate="hopper"`.  A block's partial sum of E2M1 weights is that of the E4M3 numbers that they are over the largest scale of
+    its row.
 
     Raises ValueError on a dtype or shape that does not fit.
     """

@@ -45,9 +45,8 @@ def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
 def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
     """Group the (token, slot) pairs of all ranks by expert.
 
-    `topk_idx` is, per rank, int64 or int32 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.  In the
-    kernel atomics decide the order in which the tokens of one source rank take their places in an expert's list (article section 4.1.3), so
-    it differs from run to run; the result of the layer must not depend on it. The reference takes ascending tokens.
+    `topk_idx` is, per rank, int64 or int32 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.  Tokens of
+    a rank are in ascending order; in the kernel atomics decide, and the layer's result must not depend on it.
 
     Raises `ProblemError` on a wrong number of ranks, dtype or shape, and on an expert out of range or repeated in a row, naming rank,
     token, slot and value.

@@ -1,18 +1,11 @@
 """Arithmetic of the layer, one function per stage, on the rows of one expert.
 
-Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
-differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
-(`quant.block128` says why a power of two). What follows is about fp8xfp4; mxf4xmxf4 differs from it in the element of both activations,
-E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6; mxfp8xmxfp8 in that of the weights alone.
+Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine).  Recipes differ in
+their formats (recipe.py): those with FP32 scales promote the two sums every 128 of K (`promoted`), the others have a scale per 32 outputs.
 
-FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
-reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
-below 2^24, any order gives that result; `cases.random_case(exact=True)` makes such data, and kernels must then agree bit for bit. For
-other data `bounds.error_bound` says how far they may differ.
-
-Scale granularity: the article's heading speaks of two warps sharing one scale, and the design notes carried "amax over 64 channels"
-from it. The source decides: a CTA's 128 accumulator rows are 64 outputs, a warp holds 32 rows, hence 16 outputs, and two warps share
-their amax, so one scale covers 32 outputs (its store index is n_block * 2 + warp / 2). That is also the K/32 layout Linear2 reads.
+FP32 accumulation order is not defined, so the reference sums in float64 and rounds to FP32 once.  Where every partial sum, in units of the
+smallest product bit, stays below 2^24, any order gives that result: `cases.random_case(exact=True)` makes such data, and kernels must then
+agree bit for bit.  For other data `bounds.error_bound` says how far they may differ.
 """
 
 import torch

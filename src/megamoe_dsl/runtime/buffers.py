@@ -33,8 +33,8 @@ from ..quant import (
 from ..recipe import E2M1
 from .watchdog import new_record
 
-OUTPUT_ALIGNMENT = 16
-"""Bytes."""
+ALIGNMENT = 16
+"""Bytes, of y and of BF16 tokens."""
 
 
 def check_tensor(
@@ -44,15 +44,17 @@ def check_tensor(
     shape: tuple[int, ...],
     device: torch.device | None = None,
     alignment: int = 1,
+    *,
+    strided: bool = False,
 ) -> None:
-    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous, on `device`, where one is given,
-    and begins at a multiple of so many bytes."""
+    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous, or may be `strided`, on `device`,
+    where one is given, and begins at a multiple of so many bytes."""
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
     if tensor.dtype not in allowed:
         raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
     if tuple(tensor.shape) != shape:
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
-    if not tensor.is_contiguous():
+    if not (strided or tensor.is_contiguous()):
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
     if device is not None:
         check_device(name, tensor, device)
@@ -115,17 +117,8 @@ class Inputs:
         self.check_values(problem, owner)
 
     def check_layout(self, problem: Problem, owner: str = "") -> None:
-        """The part of `check` that reads no tensor: dtypes, shapes, strides."""
-        if self.x.dim() != 2:
-            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {input_row(problem)[1]})")
-        tokens = self.num_tokens
-        problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
-        dtype, width = input_row(problem)
-        check_tensor(f"{owner}x", self.x, dtype, (tokens, width))
-        sf_dtype, _ = input_layout(problem)
-        check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.formats.activations.scales_of(problem.hidden)))
-        check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
-        check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+        """The part of `check` that reads no tensor."""
+        check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights)
 
     def check_values(self, problem: Problem, owner: str = "") -> None:
         """`check_experts`, and the same error for NaN or an infinity in x, x_sf, or the top-k weights of slots that are not masked."""
@@ -146,10 +139,28 @@ class Inputs:
             raise ProblemError(f"{owner}topk_idx", int(repeated[0]), "at most once in a row")
 
 
-def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, 16-byte aligned."""
-    check_tensor(name, y, torch.bfloat16, shape)
-    check_aligned(name, y, OUTPUT_ALIGNMENT)
+def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, on the device, 16-byte aligned."""
+    check_tensor(name, y, torch.bfloat16, shape, device, ALIGNMENT)
+
+
+def check_layout(
+    problem: Problem, owner: str, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor
+) -> None:
+    """Raises `ProblemError` that names a rank's tensor, after `owner`, for a dtype, shape or stride; of BF16 tokens, which come without
+    scales, also for an address.  Reads no tensor."""
+    dtype, width = (torch.bfloat16, problem.hidden) if x_sf is None else input_row(problem)
+    if x.dim() != 2:
+        raise ProblemError(f"{owner}x.shape", tuple(x.shape), f"(tokens, {width})")
+    tokens = problem.check_num_tokens(len(x), f"{owner}x.shape[0]")
+    check_tensor(f"{owner}x", x, dtype, (tokens, width))
+    if x_sf is not None:
+        scales = problem.formats.activations.scales_of(problem.hidden)
+        check_tensor(f"{owner}x_sf", ue8m0_bytes(x_sf), input_layout(problem)[0], (tokens, scales))
+    check_tensor(f"{owner}topk_idx", topk_idx, INDEX_DTYPES, (tokens, problem.topk))
+    check_tensor(f"{owner}topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
+    if x_sf is None:
+        check_aligned(f"{owner}x", x, ALIGNMENT)
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
@@ -224,19 +235,13 @@ class RankBuffers:
         return tensor.data_ptr()
 
     @cached_property
-    def argument_names(self) -> tuple[str, ...]:
-        return kernel_of(self.config).arguments(self.config).names
-
-    @cached_property
     def trace(self) -> torch.Tensor:
-        """Memory for the stamps of a traced kernel; empty for others."""
         config = self.config
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
 
     @cached_property
     def results(self) -> torch.Tensor:
-        """What stages of an unfused layer leave for one another (kernels/moe/unfused/config.py); empty for the fused kernel."""
         region = kernel_of(self.config).buffers(self.config).get("results")
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 
@@ -244,12 +249,11 @@ class RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
         capacity is the same, and the record when no other is given."""
         shares = config.symmetric == self.region and len(self.results)
-        stale = ("maps", "trace", "argument_names", *(() if shares else ("results",)))
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, config.symmetric
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        for name in stale:
-            other.__dict__.pop(name, None)
+        for stale in ("maps", "trace", *(() if shares else ("results",))):
+            vars(other).pop(stale, None)
         return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
@@ -282,7 +286,8 @@ class RankBuffers:
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
         """Kernel arguments in order (kernels/moe/arguments.py); pointers as integers."""
         values = {"peers": peers, "y": y, "num_tokens": num_tokens, "rank": rank, "watchdog_ns": watchdog_ns}
-        return tuple(values[name] if name in values else self.address(name) for name in self.argument_names)
+        names = kernel_of(self.config).arguments(self.config).names
+        return tuple(values[name] if name in values else self.address(name) for name in names)
 
     def view(self, name: str) -> torch.Tensor:
         return self.region.view(self.sym, name)
@@ -305,12 +310,7 @@ class RankBuffers:
 
 @dataclass(frozen=True)
 class Bf16Inputs:
-    """T tokens.
-
-    x             bf16 [T, hidden], 16-byte aligned
-    topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
-    topk_weights  float32 [T, topk]
-    """
+    """T tokens to be quantized: x is bf16 [T, hidden], 16-byte aligned; the others as of `Inputs`."""
 
     x: torch.Tensor
     topk_idx: torch.Tensor
@@ -322,11 +322,4 @@ class Bf16Inputs:
 
     def check_layout(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
-        if self.x.dim() != 2:
-            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {problem.hidden})")
-        tokens = self.num_tokens
-        problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
-        check_tensor(f"{owner}x", self.x, torch.bfloat16, (tokens, problem.hidden))
-        check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
-        check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
-        check_aligned(f"{owner}x", self.x, 16)
+        check_layout(problem, owner, self.x, None, self.topk_idx, self.topk_weights)

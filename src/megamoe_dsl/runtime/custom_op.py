@@ -1,10 +1,8 @@
 """The layer as torch operators, so that torch.compile and torch.export treat a call as one node.
 
-An operator's arguments are tensors and numbers, so a number names the layer.  The symmetric buffer is no argument: it is scratch memory
-that no caller sees, and y is a function of the arguments.
-
-All ranks must make the same calls in the same order, whether y is used or not.  So the operators declare that they change `order`, a tensor
-that all layers on a symmetric buffer share: then a compiler neither drops nor merges calls, nor changes their order.
+An operator's arguments are tensors and numbers, so a number names the layer.  All ranks must make the same calls in the same order, whether
+y is used or not: the operators declare that they change `order`, a tensor that all layers on a symmetric buffer share, so that a compiler
+neither drops, merges nor moves calls.
 """
 
 from __future__ import annotations

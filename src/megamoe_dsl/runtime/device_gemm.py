@@ -15,9 +15,9 @@ from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import LAUNCHES, CudaKernel, encode_tensor_map
+from .gemm_tensors import LaunchTensors
 from .symmetric_memory import device_arch
 from .tile_counters import TileCounters, tile_counters
-from .varlen_k_tensors import LaunchTensors
 
 PREPARED = 4096  # launches whose tensor maps are kept
 

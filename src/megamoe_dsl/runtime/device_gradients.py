@@ -21,9 +21,9 @@ from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
 from .device_gemm import device_gemm, gpu_target
 from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_scales import TMA_ALIGNMENT
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .gemm_tensors import OUTPUT_DTYPES, GemmTensors, LaunchTensors
 from .tile_counters import tile_counters
-from .varlen_k_tensors import LaunchTensors, VarlenKTensors
+from .varlen_k_tensors import VarlenKTensors
 
 FP8 = "fp8xfp8"
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}

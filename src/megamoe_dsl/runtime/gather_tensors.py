@@ -13,22 +13,10 @@ from ..blocks.gemm.sm100.config import Sm100GemmConfig
 from ..layouts.records import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
-from ..recipe import UE4M3, UE8M0
+from ..recipe import F32
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import (
-    TMA_ALIGNMENT,
-    KernelScales,
-    check_bytes,
-    check_no_scales,
-    check_words_aligned,
-    has_kernel_strides,
-    scale_words,
-    scales_by_column,
-)
-from .gemm_tensors import UNPACKED_ALIGNMENT, check_bias, given_where
-
-OPTIONAL = ("sources", "factors", "up_factors", "hidden_factors", "bias")
-"""What some launches read."""
+from .gemm_scales import TMA_ALIGNMENT, KernelScales, check_scales, check_words_aligned, has_kernel_strides, scale_words, scales_by_column
+from .gemm_tensors import UNPACKED_ALIGNMENT, LaunchTensors, check_bias, given_where
 
 
 class GradientTensors(NamedTuple):
@@ -55,8 +43,8 @@ class GradientTensors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GatherTensors:
-    """Operands and result of one launch.
+class GatherTensors(LaunchTensors):
+    """Those of a GEMM over the rows of experts.
 
     a        float8_e4m3fn or bfloat16 [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
     a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
@@ -96,26 +84,35 @@ class GatherTensors:
     gradient: GradientTensors | None = None
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
-        p = problem
+        """Raises `ProblemError` as of any launch, and for a problem that is not of the rows of experts."""
+        p, device = problem, self.a.device
         if not isinstance(p, GatherGemmProblem):
             raise ProblemError("problem", type(p).__name__, "a GatherGemmProblem")
         for name, tensor in (("a", self.a), ("out", self.d)):
             if tensor.dim() != 2:
                 raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
-        acts, weights = p.formats.activations, p.formats.weights
-        dtype, row = stored_row(acts, p.k)
+        dtype, row = stored_row(p.formats.activations, p.k)
         check_tensor("a", self.a, dtype, (len(self.a), row))
-        problem.check_rows(len(self.a), "a.shape[0]")
-        dtype, row = stored_row(weights, p.k)
+        p.check_rows(len(self.a), "a.shape[0]")
+        dtype, row = stored_row(p.formats.weights, p.k)
         check_tensor("b", self.b, dtype, (p.num_groups, *(p.b_shape if p.transposed_b else (p.n, row))))
-        self._check_scales(p)
+        if p.gate_up and p.formats.scales_in_mma and self.b_sf.dtype != torch.int32:
+            raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
+        check_scales(p, (len(self.a),), self.a_sf, self.b_sf, words=False)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
-        check_tensor("out", self.d, *self._results(p))
+        dtype, row = stored_row(p.hidden, p.d_columns) if p.gate_up else (torch.bfloat16, p.d_columns)
+        check_tensor("out", self.d, dtype, (len(self.d), row))
         self._check_d_sf(p)
-        self._check_preactivations(p)
-        self._check_factors(p)
-        check_bias(p, self.bias, self.a.device)
+        stored = self.preactivations
+        stored = given_where(p.preactivations, "preactivations", stored, "a bfloat16 tensor", "None where gate and up are not stored")
+        if stored is not None:
+            check_tensor("preactivations", stored, torch.bfloat16, (len(self.d), p.n), device, TMA_ALIGNMENT)
+        none = f"None with {p.recipe}" + (f" and output = {p.output}" if p.has_factors else "")
+        for name, wanted in {"factors": p.has_factors, "up_factors": p.hidden.factor, "hidden_factors": p.hidden.factor}.items():
+            factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
+            if factors is not None:
+                check_tensor(name, factors, torch.float32, (p.num_groups,), device)
+        check_bias(p, self.bias, device)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
@@ -125,67 +122,22 @@ class GatherTensors:
         if self.gradient is not None:
             self.gradient.check(p, len(self.d), self.rows)
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
-            check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
+            check_device("out" if name == "d" else name, getattr(self, name), device)
         check_words_aligned("b_sf", self.b_sf)
         for name in ("a", "b", "d"):
             check_aligned("out" if name == "d" else name, getattr(self, name), UNPACKED_ALIGNMENT if name == "b" else TMA_ALIGNMENT)
 
-    def _results(self, problem: GatherGemmProblem) -> tuple[torch.dtype, tuple[int, ...]]:
-        """Type and shape of D."""
-        if not problem.gate_up:
-            return torch.bfloat16, (len(self.d), problem.d_columns)
-        dtype, row = stored_row(problem.hidden, problem.d_columns)
-        return dtype, (len(self.d), row)
-
-    def _check_scales(self, problem: GatherGemmProblem) -> None:
-        rows, groups = len(self.a), problem.num_groups
-        if not problem.formats.scaled:
-            check_no_scales(problem.recipe, "a_sf", self.a_sf, (rows,))
-            check_no_scales(problem.recipe, "b_sf", self.b_sf, (groups, problem.n))
-            return
-        if problem.formats.scales_in_mma:
-            scales = problem.k // problem.formats.activations.channels
-            of_scale = (torch.float8_e4m3fn,) if problem.formats.activations.scale == UE4M3 else (torch.uint8, torch.float8_e8m0fnu)
-            check_tensor("a_sf", self.a_sf, of_scale, (rows, scales))
-            if problem.gate_up and self.b_sf.dtype != torch.int32:
-                raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
-            check_bytes(problem, "b_sf", self.b_sf, (groups, problem.n))
-            return
-        if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (rows, problem.k_blocks):
-            raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(rows, problem.k_blocks)}")
-        check_tensor("b_sf", self.b_sf, torch.float32, (groups, problem.scale_rows, problem.k_blocks))
-
     def _check_d_sf(self, problem: GatherGemmProblem) -> None:
-        if not (problem.gate_up and problem.hidden.scale):
-            if self.d_sf is not None:
-                raise ProblemError("out_sf", "a tensor", "None without gate_up" if not problem.gate_up else "None of BF16")
+        scale, d_sf = problem.hidden.scale, self.d_sf
+        dtype = TORCH_DTYPES[scale]
+        none = "None of BF16" if problem.gate_up else "None without gate_up"
+        d_sf = given_where(bool(problem.gate_up and scale), "out_sf", d_sf, f"a {dtype} tensor of gate and up", none)
+        if d_sf is None:
             return
-        hidden = problem.hidden
-        shape = (len(self.d), problem.d_columns // hidden.channels)
-        if hidden.scale in (UE8M0, UE4M3):
-            if self.d_sf is None:
-                raise ProblemError("out_sf", None, f"a {TORCH_DTYPES[hidden.scale]} tensor of gate and up")
-            check_tensor("out_sf", self.d_sf, TORCH_DTYPES[hidden.scale], shape, self.a.device)
-            return
-        if self.d_sf is None or self.d_sf.dtype != torch.float32 or tuple(self.d_sf.shape) != shape:
-            raise ProblemError("out_sf", None if self.d_sf is None else (self.d_sf.dtype, tuple(self.d_sf.shape)), f"float32 {shape}")
-        check_device("out_sf", self.d_sf, self.a.device)
-        if not has_kernel_strides(self.d_sf):
-            raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
-
-    def _check_preactivations(self, problem: GatherGemmProblem) -> None:
-        name, wanted = "preactivations", problem.preactivations
-        stored = given_where(wanted, name, self.preactivations, "a bfloat16 tensor", "None where gate and up are not stored")
-        if stored is not None:
-            check_tensor(name, stored, torch.bfloat16, (len(self.d), problem.n), self.a.device, TMA_ALIGNMENT)
-
-    def _check_factors(self, problem: GatherGemmProblem) -> None:
-        allowed = {"factors": problem.has_factors, "up_factors": problem.hidden.factor, "hidden_factors": problem.hidden.factor}
-        for name, wanted in allowed.items():
-            none = f"None with {problem.recipe}" + (f" and output = {problem.output}" if problem.has_factors else "")
-            factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
-            if factors is not None:
-                check_tensor(name, factors, torch.float32, (problem.num_groups,), self.a.device)
+        shape = (len(self.d), problem.d_columns // problem.hidden.channels)
+        check_tensor("out_sf", d_sf, dtype, shape, self.a.device, strided=scale == F32)
+        if scale == F32 and not has_kernel_strides(d_sf):
+            raise ProblemError("out_sf.stride()", d_sf.stride(), "those of scales_by_column")
 
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         gathered, none = "an int32 tensor where rows are gathered", f"None where rows are {problem.source}"
@@ -202,7 +154,6 @@ class GatherTensors:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows of all experts together; ends beyond it are cut off."""
         return min(len(self.a) if self.sources is None else self.sources.numel(), len(self.d))
 
     def scales(self) -> KernelScales:
@@ -212,27 +163,22 @@ class GatherTensors:
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         a_sf = scales.a_storage if self.sources is None else scales.a
-        some = {name: found for name in OPTIONAL if (found := getattr(self, name)) is not None}
+        some = self.some("a", "b", "sources", "factors", "up_factors", "hidden_factors", "bias")
         if self.gradient is not None:
             some |= {"gate_up": self.gradient.gate_up, "row_weights": self.gradient.row_weights}
-        return {"a": self.a, "b": self.b, "groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
+        return {"groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
 
     def results(self) -> dict[str, torch.Tensor]:
-        stored = {} if self.preactivations is None else {"preactivations": self.preactivations}
-        traced = {} if self.trace is None else {"trace": self.trace}
+        found = self.some("d", "preactivations", "trace")
+        if self.d_sf is not None:
+            found["d_sf"] = KernelScales(self.d_sf, self.d_sf).a_storage
         if self.gradient is not None:
-            traced |= {"weighted": self.gradient.weighted, "dots": self.gradient.dots}
-        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored, **traced}
+            found |= {"weighted": self.gradient.weighted, "dots": self.gradient.dots}
+        return found
 
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        tensors = {**self.operands(scales), **self.results(), "a_sf": scales.a}
-        numbers = {"counter": counter, "m": self.rows, "a_rows": len(self.a), "d_rows": len(self.d)}
-        strides = {
-            "a_sf_ld": scales.a_ld if self.sources is None else scales.a.shape[1],
-            "d_sf_ld": 0 if self.d_sf is None else self.d_sf.stride(1),
-        }
-        return {"d_sf": 0, "sources": 0, **{name: tensor.data_ptr() for name, tensor in tensors.items()}, **numbers, **strides}
+    def numbers(self, scales: KernelScales) -> dict[str, int]:
+        a_ld, d_ld = scales.a_ld if self.sources is None else scales.a.shape[1], 0 if self.d_sf is None else self.d_sf.stride(1)
+        return {"d_sf": 0, "sources": 0, "a_rows": len(self.a), "d_rows": len(self.d), "a_sf_ld": a_ld, "d_sf_ld": d_ld}
 
     def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
         """The same with memory for the stamps of a traced kernel, `inspect.spans.spans_of` reads them.  Raises `ProblemError` for a

@@ -11,7 +11,7 @@ allocates.  The first call of a shape compiles its kernel or loads it from the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 
@@ -126,133 +126,118 @@ def grouped_gemm(
     return _call((a, a_sf, b, b_sf, groups, factors), kind, out, out_dtype, accumulate, batch_invariant)
 
 
+class Operands(NamedTuple):
+    """What is multiplied, with scales or `no_scales`."""
+
+    a: torch.Tensor
+    a_sf: torch.Tensor
+    b: torch.Tensor
+    b_sf: torch.Tensor
+    groups: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
+
+    @classmethod
+    def given(cls, a: Any, a_sf: Any, b: Any, b_sf: Any, *others: torch.Tensor | None) -> Self:
+        """By a caller, whose BF16 has no scales.  Raises `ProblemError` for others without."""
+        return cls(a, given_scales("a_sf", a, a_sf), b, given_scales("b_sf", b, b_sf), *others)
+
+    @property
+    def recipe(self) -> str:
+        """Their number formats: the first whose B has this type, whose A too if there is one, and then whose scales of A: floats are those
+        of SM90.  With factors it is the one that has them.  Raises `ProblemError` for scales that want them."""
+        a, a_sf, b, _, _, factors = self
+        if a_sf.dtype == torch.float8_e4m3fn and factors is None:
+            raise ProblemError("factors", None, "given beside UE4M3 scales")
+        known = [one for one in GEMM_RECIPES if RECIPES[one].weights.factor == (factors is not None)]
+        fits = [one for one in known if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
+        both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
+        promoted = a_sf.dtype.is_floating_point and a_sf.dtype not in SCALE_DTYPES
+        scaled = [one for one in both if RECIPES[one].promoted == promoted]
+        return next(iter((*scaled, *both, *fits, *known)))
+
+    def matrix(self, kind: str) -> tuple[int, int]:
+        """Rows and columns of one B.  Raises `ProblemError` for another number of dimensions."""
+        lead, formats, b, b_sf = 0 if kind == DENSE else 1, RECIPES[self.recipe], self.b, self.b_sf
+        groups = "num_groups, " * lead
+        if formats.promoted and formats.weights.element == E2M1:
+            if b.dim() != lead + 3:
+                raise ProblemError(
+                    "b.shape", tuple(b.shape), f"[{groups}n / 256, k / 128, {TILE_BYTES}], as gemm_weights makes it for sm_90a"
+                )
+            if b_sf.dim() != lead + 2:
+                raise ProblemError("b_sf.shape", tuple(b_sf.shape), f"[{groups}n, 0], as gemm_weights makes it for sm_90a")
+            return b_sf.shape[-2], SCALE_BLOCK * b.shape[-2]
+        if b.dim() != lead + 2:
+            raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n, k]")
+        return b.shape[-2], b.shape[-1] * 8 * b.element_size() // formats.weights.element_bits
+
+    def new_result(self, kind: str, dtype: torch.dtype) -> torch.Tensor:
+        """D of such operands, not yet written."""
+        return torch.empty(*self.a.shape[:-1], self.matrix(kind)[0], dtype=dtype, device=self.a.device)
+
+
 def _call(
     operands: tuple[Any, ...], kind: str, out: torch.Tensor | None, out_dtype: torch.dtype, accumulate: bool, batch_invariant: bool
 ) -> torch.Tensor:
-    a, a_sf, b, b_sf, groups, factors = operands
+    a, a_sf, b, b_sf, _, factors = operands
     if out is None and accumulate:
         raise ProblemError("accumulate", accumulate, "False without out")
     if not isinstance(batch_invariant, bool):
         raise ProblemError("batch_invariant", batch_invariant, "True or False")
     if is_plain_call(a) and not asks_for_gradients((out, a_sf, b, b_sf, factors)):
-        return launch(out, a, a_sf, b, b_sf, groups, kind, out_dtype, accumulate, factors, batch_invariant)
-    scaled = a, given_scales("a_sf", a, a_sf), b, given_scales("b_sf", b, b_sf), groups, kind
+        return launch(out, operands, kind, out_dtype, accumulate, batch_invariant)
+    *scaled, factors = Operands.given(*operands)
     if out is None:
-        return gemm_op(*scaled, out_dtype, factors, batch_invariant)
-    gemm_out_op(out, *scaled, accumulate, factors, batch_invariant)
+        return gemm_op(*scaled, kind, out_dtype, factors, batch_invariant)
+    gemm_out_op(out, *scaled, kind, accumulate, factors, batch_invariant)
     return out
 
 
-def problem_of(
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    kind: str,
-    dtype: torch.dtype,
-    accumulate: bool,
-    factors: torch.Tensor | None,
-) -> GemmProblem:
-    """The problem of such operands.  Raises `ProblemError`."""
-    outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
-    if dtype not in outputs:
-        raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
-    recipe = recipe_of(a, a_sf, b, factors)
-    n, k = matrix_of(recipe, b, b_sf, kind)
-    return GemmProblem(n, k, kind, 1 if kind == DENSE else b.shape[0], outputs[dtype], accumulate, recipe)
-
-
-def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, factors: torch.Tensor | None) -> str:
-    """The number formats of such operands: the first whose B has this type, whose A too if there is one, and then whose scales of A:
-    floats are those of SM90.  With factors it is the one that has them.  Raises `ProblemError` for scales that want them."""
-    if a_sf.dtype == torch.float8_e4m3fn and factors is None:
-        raise ProblemError("factors", None, "given beside UE4M3 scales")
-    known = [one for one in GEMM_RECIPES if RECIPES[one].weights.factor == (factors is not None)]
-    fits = [one for one in known if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
-    both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
-    promoted = a_sf.dtype.is_floating_point and a_sf.dtype not in SCALE_DTYPES
-    scaled = [one for one in both if RECIPES[one].promoted == promoted]
-    return next(iter((*scaled, *both, *fits, *known)))
-
-
-def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tuple[int, int]:
-    """Rows and columns of one B.  Raises `ProblemError` for another number of dimensions."""
-    lead, formats = 0 if kind == DENSE else 1, RECIPES[recipe]
-    groups = "num_groups, " * lead
-    if formats.promoted and formats.weights.element == E2M1:
-        if b.dim() != lead + 3:
-            raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n / 256, k / 128, {TILE_BYTES}], as gemm_weights makes it for sm_90a")
-        if b_sf.dim() != lead + 2:
-            raise ProblemError("b_sf.shape", tuple(b_sf.shape), f"[{groups}n, 0], as gemm_weights makes it for sm_90a")
-        return b_sf.shape[-2], SCALE_BLOCK * b.shape[-2]
-    if b.dim() != lead + 2:
-        raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n, k]")
-    return b.shape[-2], b.shape[-1] * 8 * b.element_size() // formats.weights.element_bits
-
-
 def launch(
-    out: torch.Tensor | None,
-    a: torch.Tensor,
-    a_sf: torch.Tensor | None,
-    b: torch.Tensor,
-    b_sf: torch.Tensor | None,
-    groups: torch.Tensor | None,
-    kind: str,
-    out_dtype: torch.dtype,
-    accumulate: bool = False,
-    factors: torch.Tensor | None = None,
-    batch_invariant: bool = False,
+    out: torch.Tensor | None, operands: tuple[Any, ...], kind: str, out_dtype: torch.dtype, accumulate: bool, batch_invariant: bool = False
 ) -> torch.Tensor:
     """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
-    tensors = (out, a, a_sf, b, b_sf, groups, factors)
+    tensors = (out, *operands)
     return _PLANS.of(tensors, (kind, out_dtype, accumulate, batch_invariant))(*tensors)
 
 
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> GemmPlan:
-    out, a, a_sf, b, b_sf, groups, factors = cast(Any, tensors)
+    out, operands = tensors[0], Operands.given(*tensors[1:])
     kind, out_dtype, accumulate, batch_invariant = others
-    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
-    problem = problem_of(a, a_sf, b, b_sf, kind, out_dtype if out is None else out.dtype, accumulate, factors)
-    d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors) if out is None else out
-    return GemmPlan(problem, GemmTensors(a, a_sf, b, b_sf, d, groups, factors), batch_invariant)
+    dtype = out_dtype if out is None else out.dtype
+    outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
+    if dtype not in outputs:
+        raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
+    n, k = operands.matrix(kind)
+    problem = GemmProblem(n, k, kind, 1 if kind == DENSE else operands.b.shape[0], outputs[dtype], accumulate, operands.recipe)
+    d = operands.new_result(kind, dtype) if out is None else out
+    return GemmPlan(problem, GemmTensors(*operands[:4], d, *operands[4:]), batch_invariant)
 
 
 _PLANS = CallPlans(_plan)
-
-
-def new_result(
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    groups: torch.Tensor | None,
-    kind: str,
-    out_dtype: torch.dtype,
-    factors: torch.Tensor | None = None,
-    batch_invariant: bool = False,
-) -> torch.Tensor:
-    """D for these operands, not yet written: what `gemm_op` gives to a tracer."""
-    columns, _ = matrix_of(recipe_of(a, a_sf, b, factors), b, b_sf, kind)
-    return torch.empty(*a.shape[:-1], columns, dtype=out_dtype, device=a.device)
 
 
 _OPERANDS = "Tensor a, Tensor a_sf, Tensor b, Tensor b_sf, Tensor? groups, str kind"
 _OTHERS = "Tensor? factors=None, bool batch_invariant=False"
 
 
+def _operands(given: Sequence[Any]) -> Operands:
+    return Operands(*given[:5], *given[7:8])
+
+
 def _gemm(*given: Any) -> torch.Tensor:
-    return launch(*(None, *given[:7], False, *given[7:]))
+    return launch(*(None, _operands(given), *given[5:7], False, *given[8:]))
 
 
 def _gemm_out(out: torch.Tensor, *given: Any) -> None:
-    launch(*(out, *given[:6], out.dtype, *given[6:]))
+    launch(*(out, _operands(given), given[5], out.dtype, given[6], *given[8:]))
 
 
 gemm_op = torch.library.custom_op(
     "megamoe_dsl::gemm", _gemm, mutates_args=(), schema=f"({_OPERANDS}, ScalarType out_dtype, {_OTHERS}) -> Tensor"
 )
 """A new D; rows of no group are not written."""
-gemm_op.register_fake(new_result)
+gemm_op.register_fake(lambda *given: _operands(given).new_result(*given[5:7]))
 
 gemm_out_op = torch.library.custom_op(
     "megamoe_dsl::gemm_out", _gemm_out, mutates_args=("out",), schema=f"(Tensor(a!) out, {_OPERANDS}, bool accumulate, {_OTHERS}) -> ()"

@@ -125,25 +125,21 @@ def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
     return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
 
 
-def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor) -> None:
-    """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
+def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True) -> None:
+    """Raises `ProblemError` that names the tensor.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
     groups = (problem.num_groups,) if problem.has_groups else ()
     if not problem.formats.scaled:
         check_no_scales(problem.recipe, "a_sf", a_sf, lead)
         check_no_scales(problem.recipe, "b_sf", b_sf, (*groups, problem.n))
-        return
-    if not problem.formats.promoted:
-        check_bytes(problem, "a_sf", a_sf, lead, flat=True)
+    elif not problem.formats.promoted:
+        all_rows = (torch.Size(lead).numel(),)
+        check_bytes(problem, "a_sf", a_sf, all_rows if words and a_sf.dtype == torch.int32 else lead, words=words)
         check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
-        return
-    if a_sf.dtype != torch.float32:
-        raise ProblemError("a_sf.dtype", a_sf.dtype, "torch.float32")
-    if tuple(a_sf.shape) != (*lead, problem.k_blocks):
-        raise ProblemError("a_sf.shape", tuple(a_sf.shape), str((*lead, problem.k_blocks)))
-    if problem.decodes:
-        check_tensor("b_sf", b_sf, torch.uint8, (*groups, problem.n, 0))
     else:
-        check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+        check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), strided=True)
+        packed, shape = (torch.uint8, (problem.n, 0)), (torch.float32, (problem.scale_rows, problem.k_blocks))
+        dtype, of_group = packed if problem.decodes else shape
+        check_tensor("b_sf", b_sf, dtype, (*groups, *of_group))
 
 
 def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:
@@ -152,11 +148,10 @@ def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, .
         raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
 
 
-def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, flat: bool = False) -> None:
-    """Scales of rows of this shape, or their words: of `flat` ones of all rows together, else of the last dimension's."""
-    if sf.dtype == torch.int32:
-        count = padded_rows(torch.Size(rows).numel() if flat else rows[-1])
-        check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), problem.k_words, count))
+def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, words: bool = True) -> None:
+    """Raises `ProblemError` unless these are scales of rows of this shape, or `words` of those of the last dimension."""
+    if words and sf.dtype == torch.int32:
+        check_tensor(name, sf, torch.int32, (*rows[:-1], problem.k_words, padded_rows(rows[-1])))
     else:
         dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
-        check_tensor(name, sf, dtypes, (*rows, problem.k_words * BYTES_PER_WORD))
+        check_tensor(name, sf, dtypes if words else dtypes[:-1], (*rows, problem.k_words * BYTES_PER_WORD))

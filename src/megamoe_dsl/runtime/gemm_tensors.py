@@ -28,14 +28,55 @@ def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str
 
 def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.device) -> None:
     """Raises `ProblemError` unless there are biases where the problem has them, [num_groups, n], two of them aligned together."""
-    if given_where(bool(problem.biases), "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases") is not None:
-        assert bias is not None
+    wanted = bool(problem.biases)
+    bias = given_where(wanted, "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases")
+    if bias is not None:
         check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
 
 
+class LaunchTensors:
+    """Operands and results of one launch of a GEMM."""
+
+    d: torch.Tensor
+
+    def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem of another kind.  Reads none."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows of all groups together."""
+        raise NotImplementedError
+
+    def scales(self) -> KernelScales:
+        """As the kernel reads them, copied where they are not yet so."""
+        raise NotImplementedError
+
+    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+        """What a launch reads, by argument."""
+        raise NotImplementedError
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What a launch writes, by argument."""
+        return {"d": self.d}
+
+    def numbers(self, scales: KernelScales) -> dict[str, int]:
+        """Its arguments that are no addresses of these tensors."""
+        raise NotImplementedError
+
+    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
+        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
+        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
+        return {**self.numbers(scales), **addresses, "counter": counter, "m": self.rows}
+
+    def some(self, *names: str) -> dict[str, torch.Tensor]:
+        """Those of these fields that are not None."""
+        return {name: found for name in names if (found := getattr(self, name)) is not None}
+
+
 @dataclass(frozen=True)
-class GemmTensors:
-    """Operands and result of one launch.
+class GemmTensors(LaunchTensors):
+    """Those of a problem whose rows lie where its kind says.
 
     a       float8_e4m3fn or bfloat16 [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
     a_sf    float32 [m, k / 128], or [num_groups, capacity, k / 128]; copied where its strides are not those of `scales_by_column`.  UE8M0
@@ -61,7 +102,7 @@ class GemmTensors:
     bias: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+        """Raises `ProblemError` as of any launch, and for rows that do not lie as the problem's kind says."""
         lead = self.rows_shape(problem)
         acts, weights = problem.formats.activations, problem.formats.weights
         dtype, row = stored_row(acts, problem.k)
@@ -83,10 +124,8 @@ class GemmTensors:
             assert self.factors is not None
             check_tensor("factors", self.factors, torch.float32, (problem.num_groups,))
         check_bias(problem, self.bias, self.a.device)
-        for name in ("a", "a_sf", "b", "b_sf", "d", "groups", "factors"):
-            tensor = getattr(self, name)
-            if tensor is not None:
-                check_device("out" if name == "d" else name, tensor, self.a.device)
+        for name, tensor in self.some("a_sf", "b", "b_sf", "d", "groups", "factors").items():
+            check_device("out" if name == "d" else name, tensor, self.a.device)
         self.check_addresses(problem)
 
     def check_addresses(self, problem: GemmProblem) -> None:
@@ -120,14 +159,7 @@ class GemmTensors:
         return kernel_scales(self.a_sf, self.b_sf)
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        some = {name: found for name in ("groups", "factors", "bias") if (found := getattr(self, name)) is not None}
-        return {"a": self.a, "b": self.b, **some, "a_sf": scales.a_storage, "b_sf": scales.b}
+        return {**self.some("a", "b", "groups", "factors", "bias"), "a_sf": scales.a_storage, "b_sf": scales.b}
 
-    def results(self) -> dict[str, torch.Tensor]:
-        return {"d": self.d}
-
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        read = {**self.operands(scales), **self.results(), "a_sf": scales.a}
-        numbers = {"counter": counter, "m": self.rows, "a_sf_ld": scales.a_ld}
-        return {"groups": 0, **{name: tensor.data_ptr() for name, tensor in read.items()}, **numbers}
+    def numbers(self, scales: KernelScales) -> dict[str, int]:
+        return {"groups": 0, "a_sf_ld": scales.a_ld}

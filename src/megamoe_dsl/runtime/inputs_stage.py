@@ -7,9 +7,10 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..problem import ProblemError
+from ..quant.micro_scaling import quantize
 from ..shared_experts import SharedExperts
 from ..target import Target
-from .buffers import Bf16Inputs, Inputs, RankBuffers, check_aligned
+from .buffers import Inputs, RankBuffers, check_aligned, check_layout
 from .cuda_kernel import CudaKernel
 
 TOKEN_ALIGNMENT, SCALE_ALIGNMENT = 16, 4
@@ -45,14 +46,12 @@ class InputsStage:
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
+        if x_sf is None and self._quantize is None:
+            raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
+        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights)
         if x_sf is not None:
-            Inputs(x, x_sf, topk_idx, topk_weights).check_layout(self.problem)
             check_aligned("x", x, TOKEN_ALIGNMENT)
             check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
-        elif self._quantize is None:
-            raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
-        else:
-            Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
 
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
         """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  No checks but of addresses."""
@@ -76,3 +75,23 @@ class InputsStage:
             self.check(x, x_sf, topk_idx, topk_weights)
         values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, x.shape[0], rows
         kernel.launch()
+
+
+class ReferenceInputs:
+    """As `InputsStage`, of a layer on the CPU: BF16 tokens are quantized, and all inputs go into the symmetric buffer."""
+
+    def __init__(self, shared: SharedExperts, memory: RankBuffers) -> None:
+        self.problem, self._memory = shared.routed, memory
+        if shared.count:
+            raise ProblemError("shared_experts", shared.count, "0 on the CPU")
+
+    def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
+        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights)
+
+    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
+        """Stores the inputs; rows past the tokens are masked, up to `rows`."""
+        if x_sf is None:
+            x, x_sf = quantize(x.float(), self.problem.formats.activations)
+        self._memory.view("topk_idx")[:rows] = -1
+        self._memory.store(Inputs(x, x_sf, topk_idx, topk_weights))

@@ -22,20 +22,18 @@ from ..artifact.store import ArtifactStore
 from ..config_error import as_integer
 from ..json_file import cache_folder
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
+from ..quant import ExpertWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
-from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
+from .buffers import Inputs, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .few_tokens import FewTokens
-from .inputs_stage import InputsStage
+from .inputs_stage import InputsStage, ReferenceInputs
 from .lost_ranks import Understudy, end_or_lose
-from .preparation import compile_ahead, even_sms, grid_target, layer_kernels
-from .rank_kernel import WATCHDOG_NS, LayerKernel, bind
-from .reference_kernel import ReferenceInputs, ReferenceKernel
-from .selection import Selection
+from .preparation import Selection, compile_ahead, even_sms, grid_target, layer_kernels
+from .rank_kernel import WATCHDOG_NS, GivenWeights, LayerKernel, ReferenceKernel, bind
 from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch
 from .watchdog import check_watchdog_ns, naming_the_wait
 
@@ -44,8 +42,7 @@ class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
     The weights are no parameters: kernels know them by address, so `to` leaves them alone, and `load_weights`, `load_expert` and
-    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`: what the layer
-    keeps in another order is copied for it, the rest is the layer's own memory, as ever with torch.
+    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`.
 
     problem       the layer
     weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
@@ -66,9 +63,8 @@ class MegaMoE(torch.nn.Module):
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 
-    A launch waits for the other ranks with a CTA on every SM it uses.  A collective, or another kernel that waits for other ranks, on
-    another stream needs `reserved_sms`: without them, ranks that issue the two in different order can wait for one another until the
-    watchdog traps.
+    A launch waits for the other ranks with a CTA on every SM it uses: a collective, or another kernel that waits for other ranks, on
+    another stream needs `reserved_sms`.
 
     Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
     """
@@ -108,8 +104,7 @@ class MegaMoE(torch.nn.Module):
         target = self._target(device, reserved_sms)
         configs = self.selection.configs(target, pool_rows=self.symmetric.pool_rows)
         kernels: dict[Any, LayerKernel | ReferenceKernel] = {}
-        memory: ExpertWeights | TransformedWeights | RankBuffers
-        memory = new_weights(whole, target.arch, device) if weights is None else weights
+        memory: GivenWeights = new_weights(whole, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 if self.symmetric.reference:
@@ -119,11 +114,11 @@ class MegaMoE(torch.nn.Module):
                 memory = kernels[config].buffers
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
-            self._inputs: InputsStage | ReferenceInputs
-            if self.symmetric.reference:
-                self._inputs = ReferenceInputs(shared, self.memory)
-            else:
-                self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
+            self._inputs: InputsStage | ReferenceInputs = (
+                ReferenceInputs(shared, self.memory)
+                if self.symmetric.reference
+                else InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
+            )
         options: Any = {"fused": fused, "bf16_inputs": bf16_inputs, "shared_experts": shared.count}
         self.few = FewTokens.of(problem, target, store, self.memory, **options)
         self._understudy = None if self.symmetric.group is None else Understudy(self.memory, whole.num_ranks)
@@ -215,12 +210,9 @@ class MegaMoE(torch.nn.Module):
         plan = self._plans.of(tensors, numbers)
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
-        if out is None:
-            y = new_output(tensors[0], plan.rows, self.problem.hidden)
-        else:
-            y = out
-            check_output("out", y, (plan.rows, self.problem.hidden))
-            check_device("out", y, self.symmetric.sym.device)
+        if out is not None:
+            check_output("out", out, (plan.rows, self.problem.hidden), self.device)
+        y = new_output(tensors[0], plan.rows, self.problem.hidden) if out is None else out
         if not (plan.few and self.few is not None and self.few(tensors, y)):
             self._inputs(*tensors, plan.rows)
             plan.kernel(y)
@@ -320,7 +312,7 @@ class MegaMoE(torch.nn.Module):
         if limit_s is not None and self._understudy is not None:
             with naming_the_wait(self.memory, who=self.symmetric.who_waits):
                 end_or_lose(self._understudy, self.symmetric, limit_s)
-        self.kernels[self.problem.max_tokens_per_rank].synchronize()
+        self.symmetric.synchronize(self.memory)
 
 
 def _number(name: str, value: SupportsIndex) -> int:

@@ -1,8 +1,8 @@
 """Launches of the fused kernel that wait for lost ranks, brought to an end without a trap: after a trap a process cannot use its GPU again.
 
 A rank waits for others twice in a launch: for counts of tokens from every rank, and at the barrier before combine.  When it has waited too
-long, its host writes into its own symmetric buffer what the lost ranks would have written there: that they send no tokens, and that they
-have arrived.  The launch then ends; its results are not specified.  Kernels know nothing of it: a copy engine writes while they wait.
+long, its host writes into its own symmetric buffer what the lost ranks would have written there, so that the launch ends; its results are
+not specified.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ..recipe import F32
 from ..reference import activate
 from ..shared_experts import SharedExperts
 from ..tuned import EpShare, LaunchEntry, tuned_table
-from .buffers import Bf16Inputs, check_weights
+from .buffers import check_layout, check_weights
 from .custom_op import check_no_gradient
 from .ep.layer import EpMoE
 from .experts import moe
@@ -96,7 +96,7 @@ class DeepEpMoE(torch.nn.Module):
         """y of this rank's tokens.  The host waits for nothing, and a bound of tokens chooses nothing.  Raises `ProblemError`."""
         check_no_gradient(("x", "topk_weights"), (x, topk_weights))
         problem, idx = self.problem, topk_idx.long()
-        Bf16Inputs(x, topk_idx, topk_weights).check_layout(problem)
+        check_layout(problem, "", x, None, topk_idx, topk_weights)
         found, counts, handle, *_ = self.buffer.low_latency_dispatch(
             x, idx, problem.max_tokens_per_rank, problem.num_experts, use_fp8=not self.quantizes
         )

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
 from ..recipe import BF16
-from .buffers import Bf16Inputs
+from .buffers import check_layout
 from .call_plan import Numbers, Tensors
 from .custom_op import asks_for_gradients, check_no_gradient, is_plain_call, register
 from .custom_op import mega_moe as mega_moe_op
@@ -279,7 +279,7 @@ class NodeLayer(torch.nn.Module):
     def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
         """What a call does, as an operator or without one."""
         x, _, topk_idx, topk_weights = tensors
-        Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
+        check_layout(self.problem, "", x, None, topk_idx, topk_weights)
         rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
         parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
         plan, sent = self.plan(topk_idx, numbers[0]), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
@@ -294,7 +294,7 @@ class NodeLayer(torch.nn.Module):
     def train_call(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, bound: int) -> torch.Tensor:
         """y with a backward pass, in which every rank takes part.  A chunk's rows travel before it is computed and its results after that:
         nothing overlaps."""
-        Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
+        check_layout(self.problem, "", x, None, topk_idx, topk_weights)
         plan, wide = self.plan(topk_idx, bound), x.float()  # gradients from several nodes are added in FP32
         if not wide.requires_grad:
             wide.requires_grad_()  # others may wait for this rank's part of the backward pass

@@ -1,4 +1,4 @@
-"""Kernels compiled before the first call, in parallel: which ones a layer asks its store for, and how they get there."""
+"""Which kernels a layer asks its store for, and which of them a launch uses; how they get there before the first call, in parallel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import itertools
 import os
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
@@ -19,14 +20,14 @@ from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
 from ..kernels.kernel import KernelConfig
+from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import RoutingTablesConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import find_kernel
-from ..problem import Problem, integer_between
+from ..problem import Problem, ProblemError, integer_between
 from ..shared_experts import SharedExperts
 from ..target import Target, target_at_hand
-from .selection import Selection
 
 Step = Callable[[KernelConfig], None]
 
@@ -46,10 +47,10 @@ def compile_ahead(configs: Iterable[KernelConfig], store: ArtifactStore | None =
     if dsl_version() is None:
         store.load(missing[0])  # says which kernel and which folder
     require_writable("store.folder", store.folder)
-    from ..artifact.workers import compile_all
+    from ..artifact.workers import compile_into
 
     with showing_progress(len(missing)) as step:
-        compile_all(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
+        compile_into(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
     return len(missing)
 
 
@@ -83,6 +84,40 @@ def grid_target(target: Target | None, reserved: int = 0) -> Target:
     """A GPU, by default the one at hand, with the SMs that a layer uses of it."""
     gpu = target or target_at_hand()
     return replace(gpu, num_sms=even_sms(gpu.num_sms, reserved))
+
+
+class Selection:
+    """Bounds that kernels are prepared for: those given, and the problem's capacity.
+
+    A kernel is fast when its tile suits the number of tokens that a rank receives, which depends on what all ranks send.  So the choice
+    depends on `num_tokens_bound`, at least the tokens of every rank.  If ranks give different bounds, results are still right.
+
+    Raises `ProblemError` when a bound is not between 1 and max_tokens_per_rank.
+    """
+
+    def __init__(self, problem: Problem, bounds: Sequence[SupportsIndex] = ()) -> None:
+        self.problem = problem
+        most = problem.max_tokens_per_rank
+        given = [integer_between("bounds", bound, 1, most, f"between 1 and max_tokens_per_rank = {most}") for bound in bounds]
+        self.bounds = sorted({*given, most})
+
+    def configs(self, target: Target, **fields: Any) -> dict[int, MegaMoeConfig]:
+        """Configuration of every bound, with these fields; neighbors may share one."""
+        return {bound: find_kernel("mega_moe").choose(self.problem, target, bound, **fields) for bound in self.bounds}
+
+    def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
+        """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.  Raises `ProblemError` when
+        this rank has more tokens, padding included, than the hint, or the hint exceeds the capacity."""
+        if num_tokens_bound is None:
+            return self.problem.max_tokens_per_rank
+        self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
+        return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
+
+    def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
+        """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity; `counted` says what was counted."""
+        capacity = self.problem.max_tokens_per_rank
+        if not num_tokens <= value <= capacity:
+            raise ProblemError(field, value, f"between this rank's {num_tokens} {counted} and max_tokens_per_rank = {capacity}")
 
 
 def layer_kernels(

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..artifact.artifact import Artifact
 from ..artifact.store import ArtifactStore
+from ..hardware.tensor_map import TensorMap
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.unfused.family import stage_configs
 from ..problem import ProblemError
 from ..quant import ExpertWeights, TransformedWeights
+from ..reference import LayerInputs, mega_moe_stages
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map
 from .symmetric_memory import SymmetricBuffer
-from .watchdog import check_watchdog_ns, naming_the_wait
+from .watchdog import check_watchdog_ns
 
 WATCHDOG_NS = 60 * 10**9
+GivenWeights = ExpertWeights | TransformedWeights | RankBuffers
+"""A rank's weights, in checkpoint or kernel order, or the buffers of another kernel of the layer: weights and statistics are shared."""
 
 
 class RankKernel:
     """Launches on torch's current stream, without synchronization or allocation; may be captured into a CUDA graph.
 
     symmetric    the group's buffer; kernels on one buffer run one after another
-    weights      the local experts' weights, in checkpoint or kernel order, or buffers of the same layer whose weights and statistics are
-                 shared
     watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
 
     Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
     """
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        symmetric: SymmetricBuffer,
-        weights: ExpertWeights | TransformedWeights | RankBuffers,
-        watchdog_ns: int = WATCHDOG_NS,
-    ) -> None:
+    def __init__(self, artifact: Artifact, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS) -> None:
         config = artifact.config
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
         if config.pool_rows != symmetric.pool_rows:
             raise ProblemError("pool_rows", config.pool_rows, f"{symmetric.pool_rows}, as of the symmetric buffer")
         with symmetric.binding(config.num_sms):
-            if isinstance(weights, RankBuffers):
-                self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)
-            else:
-                self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
+            self.buffers = buffers_of(config, symmetric, weights, encode_tensor_map)
             self.kernel = CudaKernel(artifact)
             self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
         # Tensor maps are encoded here: the first launch may be inside a graph capture.
@@ -59,9 +53,25 @@ class RankKernel:
         self.kernel.launch()
 
     def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit."""
-        with naming_the_wait(self.buffers, who=self.symmetric.who_waits):
-            torch.cuda.synchronize()
+        self.symmetric.synchronize(self.buffers)
+
+
+class ReferenceKernel:
+    """As `RankKernel`, of one rank on CPU tensors: the reference in place of a kernel, slow.  Sums are formed as Hopper's tensor core forms
+    them, on SM100 exactly."""
+
+    def __init__(self, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights) -> None:
+        self.config, self.symmetric, self.buffers = config, symmetric, buffers_of(config, symmetric, weights, TensorMap.encode)
+
+    def __call__(self, y: torch.Tensor) -> None:
+        problem, tokens = self.config.problem, len(y)
+        x, x_sf, idx, weights = (self.buffers.view(name)[:tokens] for name in ("x", "x_sf", "topk_idx", "topk_weights"))
+        scales = x_sf[:, : problem.formats.activations.scales_of(problem.hidden)]
+        named = idx.where((idx >= 0) & (idx < problem.num_experts), -1)
+        x, scales, named, weights = (one.contiguous() for one in (x, scales, named, weights))
+        inputs = LayerInputs(problem, [x], [scales], [named], [weights], [self.buffers.checkpoint_weights()])
+        y.copy_(mega_moe_stages(inputs, torch.float64 if problem.formats.scales_in_mma else "hopper").y[0])
+        self.buffers.stats += torch.bincount(named[named >= 0], minlength=problem.num_experts).int()
 
 
 class UnfusedKernel:
@@ -71,11 +81,7 @@ class UnfusedKernel:
     """
 
     def __init__(
-        self,
-        stages: Sequence[Artifact],
-        symmetric: SymmetricBuffer,
-        weights: ExpertWeights | TransformedWeights | RankBuffers,
-        watchdog_ns: int = WATCHDOG_NS,
+        self, stages: Sequence[Artifact], symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS
     ) -> None:
         self.stages: list[RankKernel] = []
         for artifact in stages:
@@ -89,20 +95,21 @@ class UnfusedKernel:
             stage(y)
 
     def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit."""
         self.stages[0].synchronize()
 
 
 LayerKernel = RankKernel | UnfusedKernel
 
 
+def buffers_of(config: LayerConfig, symmetric: SymmetricBuffer, weights: GivenWeights, encode: Callable[[TensorMap], bytes]) -> RankBuffers:
+    """A rank's buffers for a kernel, from weights or with those of other buffers."""
+    if isinstance(weights, RankBuffers):
+        return weights.rebound(config, symmetric.sym, symmetric.watchdog)
+    return RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode)
+
+
 def bind(
-    store: ArtifactStore,
-    config: MegaMoeConfig,
-    symmetric: SymmetricBuffer,
-    weights: ExpertWeights | TransformedWeights | RankBuffers,
-    watchdog_ns: int,
-    fused: bool = True,
+    store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int, fused: bool = True
 ) -> LayerKernel:
     """The fused kernel of a configuration, or the stages that compute the same.  Raises as those do, and `ArtifactError`."""
     if fused:

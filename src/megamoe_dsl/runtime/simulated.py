@@ -1,14 +1,15 @@
-"""The simulator backend: the compiled PTX on all ranks at once, on the CPU."""
+"""The simulator backend: compiled PTX on the CPU, of a layer on all ranks at once, or of a GEMM."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
 
 from ..artifact.artifact import Artifact
+from ..blocks.gemm.base_config import BaseGemmConfig
 from ..cases import Case
 from ..config_error import as_integer
 from ..kernels.moe.unfused.config import LayerConfig
@@ -17,6 +18,7 @@ from ..problem import ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
+from .gemm_tensors import LaunchTensors
 from .watchdog import check_watchdog_ns, naming_the_wait
 
 WATCHDOG_NS = 10**12
@@ -69,8 +71,7 @@ class SimulatedMoE:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         self.problem.check_ranks("y", y)
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
-            check_device(f"y[{rank}]", out, CPU)
-            check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
+            check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden), CPU)
         for buffers, one in zip(self.ranks, inputs, strict=True):
             buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.
@@ -212,3 +213,52 @@ def _compare_rank(rank: int, got: torch.Tensor, want: torch.Tensor, limit: torch
         max_error=float(difference.max()) if got.numel() else 0.0,
         worst=float(ratio.max()) if got.numel() else 0.0,
     )
+
+
+def simulate_gemm(
+    artifact: Artifact,
+    tensors: LaunchTensors,
+    *,
+    launches: int = 1,
+    seed: int = 0,
+    race: bool = True,
+    progress: Callable[[int, float], None] | None = None,
+) -> Report:
+    """Computes `tensors.d`, `launches` times without a pause between them; what the simulator saw.
+
+    Raises `ProblemError` for tensors that do not fit, and `SimError` for a fault or a deadlock.
+    """
+    config = artifact.config
+    if not isinstance(config, BaseGemmConfig):
+        raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
+    tensors.check(config.problem)
+    scales, counters = tensors.scales(), torch.zeros(2, dtype=torch.int32)
+    memory = memory_of(tensors.operands(scales), {**tensors.results(), "counters": counters})
+    stream = []
+    for number in range(launches):
+        turn = number % 2 if config.prefetch_weights else 0  # one that begins to deal tiles early has another than the one before
+        stream.append(launch_of(artifact, tensors.arguments(scales, counters[turn:].data_ptr())))
+    report = Simulator(None, memory, seed=seed, race=race, progress=progress).run(stream)
+    assert not counters.any()
+    return report
+
+
+def memory_of(read: Mapping[str, torch.Tensor], written: Mapping[str, torch.Tensor]) -> GlobalMemory:
+    """What a launch may read, and what it may write."""
+    memory = GlobalMemory()
+    for tensors, read_only in ((read, True), (written, False)):
+        for name, tensor in tensors.items():
+            if tensor.numel():
+                memory.add(tensor, name=name, rank=0, read_only=read_only)
+    return memory
+
+
+def simulate_launches(artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], **options: Any) -> Report:
+    """A kernel's launch with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
+    return Simulator(None, memory, **options).run([launch_of(artifact, arguments)])
+
+
+def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
+    """A kernel's launch in a stream, which begins as early as on a GPU."""
+    kernel = artifact.kernel
+    return simulated_launch(artifact, kernel.parameters(artifact.config, arguments), early=kernel.early)

@@ -19,7 +19,7 @@ from ..kernels.moe.layouts.symmetric import checked_pool_rows, symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
-from .watchdog import name_silent, new_record, silent_ranks
+from .watchdog import HasRecord, name_silent, naming_the_wait, new_record, silent_ranks
 
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -178,6 +178,13 @@ class SymmetricBuffer:
     def who_waits(self) -> str:
         """The same as the end of a message."""
         return name_silent(self.silent_ranks())
+
+    def synchronize(self, owner: HasRecord) -> None:
+        """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit, as the
+        record of the launch's `owner` says."""
+        with naming_the_wait(owner, who=self.who_waits):
+            if self.sym.is_cuda:
+                torch.cuda.synchronize()
 
     def close(self, *, alone: bool = False) -> None:
         """Frees the buffer when all ranks have finished with it; all ranks call this together, or, when some are lost, each `alone`."""

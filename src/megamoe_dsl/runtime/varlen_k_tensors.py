@@ -10,9 +10,8 @@ from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
 from ..problem import ProblemError
 from ..quant import no_scales
 from .buffers import check_tensor
-from .gather_tensors import GatherTensors
 from .gemm_scales import TMA_ALIGNMENT, KernelScales
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .gemm_tensors import OUTPUT_DTYPES, LaunchTensors
 
 
 def summed(problem: GemmProblem, *, gathers: bool) -> VarlenKProblem:
@@ -31,8 +30,8 @@ def check_sums(problem: VarlenKProblem, ends: torch.Tensor, d: torch.Tensor) -> 
 
 
 @dataclass(frozen=True)
-class VarlenKTensors:
-    """Operands and result of one launch in bf16xbf16.
+class VarlenKTensors(LaunchTensors):
+    """Those in bf16xbf16.
 
     gathered  bfloat16 [tokens, columns of the gathered side]
     sorted    bfloat16 [m or more, columns of the other side], rows sorted by group; those behind the last group's may hold anything
@@ -48,7 +47,7 @@ class VarlenKTensors:
     d: torch.Tensor
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem of another kind.  Reads none."""
+        """Raises `ProblemError` as of any launch, and where sources have no rows."""
         p, device = summed(problem, gathers=True), self.d.device
         check_tensor("gathered", self.gathered, torch.bfloat16, (len(self.gathered), p.tile_rows), device, TMA_ALIGNMENT)
         check_tensor("sorted", self.sorted, torch.bfloat16, (len(self.sorted), p.tile_columns), device, TMA_ALIGNMENT)
@@ -62,29 +61,22 @@ class VarlenKTensors:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows of all groups together."""
         return self.sources.numel()
 
     def scales(self) -> KernelScales:
-        """None, as BF16 has them."""
         return KernelScales(no_scales(self.gathered), no_scales(self.sorted))
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        """What a launch reads, by name."""
         return {"a": self.gathered, "b": self.sorted, "groups": self.ends, "sources": self.sources}
 
-    def results(self) -> dict[str, torch.Tensor]:
-        """What a launch writes, by name."""
-        return {"d": self.d}
-
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `counter` is an address or 0."""
-        return sums_arguments(self, scales, counter, len(self.gathered))
+    def numbers(self, scales: KernelScales) -> dict[str, int]:
+        absent = dict.fromkeys(("a_sf", "b_sf", "d_sf", "a_sf_ld", "d_sf_ld"), 0)
+        return {**absent, "a_rows": len(self.gathered), "d_rows": self.d.shape[0] * self.d.shape[1]}
 
 
 @dataclass(frozen=True)
-class TransposedTensors:
-    """Operands and result of one launch in fp8xfp8.
+class TransposedTensors(LaunchTensors):
+    """Those in fp8xfp8.
 
     left, right        float8_e4m3fn [n, m] and [k, m], m a multiple of 128, columns sorted by group
     left_sf, right_sf  float32 [m / 128, n] and [m / 128, k], a scale for each row of a side and 128 of its columns
@@ -100,7 +92,6 @@ class TransposedTensors:
     d: torch.Tensor
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` as `VarlenKTensors` does, and for columns that are no multiple of 128."""
         p, device, rows = summed(problem, gathers=False), self.d.device, self.rows
         if p.check_rows(rows, "left.shape[1]") % SCALE_BLOCK:
             raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
@@ -112,7 +103,6 @@ class TransposedTensors:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the columns of all groups together."""
         return self.left.shape[-1]
 
     def scales(self) -> KernelScales:
@@ -121,21 +111,6 @@ class TransposedTensors:
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         return {"a": self.left, "a_sf": self.left_sf, "b": self.right, "b_sf": self.right_sf, "groups": self.ends}
 
-    def results(self) -> dict[str, torch.Tensor]:
-        return {"d": self.d}
-
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """As those of `VarlenKTensors`."""
-        return sums_arguments(self, scales, counter, self.rows)
-
-
-def sums_arguments(tensors: VarlenKTensors | TransposedTensors, scales: KernelScales, counter: int, a_rows: int) -> dict[str, int]:
-    """The arguments of a launch by name; what it does not have is 0."""
-    addresses = {name: tensor.data_ptr() for name, tensor in {**tensors.operands(scales), **tensors.results()}.items()}
-    groups, rows, _ = tensors.d.shape
-    numbers = {"counter": counter, "m": tensors.rows, "a_rows": a_rows, "d_rows": groups * rows}
-    return {**dict.fromkeys(("a_sf", "b_sf", "d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0), **addresses, **numbers}
-
-
-LaunchTensors = GemmTensors | GatherTensors | VarlenKTensors | TransposedTensors
-"""What a launch of a GEMM takes."""
+    def numbers(self, scales: KernelScales) -> dict[str, int]:
+        absent = dict.fromkeys(("d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0)
+        return {**absent, "a_rows": self.rows, "d_rows": self.d.shape[0] * self.d.shape[1]}

@@ -45,25 +45,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
 from .scheduler import Scheduler, band_rows, there_and_back
 
 
-class ExpertTable(Protocol):
-    """Tokens and first block of rows of each expert; the entry after the last expert holds 0 tokens."""
-
-    def tokens(self, expert: Int) -> Int: ...
-
-    def first_block(self, expert: Int) -> Int:
-        """The expert's first block of rows, where every expert begins a block of its own."""
-        ...
-
-
 @dataclass(frozen=True)
 class HostTable:
-    """An expert table from a list of token counts."""
+    """Tokens and first block of rows of each expert, from a list of token counts; the entry after the last expert holds 0 tokens.  The
+    table in a kernel has the same methods."""
 
     counts: tuple[int, ...]
     block_m: int
@@ -137,7 +128,7 @@ class FusedMoeOrder:
     """
 
     config: Any  # cutlass.Constexpr in a kernel
-    table: Any  # ExpertTable
+    table: Any  # as HostTable
 
     @property
     def num_steps(self) -> int:

@@ -86,7 +86,7 @@ class DenseOrder(GemmOrder):
 
 @dataclass(frozen=True)
 class GroupedOrder(GemmOrder):
-    """The experts of a table (`fused_moe.ExpertTable`)."""
+    """The experts of a table (as `fused_moe.HostTable`)."""
 
     table: Any
 

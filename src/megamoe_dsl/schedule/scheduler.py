@@ -29,7 +29,7 @@ class Scheduler:
     order: Order
     step: Int
     local: Int  # number of the block within the step
-    sizes: StepSizes  # of the step
+    sizes: Any  # of the step, `total` blocks, and what else the order computes once per step
     stride: Int  # from one block of this walk to the next; compile-time in a kernel
 
     @classmethod
@@ -82,13 +82,6 @@ class Scheduler:
             position = position.skip().advance_to_valid()
 
 
-class StepSizes(Protocol):
-    """How many blocks a step has: `total`.  An order may keep more here that it computes once per step and needs for every block."""
-
-    @property
-    def total(self) -> Int: ...
-
-
 @dataclass(frozen=True)
 class OneSize:
     """The size of a step whose blocks are all of one kind."""
@@ -106,7 +99,7 @@ class Order(Protocol):
         """Whether there is such a step, whose sizes are given, and not the end of the sequence."""
         ...
 
-    def first_sizes(self, zero: Int) -> StepSizes:
+    def first_sizes(self, zero: Int) -> Any:
         """Sizes of step 0; `zero` is the number 0 as the walk's kind of integer."""
         ...
 
@@ -115,7 +108,7 @@ class Order(Protocol):
         are the sizes of the step before it, for an order that goes on from there.  Only arithmetic: no table is read here."""
         ...
 
-    def sizes(self, part: Any) -> StepSizes:
+    def sizes(self, part: Any) -> Any:
         """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for the step past the last."""
         ...
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from math import inf, log
@@ -18,64 +17,56 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from ..config_error import as_integer
-from ..json_file import FileError, read_json_object, tables_folder
+from ..json_file import FileError, read_json_object, replacing, tables_folder
 
 MOST = 1 << 31
 
 
-def is_count(value: object) -> bool:
-    """Whether it is an integer from 1 to 2^31."""
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether it is an integer from `least` to 2^31."""
     number = as_integer(value)
-    return number is not None and 1 <= number <= MOST
-
-
-def is_choice(value: object) -> bool:
-    """Whether it maps names of fields to integers from 0 to 2^31, or to true and false."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        return False
-    numbers = [int(one) if isinstance(one, bool) else as_integer(one) for one in value.values()]
-    return all(one is not None and 0 <= one <= MOST for one in numbers)
+    return number is not None and least <= number <= MOST
 
 
 def is_positive(value: object) -> bool:
-    """Whether it is a number above zero, and finite."""
     return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < inf
 
 
-ALLOWED = {
+def maps_to(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A check of objects: all their values hold."""
+    return lambda value: isinstance(value, Mapping) and all(isinstance(name, str) and holds(one) for name, one in value.items())
+
+
+ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (is_count, "an integer from 1 to 2^31"),
     "float": (is_positive, "a positive number"),
-    "Mapping[str, float]": (lambda one: isinstance(one, Mapping) and all(map(is_positive, one.values())), "an object of positive numbers"),
+    "Mapping[str, float]": (maps_to(is_positive), "an object of positive numbers"),
     "str": (lambda value: isinstance(value, str), "a text"),
-    "Mapping[str, int]": (is_choice, "an object of integers from 0 to 2^31"),
+    "Mapping[str, int]": (maps_to(lambda one: isinstance(one, bool) or is_count(one, 0)), "an object of integers from 0 to 2^31"),
 }
 """A check and its words, by the annotation of a field."""
-
-
-def require_types(entry: Any) -> None:
-    """Raises ValueError that names the first field, its value and what is allowed."""
-    for one in fields(entry):
-        holds, allowed = ALLOWED[str(one.type)]
-        value = getattr(entry, one.name)
-        if not holds(value):
-            raise ValueError(f"{one.name} = {value!r}: must be {allowed}")
-
-
 FP8 = "fp8xfp8"  # of entries that do not say
 
 
+@dataclass(frozen=True)
 class Measured:
     """What entries have in common: values of the declared types, and a share, what was measured apart from tokens or rows.
 
     SUFFIX  of the files that hold them
     SHARE   a class whose fields are some of the entry's
+
+    Raises ValueError that names the first wrong field, its value and what is allowed.
     """
 
     SUFFIX: ClassVar[str]
     SHARE: ClassVar[type[Any]]
 
-    def __post_init__(self) -> None:
-        require_types(self)
+    def __post_init__(self: Any) -> None:
+        for one in fields(self):
+            holds, allowed = ALLOWED[str(one.type)]
+            value = getattr(self, one.name)
+            if not holds(value):
+                raise ValueError(f"{one.name} = {value!r}: must be {allowed}")
 
     @property
     def share(self) -> Any:
@@ -85,6 +76,11 @@ class Measured:
     def expected(self: Any) -> float:
         """Tokens that an expert received, on average."""
         return float(self.tokens * self.topk / self.experts_per_rank)
+
+    @property
+    def key(self) -> tuple[Any, float]:
+        """What tells entries of a table apart."""
+        return self.share, self.expected
 
 
 class Share(NamedTuple):
@@ -225,20 +221,10 @@ class LaunchEntry(Measured):
     recipe: str = FP8
 
 
-AnyEntry = Entry | EpEntry | GemmEntry | LaunchEntry
-
-
-def key_of(entry: AnyEntry) -> tuple[Any, float]:
-    """What tells entries of a table apart."""
-    return entry.share, entry.expected
-
-
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
-
-
-One = TypeVar("One", bound=AnyEntry)
+One = TypeVar("One", bound=Measured)
 
 
 class TableError(ValueError):
@@ -269,19 +255,12 @@ class Table(Generic[One]):
         """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
         path = path_of(self.gpu, folder, self.kind)
         lines = ",\n".join(json.dumps(asdict(one)) for one in self.entries)
-        handle, partial = tempfile.mkstemp(dir=folder, prefix=path.name, suffix=".partial")
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(f'{{"gpu": {json.dumps(self.gpu)}, "entries": [\n{lines}\n]}}\n')
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        with replacing(path) as partial:
+            partial.write_text(f'{{"gpu": {json.dumps(self.gpu)}, "entries": [\n{lines}\n]}}\n')
         return path
 
     def having(self, entry: One) -> Table[One]:
-        kept = {key_of(one): one for one in (*self.entries, entry)}
+        kept = {one.key: one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
     def at(self, share: Any, expected: float) -> One | None:

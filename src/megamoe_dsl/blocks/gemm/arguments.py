@@ -58,21 +58,15 @@ class GatherGemmArguments(GemmArguments):
 
 @dataclass(frozen=True)
 class FactorArguments:
-    """In number formats with a factor of a whole matrix.
-
-    factors   f32 [num_groups], what the sums of each group's rows are multiplied with
-    """
+    """f32 [num_groups]: what the sums of each group's rows are multiplied with, in number formats with a factor of a whole matrix."""
 
     factors: Int64
 
 
 @dataclass(frozen=True)
 class HiddenFactorArguments:
-    """Of a GEMM that quantizes activated gate and up with a factor; `factors` are then of gate alone.
-
-    up_factors       f32 [num_groups], what sums of up are multiplied with
-    hidden_factors   f32 [num_groups], of each expert's rows of d
-    """
+    """f32 [num_groups] each: what sums of up are multiplied with, and the factor of each expert's rows of d, where activated gate and up
+    are quantized with one; `factors` are then of gate alone."""
 
     up_factors: Int64
     hidden_factors: Int64
@@ -80,20 +74,14 @@ class HiddenFactorArguments:
 
 @dataclass(frozen=True)
 class BiasArguments:
-    """Of a problem with biases.
-
-    bias      f32 or bf16 [num_groups, n], as `biases` says, in the order of the rows of B; added to sums
-    """
+    """f32 or bf16 [num_groups, n], as the problem's `biases` says, in the order of the rows of B; added to sums."""
 
     bias: Int64
 
 
 @dataclass(frozen=True)
 class StoringArguments:
-    """Of a GEMM that stores gate and up, too.
-
-    preactivations   bf16 [d_rows, n]
-    """
+    """bf16 [d_rows, n]: gate and up, before they are activated."""
 
     preactivations: Int64
 
@@ -116,9 +104,6 @@ class GradientArguments:
 
 @dataclass(frozen=True)
 class TraceArguments:
-    """Of a traced kernel.
-
-    trace   memory for its stamps (layouts/records.py)
-    """
+    """Memory for the stamps of a traced kernel (layouts/records.py)."""
 
     trace: Int64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
@@ -38,27 +38,14 @@ class BaseGemmConfig(ABC):
     dynamic_schedule: bool
     trace: bool
 
-    @property
-    @abstractmethod
-    def cluster(self) -> int: ...
-    @property
-    @abstractmethod
-    def num_threads(self) -> int: ...
-    @property
-    @abstractmethod
-    def blocks_per_fetch(self) -> int: ...
-    @property
-    @abstractmethod
-    def rows(self) -> Any: ...
-    @property
-    @abstractmethod
-    def weights(self) -> Any: ...
-    @property
-    @abstractmethod
-    def epilogue(self) -> Any: ...
-    @property
-    @abstractmethod
-    def map_names(self) -> tuple[str, ...]: ...
+    # Properties of a configuration, or fields.
+    cluster: Any
+    num_threads: Any
+    blocks_per_fetch: Any
+    rows: Any
+    weights: Any
+    epilogue: Any
+    map_names: Any
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)

@@ -86,7 +86,9 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     if entry is not None and not (whole_k and entry.choice.get("split_k")):
         return dict(entry.choice)
     if problem.decodes:
-        return choose_decoding_fields(problem, expected, target.num_sms, whole_k)
+        possible = [one for one in decoding_tiles(problem, expected) if not (whole_k and one.get("split_k"))]
+        best = min(possible, key=lambda one: decoding_cost(problem, expected, one, target.num_sms))
+        return {**best, "dynamic_schedule": problem.has_groups}
     if problem.has_groups and expected <= FEW_ROWS:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
         few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2}
@@ -94,8 +96,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     tiles = (*NARROW, *WIDE) if problem.formats.scaled else tuple(unscaled(one) for one in (*NARROW, *WIDE))
     fitting: list[Choice] = [one for one in tiles if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
     counts = [round(expected)] * problem.num_groups
-    estimates = [cost(problem, counts, one, target.num_sms) for one in fitting]
-    best = fitting[estimates.index(min(estimates))]
+    best = min(fitting, key=lambda one: cost(problem, counts, one, target.num_sms))
     # How many rows each group has is known on the device alone.  Tiles of 192 rows are the fastest where every group has 129 to 192 or 257
     # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/lab/gemms.md).
     return {**best, "dynamic_schedule": True} if problem.has_groups else dict(best)
@@ -150,13 +151,6 @@ DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "epilogue_buffer
 """Tiles whose B is decoded by warps of its own, for more rows than columns hold."""
 
 
-def choose_decoding_fields(problem: GemmProblem, expected: float, num_sms: int, whole_k: bool = False) -> Choice:
-    """Fields of a configuration for so many rows of each group; `whole_k`: a CTA adds up all of K."""
-    tiles = [one for one in decoding_tiles(problem, expected) if not (whole_k and one.get("split_k"))]
-    estimates = [decoding_cost(problem, expected, one, num_sms) for one in tiles]
-    return {**tiles[estimates.index(min(estimates))], "dynamic_schedule": problem.has_groups}
-
-
 def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
     """All that can be chosen for so many rows of each group."""
     block_m, split = columns_for(problem, expected), expected <= MOST_COLUMNS and problem.k_blocks > 1
@@ -164,10 +158,8 @@ def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
     if expected <= MOST_COLUMNS:
         return swapped
     most = 256 if problem.kind in (DENSE, MASKED) else ROW_BLOCK
-    return [
-        *swapped,
-        *({**one, "half_tiles": problem.has_groups and one["block_m"] == ROW_BLOCK} for one in DECODED if one["block_m"] <= most),
-    ]
+    decoded = [one for one in DECODED if one["block_m"] <= most]
+    return [*swapped, *({**one, "half_tiles": problem.has_groups and one["block_m"] == ROW_BLOCK} for one in decoded)]
 
 
 def columns_for(problem: GemmProblem, expected: float) -> int:

@@ -13,7 +13,7 @@ from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import GatheredColumns, ListedRows, LoadedRows, SummedRows
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape, TransposedTile
-from .weights import DecodedWeights, GateUpRows, PackedWeights, ScaledColumns, SortedColumns, TransposedWeights, WeightSource, WholeRows
+from .weights import DecodedWeights, GateUpRows, PackedWeights, ScaledColumns, SortedColumns, TransposedWeights, WholeRows
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -118,10 +118,8 @@ class GemmConfig(BaseGemmConfig):
         self.epilogue.check(self)
         alone = own and (problem.places_rows or not (problem.gathers or problem.sums_rows))
         self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
-        if any(self.weights.mn_major):
-            self._check_mn_major()
-        if problem.sums_rows:
-            self._check_sums_of_rows()
+        if problem.sums_rows or any(self.weights.mn_major):
+            self._check_rows_of_k()
         self.check_stages("block_n")
         self._check_burst()
 
@@ -180,20 +178,14 @@ class GemmConfig(BaseGemmConfig):
         fits = self.burst == 1 or self.burst <= left
         self.require("burst", fits, f"1, or at most {left}: what {self.k_in_flight} ahead leave of the stages")
 
-    def _check_mn_major(self) -> None:
-        where = "where rows of shared memory are K"
+    def _check_rows_of_k(self) -> None:
+        sums = self.problem.sums_rows
+        where = "where K are the rows of groups" if sums else "where rows of shared memory are K"
         self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        alone = {} if self.problem.sums_rows else {"cluster": 1}
-        for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **alone}.items():
+        more = {"block_m": 2 * K_ROWS, "split_k": False} if sums else {"cluster": 1}
+        for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **more}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
-
-    def _check_sums_of_rows(self) -> None:
-        where = "where K are the rows of groups"
-        self.require("block_m", self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} {where}")
-        self.require("block_n", self.block_n % K_ROWS == 0, f"a multiple of {K_ROWS} {where}")
-        for field, value in {"burst": 1, "half_tiles": False, "split_k": False}.items():
-            self.require(field, getattr(self, field) == value, f"{value} {where}")
-        pairs = self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
+        pairs = not sums or self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
         self.require("cluster", pairs, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes")
 
     def _check_columns(self, half: bool) -> None:
@@ -223,9 +215,7 @@ class GemmConfig(BaseGemmConfig):
         """One for each CTA of a cluster, or one for both."""
         return 1 if self.split_k else self.cluster
 
-    @property
-    def fetchers(self) -> int:
-        return 1 if self.split_k else self.cluster
+    fetchers = blocks_per_fetch
 
     @property
     def most_k_blocks(self) -> int:
@@ -249,7 +239,7 @@ class GemmConfig(BaseGemmConfig):
         return ListedRows(1 if self.swap_ab else problem.scales_at_once)
 
     @property
-    def weights(self) -> WeightSource:
+    def weights(self) -> WholeRows:
         if self.problem.decodes:
             return PackedWeights() if self.swap_ab else DecodedWeights()
         if self.problem.sums_rows:
@@ -260,9 +250,9 @@ class GemmConfig(BaseGemmConfig):
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 
     @property
-    def epilogue(self) -> Store | ActivateGateUp:
+    def epilogue(self) -> Store:
         if self.problem.gate_up:
-            return ActivateGateUp(self.warpgroups > 1)
+            return ActivateGateUp(idles=self.warpgroups > 1)
         if self.problem.gradient:
             return GateUpGradient()
         if self.problem.sums_rows and self.problem.accumulate:

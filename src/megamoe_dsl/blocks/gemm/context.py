@@ -1,5 +1,4 @@
-"""What every role of a GEMM needs: the tile of D that it works on, the configuration, this CTA's place, addresses, and what a CTA sets
-up first."""
+"""What every role of a GEMM needs: the tile of D that it works on, the configuration, this CTA's place, and addresses."""
 
 from __future__ import annotations
 
@@ -81,9 +80,8 @@ class GemmStage(Stage):
     """A stage as the math warps read it for a tile.
 
     A CTA whose partner has no tile gives a stage back to itself as often as there are CTAs, so that one count of arrivals serves both.
-    Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
+    Where a tile may begin at `any_row` its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
 
-    any_row   whether a tile may begin at any row
     cta_rank  this CTA's place in the cluster
     alone     whether its partner has no tile
     row       of A that the tile begins at
@@ -159,8 +157,7 @@ class GemmContext(TileContext):
 
     @property
     def first_read_stage(self) -> GemmStage:
-        first, zero = self.first_stage, Int32(0)
-        rows = self.config.rows
+        first, zero, rows = self.first_stage, Int32(0), self.config.rows
         return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
@@ -199,8 +196,7 @@ class GemmContext(TileContext):
         return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     def next_tile(self, queue: TileQueue) -> tuple[GemmTile, TileQueue]:
-        tile, following = next_tile(queue)
-        return tile, following
+        return next_tile(queue)  # type: ignore[no-any-return]
 
     def read_end(self, tile: GemmTile, queue: TileQueue) -> None:
         read_end(tile, queue, self.config.blocks_per_fetch)
@@ -222,7 +218,7 @@ class GemmContext(TileContext):
 
 
 @cute.jit
-def prefetch_maps(ctx: GemmContext):
+def prefetch_maps(ctx: Any):
     """Tensor maps into the descriptor cache, but for those of parts of a tile."""
     if elect():
         for name in ctx.config.map_names:

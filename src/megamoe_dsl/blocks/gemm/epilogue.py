@@ -11,11 +11,17 @@ from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
-from .problem import DOT_COLUMNS
-from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, SWAPPED_COLUMNS, result_map
+from .problem import BF16, DOT_COLUMNS, F32
+from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, L2_PROMOTION, SWAPPED_COLUMNS
 
 GATE_UP_ROWS = 256
 """Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
+
+
+def check_rows_of_warpgroups(config: Any, what: str) -> None:
+    """Raises `ConfigError` unless each warpgroup has 64 rows of its own."""
+    whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
+    require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for {what}")
 
 
 class Epilogue:
@@ -35,7 +41,12 @@ class Store(Epilogue):
     """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        return result_map(config, args)
+        """D's; it is there and not used where FP32, or what is activated, leaves from registers."""
+        problem, tile = config.problem, config.tile
+        kind = {F32: TensorMapDtype.F32, BF16: TensorMapDtype.BF16}.get(problem.output, TensorMapDtype.U8)
+        dims, pitch = (problem.d_columns, args.d_rows if problem.of_experts else args.m), (problem.d_columns * problem.output_bytes,)
+        box, swizzle = (tile.store_columns, tile.store_rows), 0 if problem.output == F32 else tile.store_swizzle
+        return {"d": MapFields(args.d, kind, dims, pitch, box, swizzle, L2_PROMOTION)}
 
     def finish(self, config: Any) -> Callable[..., Any]:
         from .store import finish_rows
@@ -79,23 +90,17 @@ class AddSums(Store):
 
 
 @dataclass(frozen=True)
-class ActivateGateUp(Epilogue):
-    """Gate and up are activated, and quantized unless D is BF16.  idles: where warpgroups have rows of their own, which those of a last
-    tile of an expert need not fill."""
+class ActivateGateUp(Store):
+    """Gate and up are activated, and quantized unless D is BF16; TMA does not read the staging buffer.  idles: where warpgroups have rows
+    of their own, which those of a last tile of an expert need not fill."""
 
-    idles: bool
-
-    buffers: ClassVar[int] = 1
-    """TMA does not read it."""
+    buffers: int = 1
+    idles: bool = False  # type: ignore[misc]
 
     def check(self, config: Any) -> None:
         """Gate and up of a row lie in one thread: a warpgroup has all columns of a tile of 128 channels.  Raises `ConfigError`."""
         require(config.block_n == GATE_UP_ROWS, "block_n", config.block_n, f"{GATE_UP_ROWS} for gate and up")
-        whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
-        require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for gate and up")
-
-    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        return result_map(config, args)
+        check_rows_of_warpgroups(config, "gate and up")
 
     def finish(self, config: Any) -> Callable[..., Any]:
         from .gate_up import finish_gate_up, finish_gate_up_bf16
@@ -111,8 +116,7 @@ class GateUpGradient(Store):
 
     def check(self, config: Any) -> None:
         """All columns of a row of a tile lie in one quad.  Raises `ConfigError`."""
-        whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
-        require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for a gradient")
+        check_rows_of_warpgroups(config, "a gradient")
         require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
 
     def finish(self, config: Any) -> Callable[..., Any]:
@@ -157,9 +161,8 @@ class ScatterPasses(Epilogue):
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """D: a row's half of the 128 channels that a CTA has."""
-        columns, value_bytes = config.problem.d_columns, config.problem.output_bytes
-        dims = (columns, args.d_rows)
-        return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, (columns * value_bytes,), (HALF_CHANNELS, 1), HALF_BYTES)}
+        dims, pitch = (config.problem.d_columns, args.d_rows), (config.problem.d_columns * config.problem.output_bytes,)
+        return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, pitch, (HALF_CHANNELS, 1), HALF_BYTES)}
 
     def part(self) -> Callable[..., Any]:
         from .sm100.epilogue import finish_results

@@ -11,7 +11,7 @@ blocks at once, and lie where no stage owns them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -71,12 +71,6 @@ class GatheredStage(ScaledStage, GemmStage):
         fence_async_shared()
 
 
-def gathered_stage(first: GemmStage, at_once: int, places: int) -> GatheredStage:
-    """The same, as math warps read it."""
-    of_stage: list[Any] = [*(getattr(first, one.name) for one in fields(first)), at_once, places, Int32(0)]
-    return GatheredStage(*of_stage)
-
-
 LANES_PER_ROW = ROW_BYTES // VECTOR
 ROWS_PER_COPY = 32 // LANES_PER_ROW
 
@@ -84,7 +78,7 @@ ROWS_PER_COPY = 32 // LANES_PER_ROW
 def gather_tokens(ctx: GemmContext, number: Int32) -> None:
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     rows, first = ctx.config.rows, ctx.first_stage
-    stage = ScaledStage(first.plan, first.cluster, first.smem, first.ring, rows.at_once, rows.scale_places(first.ring.depth), Int32(0))
+    stage = ScaledStage(**vars(first), at_once=rows.at_once, places=rows.scale_places(first.ring.depth), word=Int32(0))
     tiles.load_tokens(ctx, stage, partial(gather_tile, number=number), lambda ctx, tile: ctx.wait_rows(tile))
 
 

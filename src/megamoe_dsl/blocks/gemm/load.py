@@ -127,10 +127,7 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
     first = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        rows, burst = rows_of(ctx, tile), ctx.config.burst
-        if burst > 1:
-            return load.load_weights_in_bursts(stage, rows, ctx.k_blocks, burst)
-        return load.load_weights(stage, rows, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
+        return load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks_of(tile), ctx.first_k_block_of(tile), ctx.config.burst)
 
     tiles.load_weights(ctx, first, fill)
 

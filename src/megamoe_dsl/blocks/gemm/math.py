@@ -115,13 +115,13 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
-        return multiply_all(ctx, tile, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+        return multiply_all(ctx, tile, stage, replace(me, split=splits[0]), scales_of(me, splits[0], scales))
     columns = me.chunks * me.chunk_rows
-    before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
+    before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile.n_block, me, me.half) & (SCALE_BLOCK - 1)), columns)
     sums = me.zero().parts
     for split in cutlass.range_constexpr(len(splits)):
         if before == splits[split]:
-            sums, stage = multiply_all(ctx, tile, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+            sums, stage = multiply_all(ctx, tile, stage, replace(me, split=splits[split]), scales_of(me, splits[split], scales))
     return sums, stage
 
 
@@ -141,13 +141,9 @@ def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
-    share: RowShare = config.weights.share(RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0))
+    whole = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0, config.weights.mn_major)
+    share: RowShare = config.weights.share(whole)
     return share
-
-
-def with_split(me: RowShare, split: int) -> RowShare:
-    """The share where so many of its columns lie before the next row of scales."""
-    return replace(me, split=split)
 
 
 def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
@@ -155,29 +151,23 @@ def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
     return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
 
 
-def first_column(config: Any, tile: GemmTile, me: MathThread, half: bool) -> Any:
+def first_column(config: Any, n_block: Any, me: MathThread, half: bool) -> Any:
     """A warpgroup's share of a tile begins at this column of the sums, which is a row of its group's B."""
     own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
-    return tile.n_block * config.block_n + own
+    return n_block * config.block_n + own
 
 
 @cute.jit
 def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
-    config, problem = ctx.config, ctx.config.problem
-    first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
+    config, problem, n_block = ctx.config, ctx.config.problem, cutlass.max(tile.n_block, Int32(0))
+    column = first_column(config, n_block, me, False)
+    if cutlass.const_expr(config.half_tiles):
+        column = select(ctx.is_half(tile), first_column(config, n_block, me, True), column)
+    first = div(column, SCALE_BLOCK)
     matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
     return tuple(
         matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(config.weights.scale_rows(config.tile))
     )
-
-
-def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:
-    """`first_column` of a tile that may be half, or past the last one."""
-    config = ctx.config
-    n_block = cutlass.max(tile.n_block, Int32(0))
-    inside = replace(tile, n_block=n_block)
-    whole = first_column(config, inside, me, False)
-    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.half_tiles else whole

@@ -216,13 +216,13 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
         self.require_one_of(SOURCES, "source")
         self.require_one_of(RESULTS, "result")
-        self.require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        for field in ("gate_up", "gradient"):
+            self.require(field, getattr(self, field) in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         self.check_activation()
         stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        self.require("gradient", self.gradient in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         multiplied = not self.formats.scaled or (self.formats.promoted and not self.decodes)
         plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
         among = "bf16xbf16 or fp8xfp8"
@@ -242,9 +242,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
     @property
     def d_columns(self) -> int:
-        if self.gradient:
-            return 2 * self.n
-        return self.n // 2 if self.gate_up else self.n
+        return 2 * self.n if self.gradient else self.n // 2 if self.gate_up else self.n
 
     @property
     def output_bytes(self) -> int:
@@ -252,7 +250,6 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
     @property
     def places_rows(self) -> bool:  # type: ignore[override]
-        """Whether an expert's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
         return SORTED_BLOCKED in (self.source, self.result)
 
     @property
@@ -297,7 +294,6 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
-        """Whether one side's rows are."""
         return bool(self.gathered)
 
     @property

@@ -16,9 +16,8 @@ from ...hardware.operand_tile import SF_ATOM_ROWS
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
-from ...schedule.tile_sums import LANES
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
-from .tile import GATHER_WARPS, L2_PROMOTION, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, rows_of_a, transposed_side
+from .tile import GATHER_WARPS, L2_PROMOTION, LANES, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, transposed_side
 
 
 class RowSource:
@@ -61,7 +60,7 @@ class LoadedRows(RowSource):
         return Field("sfa", (num_stages, align(4 * self.scale_rows(tile), 128) // 4), F32, 128)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        problem, tile, count = config.problem, config.tile, rows_of_a(config.problem, args)
+        problem, tile, count = config.problem, config.tile, args.a_rows if config.problem.of_experts else args.m
         width = problem.formats.activations.row_bytes(problem.k)
         tokens, tokens_part = (operand_rows(args.a, width, count, box, l2=promotion(problem, width)) for box in (tile.m, part(tile.m)))
         dims, box, pitch = (count, problem.k_blocks), (self.scale_rows(tile), 1), (4 * args.a_sf_ld,)
@@ -123,9 +122,11 @@ class ListedRows(RowSource):
         gather_tokens(ctx, number)
 
     def read_stage(self, first: Any) -> Any:
-        from .gather import gathered_stage
+        from cutlass import Int32
 
-        return gathered_stage(first, self.at_once, self.scale_places(first.ring.depth))
+        from .gather import GatheredStage
+
+        return GatheredStage(**vars(first), at_once=self.at_once, places=self.scale_places(first.ring.depth), word=Int32(0))
 
 
 @dataclass(frozen=True)
@@ -140,18 +141,6 @@ class GatheredColumns(ListedRows):
         from .varlen_k import gather_columns
 
         gather_columns(ctx, number)
-
-
-def gather_barriers(num_stages: int, gathers: bool, copies: bool) -> tuple[MBarrier, ...]:
-    """Those that a GEMM of pairs does not have; without lists where rows are sorted, or where threads copy no scales."""
-    copied = MBarrier(
-        "copied", num_stages, 32 * GATHER_WARPS, "every thread that gathers, once it has copied", "", "MMA warp, announcing warp"
-    )
-    lists = (
-        MBarrier("list_full", LISTS, 32, "every lane of the index warp, once it has copied", "", "warps that gather"),
-        MBarrier("list_empty", LISTS, 32 * GATHER_WARPS, "every thread that gathers", "", "index warp"),
-    )
-    return (*((copied,) if copies else ()), *(lists if gathers else ()))
 
 
 @dataclass(frozen=True)
@@ -234,7 +223,14 @@ class BroughtRows(RowSource):
         return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.copies else rows
 
     def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
-        return gather_barriers(num_stages, self.gathers, self.copies)
+        """Without lists where rows are sorted, or where threads copy no scales."""
+        threads, copying = 32 * GATHER_WARPS, "every thread that gathers, once it has copied"
+        copied = MBarrier("copied", num_stages, threads, copying, "", "MMA warp, announcing warp")
+        lists = (
+            MBarrier("list_full", LISTS, 32, "every lane of the index warp, once it has copied", "", "warps that gather"),
+            MBarrier("list_empty", LISTS, threads, "every thread that gathers", "", "index warp"),
+        )
+        return (*((copied,) if self.copies else ()), *(lists if self.gathers else ()))
 
     def sums(self, groups: int) -> tuple[Field, ...]:
         """Row blocks of the experts up to each, and up to each 32."""
@@ -280,7 +276,7 @@ class BroughtRows(RowSource):
     def first_stage(self, first: Any) -> Any:
         from .sm100.gather import CopiedStage
 
-        return CopiedStage(first.plan, first.cluster, first.smem, first.ring) if self.copies else first
+        return CopiedStage(**vars(first)) if self.copies else first
 
     def row_in_atom(self, row: Any) -> Any:
         """Scales of rows are put where the tile begins."""

@@ -21,23 +21,20 @@ class BaseGemmPlan:
     num_stages: int
 
     @property
-    def group_table(self) -> Field:
-        """Where rows of groups lie."""
-        return Field("group_table", (self.config.table_entries, 2), U32, 8)
+    def tables(self) -> tuple[Field, ...]:
+        """Published tiles, and where rows of groups lie."""
+        return Field("work_tiles", (WORK_TILES, 4), U32, 16), Field("group_table", (self.config.table_entries, 2), U32, 8)
 
     @property
     def source_rows(self) -> tuple[Field, ...]:
-        """Where they begin in A, where that is elsewhere than in D."""
+        """Where rows of groups begin in A, where that is elsewhere than in D."""
         return (Field("source_rows", (self.config.table_entries,), U32, 4),) if self.config.problem.places_rows else ()
 
     @property
-    def trace_counts(self) -> tuple[Field, ...]:
-        """Stamps so far of each traced warp (device/stamps.py)."""
-        return (Field("trace_count", (self.config.num_threads // 32,), U32),) if self.config.trace else ()
-
-    @property
-    def work_tiles(self) -> Field:
-        return Field("work_tiles", (WORK_TILES, 4), U32, 16)
+    def last(self) -> tuple[Field, ...]:
+        """Stamps so far of each traced warp (device/stamps.py), and mbarriers."""
+        counts = Field("trace_count", (self.config.num_threads // 32,), U32)
+        return (*((counts,) if self.config.trace else ()), *(one.field for one in self.barriers))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -56,17 +53,12 @@ class GemmSmemPlan(BaseGemmPlan):
             MBarrier("empty", stages, releases, "every math warp that reads it, of the cluster", "", "both loaders"),
             MBarrier("work_tile_full", WORK_TILES, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
             MBarrier("work_tile_empty", WORK_TILES, readers, free, "", "scheduler warp", config.cluster > 1),
-            *(self.exchange_barriers if config.split_k else ()),
         )
-        return tuple(weights.barriers(ring, stages))
-
-    @property
-    def exchange_barriers(self) -> tuple[MBarrier, ...]:
-        """CTAs that have half of K each exchange sums with these: one for their arrival, one for their space."""
-        return (
+        exchange = (
             MBarrier("exchange_full", 1, 1, "a thread of the finishing warpgroup", "the other CTA's sums", "finishing warpgroup"),
             MBarrier("exchange_empty", 1, EXCHANGING_THREADS, "the other CTA's finishing warpgroup", "", "sending warpgroup", True),
         )
+        return tuple(weights.barriers((*ring, *(exchange if config.split_k else ())), stages))
 
     @property
     def vectors_sent(self) -> int:
@@ -95,12 +87,10 @@ class GemmSmemPlan(BaseGemmPlan):
             *weights.operands(tile.n, stages),
             *self.staged,
             rows.scales(tile, stages),
-            self.work_tiles,
-            self.group_table,
+            *self.tables,
             *weights.tables,
             *self.source_rows,
-            *self.trace_counts,
-            *(one.field for one in self.barriers),
+            *self.last,
         )
 
 
@@ -128,32 +118,23 @@ class PairGemmSmemPlan(BaseGemmPlan):
             *rows.barriers(stages),
         )
 
-    @property
-    def passes(self) -> tuple[Field, ...]:
-        """Rows of D on their way: a tile of a pass for each warpgroup of the epilogue."""
-        return (Field("cd", (PASS_WARPGROUPS, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT),) if self.config.epilogue.staged else ()
-
-    @property
-    def maxima(self) -> tuple[Field, ...]:
-        """Maxima of rows that warps exchange."""
-        return (Field("amax", (PASS_WARPGROUPS, WARPS_PER_GROUP, PASS_ROWS), U32, 16),) if self.config.epilogue.shares_maxima else ()
-
     @cached_property
     def region(self) -> Region:
-        """The TMA ring, passes of D, tables, mbarriers, and the column that tensor memory begins at."""
-        stage, rows = self.config.stage, self.config.rows
+        """The TMA ring, tables, mbarriers, and the column that tensor memory begins at.  cd: a tile of a pass of D for each warpgroup of
+        the epilogue.  amax: maxima of rows that warps exchange."""
+        stage, rows, epilogue = self.config.stage, self.config.rows, self.config.epilogue
+        passes = Field("cd", (PASS_WARPGROUPS, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT)
+        maxima = Field("amax", (PASS_WARPGROUPS, WARPS_PER_GROUP, PASS_ROWS), U32, 16)
         return Region.stack(
             "smem",
             *stage.operands(self.num_stages),
-            *self.passes,
+            *((passes,) if epilogue.staged else ()),
             *stage.scales(self.num_stages),
-            self.work_tiles,
-            self.group_table,
+            *self.tables,
             *rows.sums(self.config.table_entries),
-            *self.maxima,
+            *((maxima,) if epilogue.shares_maxima else ()),
             *self.source_rows,
             *rows.listed(stage),
-            *self.trace_counts,
-            *(one.field for one in self.barriers),
+            *self.last,
             Field("tmem_address", (1,), U32),
         )

@@ -86,24 +86,18 @@ def pending_of_last_tile(config: Any) -> int:
 
 @cute.jit
 def store_box(ctx: GemmContext, tile: GemmTile, me: MathThread, staging: Int32, column: Int32, row: Int32):
-    """A box that lies in SMEM to D, from this column and row of the tile on."""
+    """A box that lies in SMEM to D, from this column and row of the tile on; a whole one by TMA, once all lanes have written."""
     config = ctx.config
     x, y = tile.n_block * config.block_n + column, tile.row + row
     if is_whole(config, tile, row):
-        store_whole_box(ctx, staging, x, y)
+        fence_async_shared()
+        sync_warp()
+        if cute.arch.lane_idx() == 0:
+            store_tile(ctx.maps.d, staging, x, y)
+            commit_group()
     elif config.problem.has_table:
         sync_warp()
         store_box_rows(ctx, staging, x, y, tile.valid_m - row, me.lane)
-
-
-@cute.jit
-def store_whole_box(ctx: GemmContext, staging: Int32, x: Int32, y: Int32):
-    """By TMA, once all lanes have written; the group is lane 0's."""
-    fence_async_shared()
-    sync_warp()
-    if cute.arch.lane_idx() == 0:
-        store_tile(ctx.maps.d, staging, x, y)
-        commit_group()
 
 
 @cute.jit

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...hardware.operand_tile import K_ROWS, ROW_BYTES
 from ...hardware.tensor_map import MapFields, TensorMapDtype
-from .problem import BF16, F32, SCALE_BLOCK, GemmProblem
+from .problem import SCALE_BLOCK, GemmProblem
 
 WARPS_PER_GROUP = 4
 GROUP_ROWS = 64  # of a wgmma
@@ -23,6 +23,10 @@ VECTOR = 4  # sums that a thread sends at a time
 EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
 GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
+LANES = 32
+"""Experts of a run: a warp finds a tile's expert by two ballots, among the last sums of runs and among the experts of one."""
+MOST_TILES = (1 << 16) - 1
+"""Row blocks of all experts, whose sums have 16 bits."""
 LISTS = 2
 """Lists of rows in shared memory: of the tile that is gathered, and of the next."""
 
@@ -130,35 +134,10 @@ SHORT_ROW, SHORT_PROMOTION = 512, 128
 PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
 
 
-def result_map(config: Any, args: Any) -> dict[str, MapFields]:
-    """Fields of D's map, by name.  It is there and not used where FP32, or what is activated, leaves from registers."""
-    problem, tile = config.problem, config.tile
-    kind, swizzle = {
-        F32: (TensorMapDtype.F32, 0),
-        BF16: (TensorMapDtype.BF16, tile.store_swizzle),
-    }.get(problem.output, (TensorMapDtype.U8, tile.store_swizzle))
-    dims, pitch = (problem.d_columns, rows_of_d(problem, args)), (problem.d_columns * problem.output_bytes,)
-    return {"d": MapFields(args.d, kind, dims, pitch, (tile.store_columns, tile.store_rows), swizzle, L2_PROMOTION)}
-
-
-def rows_of_a(problem: GemmProblem, args: Any) -> Any:
-    return args.a_rows if problem.of_experts else args.m
-
-
-def rows_of_d(problem: GemmProblem, args: Any) -> Any:
-    return args.d_rows if problem.of_experts else args.m
-
-
 def promotion(problem: GemmProblem, width: int) -> int:
     """Bytes that L2 fetches at a time, of an operand whose rows are so many bytes."""
     short = problem.has_groups and not problem.of_experts and width <= SHORT_ROW
     return SHORT_PROMOTION if short else L2_PROMOTION
-
-
-def weight_promotion(config: Any, alone: int) -> int:
-    """The same of B, `alone` where K blocks are asked for one by one: in bursts those that follow one another are asked for anyway, and
-    promoted would be read twice."""
-    return BURST_PROMOTION if config.burst > 1 else alone
 
 
 def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:

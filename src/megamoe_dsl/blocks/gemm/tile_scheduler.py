@@ -5,8 +5,7 @@ Tiles go round robin, or are dealt at run time from a counter that the last fetc
 that follow one another; what they have in common they fetch together, and where nothing is left for the second the first works alone.
 
 The rows of experts on SM100: the warp finds the expert of any number of a tile by two ballots, not expert by expert.  Every expert has
-its row blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again (schedule/tile_sums.py is the same
-on the host).
+its row blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again (AsteroMoE, "Tile Scheduler").
 
 | role           | waits           | signals        |
 |---|---|---|
@@ -37,10 +36,10 @@ from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, syn
 from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
-from ...schedule.tile_sums import LANES
 from ..tiles import SharedTable, Walk, advance_to_valid, first_number
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
+from .tile import LANES
 
 
 @dataclass(frozen=True)
@@ -188,9 +187,7 @@ def walk_tiles(ctx: GemmContext):
                 reset_counter(ctx, number, number - blocks.local)
         else:
             blocks = advance_to_valid(blocks.skip())
-    queue.wait_empty()
-    nothing = (Int32(0), Int32(LAST), Int32(0), Int32(0))
-    publish(queue, lambda cta: nothing)
+    publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
 
 
 @cute.jit

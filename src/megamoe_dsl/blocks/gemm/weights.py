@@ -14,7 +14,7 @@ from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
 from ..sm100.pair_stage import scale_words, weight_rows
 from .problem import INTERLEAVED, GemmProblem
-from .tile import WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, transposed_side, weight_promotion
+from .tile import BURST_PROMOTION, WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, transposed_side
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class WholeRows:
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         problem, columns = config.problem, config.block_n // self.boxes
         width = problem.formats.weights.row_bytes(problem.k)
-        l2 = weight_promotion(config, promotion(problem, width))
+        # In bursts blocks that follow one another are asked for anyway, and promoted would be read twice.
+        l2 = BURST_PROMOTION if config.burst > 1 else promotion(problem, width)
         boxes = zip(self.map_names, (columns, part(columns)), strict=True)
         return {name: operand_rows(args.b, width, problem.num_groups * problem.n, box, l2=l2) for name, box in boxes}
 
@@ -79,18 +80,8 @@ class WholeRows:
 
 
 @dataclass(frozen=True)
-class MnMajorWeights(WholeRows):
-    """B whose rows in shared memory are K: a box for every 64 columns."""
-
-    def share(self, share: Any) -> Any:
-        from ..sm90.share import MnMajorShare
-
-        return MnMajorShare.like(share, self.mn_major)
-
-
-@dataclass(frozen=True)
-class TransposedWeights(MnMajorWeights):
-    """B whose rows are K."""
+class TransposedWeights(WholeRows):
+    """B whose rows are K, also in shared memory: a box for every 64 columns."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
     mn_major: ClassVar[tuple[bool, bool]] = (False, True)
@@ -106,7 +97,7 @@ class TransposedWeights(MnMajorWeights):
 
 
 @dataclass(frozen=True)
-class SortedColumns(MnMajorWeights):
+class SortedColumns(WholeRows):
     """One warp loads rows of K with TMA, a box for every 64 columns; of a last stage with fewer rows it copies them, so that rows of
     the next group stay out."""
 
@@ -146,7 +137,7 @@ class ScaledColumns(WholeRows):
     def share(self, share: Any) -> Any:
         from ..sm90.share import ColumnScaledShare
 
-        return ColumnScaledShare.like(share)
+        return ColumnScaledShare(**vars(share))
 
     def load(self, ctx: Any) -> None:
         from .load import load_weights, summed_tile
@@ -249,9 +240,6 @@ class DecodedWeights(PackedWeights):
         from .decoding import decode_weights
 
         decode_weights(ctx, warp)
-
-
-WeightSource = WholeRows
 
 
 RUN = 8  # rows of gate, then of up

@@ -16,7 +16,7 @@ take as many registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -49,7 +49,7 @@ class DecodedShare(RowShare):
     @staticmethod
     def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
         """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
-        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
+        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR, None)
         return replace(share, place=share.fragment_place()) if in_registers and not half else share
 
     def fragment_place(self) -> Any:
@@ -161,7 +161,7 @@ class DecodedAhead(DecodedShare):
     @staticmethod
     def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
         share = DecodedShare.of(me, half=False, in_registers=True)
-        return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
+        return DecodedAhead(**vars(share))
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
@@ -207,7 +207,7 @@ class DecodedRows(DecodedShare):
 
     @staticmethod
     def of(me: MathThread) -> DecodedRows:  # type: ignore[override]
-        return DecodedRows(me.group, me.warp, me.lane, False, 1, CHUNK_ROWS, CHUNK_ROWS, None, 0)
+        return DecodedRows(me.group, me.warp, me.lane, False, 1, CHUNK_ROWS, CHUNK_ROWS, wgmma.K_MAJOR, None, 0)
 
     @property
     def first_token(self) -> Any:

@@ -176,8 +176,10 @@ class GroupsOfTile(WeightTile):
 
 
 @cute.jit
-def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0):
-    """Fills `weights` of `k_blocks` stages, from K block `first` on; returns the stage after them."""
+def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0, burst: cutlass.Constexpr[int] = 1):
+    """Fills `weights` of `k_blocks` stages, from K block `first` on, or from 0 on `burst` at once; returns the stage after them."""
+    if cutlass.const_expr(burst > 1):
+        return load_weights_in_bursts(stage, tile, k_blocks, burst)
     for k in cutlass.range(first, first + k_blocks, 1, unroll=1):
         stage.wait_empty()
         full = stage.full

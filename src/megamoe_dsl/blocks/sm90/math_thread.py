@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -12,7 +12,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from ...device.memory import load_f32
 from ...device.ring import Stage
 from ...device.warp import shuffle_f32
-from ...device.wgmma import K_MAJOR, MnMajor
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,6 @@ class MathThread:
     group: Int32
     warp: Int32
     lane: Int32
-
-    mn_major: ClassVar[MnMajor] = K_MAJOR
-    """Operands in shared memory that are."""
 
     @property
     def pair(self) -> Any:

@@ -16,7 +16,7 @@ The sum of a part over 128 of K is computed in a temporary accumulator, then sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -44,19 +44,28 @@ class RowShare(MathThread):
 
     split  weight rows of the warpgroup that the first row of scales is for, the others have the second; None where the scales say
            themselves which rows they are for
+    mn_major  operands that are: 64 columns of one take as many bytes as 64 rows of a K-major one
     """
 
     half: cutlass.Constexpr[bool]
     chunks: cutlass.Constexpr[int]
     chunk_rows: cutlass.Constexpr[int]
     split: cutlass.Constexpr[int | None]
+    mn_major: cutlass.Constexpr[wgmma.MnMajor]
 
     @staticmethod
-    def of(me: MathThread, half: bool, chunk_rows: int = CHUNK_ROWS, chunks: int | None = None, split: int | None = None) -> RowShare:
+    def of(
+        me: MathThread,
+        half: bool,
+        chunk_rows: int = CHUNK_ROWS,
+        chunks: int | None = None,
+        split: int | None = None,
+        mn_major: wgmma.MnMajor = wgmma.K_MAJOR,
+    ) -> RowShare:
         """The share of a thread; by default of two chunks of 128, or one of a half tile."""
         if chunks is None:
             chunks = 1 if half else CHUNKS
-        return RowShare(me.group, me.warp, me.lane, half, chunks, chunk_rows, split)
+        return RowShare(me.group, me.warp, me.lane, half, chunks, chunk_rows, split, mn_major)
 
     @property
     def has_own_weights(self) -> bool:
@@ -171,27 +180,8 @@ class RowShare(MathThread):
 
 
 @dataclass(frozen=True)
-class MnMajorShare(RowShare):
-    """The same of operands that are MN-major: 64 columns of one take as many bytes as 64 rows of a K-major one."""
-
-    majors: cutlass.Constexpr[wgmma.MnMajor]
-
-    @property
-    def mn_major(self) -> wgmma.MnMajor:  # type: ignore[override]
-        return self.majors
-
-    @staticmethod
-    def like(me: RowShare, mn_major: wgmma.MnMajor) -> MnMajorShare:
-        return MnMajorShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split, mn_major)
-
-
-@dataclass(frozen=True)
 class ColumnScaledShare(RowShare):
     """The same where each weight row has scales of its own, which lie in `sfb` of a stage."""
-
-    @staticmethod
-    def like(me: RowShare) -> ColumnScaledShare:
-        return ColumnScaledShare(me.group, me.warp, me.lane, me.half, me.chunks, me.chunk_rows, me.split)
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         """None: they are loaded chunk by chunk."""
@@ -221,6 +211,8 @@ class ColumnShare(MathThread):
 
     tokens: cutlass.Constexpr[int]
     blocks: cutlass.Constexpr[int]
+
+    mn_major: ClassVar[wgmma.MnMajor] = wgmma.K_MAJOR
 
     @staticmethod
     def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:

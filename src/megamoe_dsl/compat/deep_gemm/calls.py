@@ -13,7 +13,7 @@ from ...arch import Arch
 from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
 from ...recipe import E2M1
-from ...runtime.buffers import check_device, check_output, check_tensor
+from ...runtime.buffers import check_output, check_tensor
 from .buffer import CallOptions, SymmBuffer
 from .names import MmaType, refuse
 from .weights import scale_words
@@ -131,11 +131,9 @@ def _run(
     bound: int,
 ) -> None:
     problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
-    check_output("y", y, (y.shape[0], problem.hidden))
-    check_device("y", y, device)
+    check_output("y", y, (y.shape[0], problem.hidden), device)
     if stats is not None:
-        check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,))
-        check_device("cumulative_local_expert_recv_stats", stats, device)
+        check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)
     weights = _in_kernel_order(problem, buffer.target.arch, l1_weights, l2_weights)
     buffer.kernel(weights, stats, options, bound)(y)
 

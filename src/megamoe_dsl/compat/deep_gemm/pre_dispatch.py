@@ -6,7 +6,7 @@ import torch
 
 from ...problem import ProblemError, integer_between
 from ...recipe import RECIPES
-from ...runtime.buffers import Bf16Inputs, check_device, check_tensor
+from ...runtime.buffers import check_device, check_layout, check_tensor
 from .buffer import SymmBuffer, buffer_of
 from .names import mma_type_of, refuse
 
@@ -97,10 +97,10 @@ def _run(
     rows = others[1].shape[0]
     tokens = integer_between("num_tokens", num_tokens, 0, rows, f"between 0 and buf_topk_idx.shape[0] = {rows}")
     x, indices, weights = (tensor[:tokens] for tensor in given)
-    inputs = Bf16Inputs(x, indices, weights if factor == 1.0 else weights * factor)
-    inputs.check_layout(problem)
-    for name, tensor in vars(inputs).items():
+    weights = weights if factor == 1.0 else weights * factor
+    check_layout(problem, "", x, None, indices, weights)
+    for name, tensor in {"x": x, "topk_idx": indices, "topk_weights": weights}.items():
         check_device(name, tensor, buffer.symmetric.sym.device)
-    kept = inputs.topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
-    pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), inputs.topk_weights.data_ptr())
+    kept = indices.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
+    pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), weights.data_ptr())
     buffer.pre_dispatch()((*pointers, tokens, rows))

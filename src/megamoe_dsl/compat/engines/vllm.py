@@ -9,12 +9,265 @@ from __future__ import annotations
 import logging
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
-from ...problem import ProblemError
-from .vllm_layer import LAYERS, VARIABLE, ExpertsMethod, RoutedExperts
+from ...activation import ACTIVATIONS
+from ...problem import Problem, ProblemError
+from ...runtime import layer as layers
+from ...runtime.layer import MegaMoE
+from .shared_parts import adopt, combine_element, new_layer, recipe_of, require_values
+
+VARIABLE, RESERVED, W4A4 = "MEGAMOE_VLLM", "MEGAMOE_RESERVED_SMS", "MEGAMOE_W4A4"
+FP8 = "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"
+MXFP4 = "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod"
+SCALE_BLOCK = (128, 128)
+METHODS = (
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.apply",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.create_weights",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.get_fused_moe_quant_config",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.is_monolithic",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.maybe_roundup_sizes",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.supports_eplb",
+    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.topk_indices_dtype",
+    "vllm.model_executor.layers.quantization.base_config.QuantizeMethodBase.process_weights_after_loading",
+)
+"""What vLLM calls of a method: `ExpertsMethod` has it."""
+
+
+class VllmEnvironment(Protocol):
+    """What is read of `vllm.envs`."""
+
+    VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: int
+
+
+class VllmSettings(Protocol):
+    """What is read of `vllm.config.parallel.ParallelConfig`."""
+
+    enable_dbo: bool
+
+
+class Step(Protocol):
+    """What is read of `vllm.forward_context.DPMetadata`."""
+
+    num_tokens_across_dp_cpu: torch.Tensor
+
+
+class Parallel(Protocol):
+    """What is read of `vllm.model_executor.layers.fused_moe.config.FusedMoEParallelConfig`."""
+
+    tp_size: int
+    dp_size: int
+    pcp_size: int
+    ep_size: int
+    use_ep: bool
+
+
+class Config(Protocol):
+    """What is read of `vllm.model_executor.layers.fused_moe.config.FusedMoEConfig`."""
+
+    num_experts: int
+    experts_per_token: int
+    hidden_dim: int
+    intermediate_size: int
+    max_num_tokens: int
+    moe_parallel_config: Parallel
+    activation: Any
+    in_dtype: torch.dtype
+    device: Any
+    has_bias: bool
+    is_lora_enabled: bool
+    elastic_ep_max_dp_size: int | None
+    skip_final_all_reduce: bool
+    swiglu_limit: float | None
+    swiglu_alpha: float | None
+    swiglu_beta: float | None
+    activation_situ_beta: float | None
+    activation_situ_linear_beta: float | None
+
+
+class RoutedExperts(Protocol):
+    """What is read of `vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts`."""
+
+    apply_router_weight_on_input: bool
+    expert_map_manager: Any
+
+    def __hash__(self) -> int:
+        """Of a module: itself."""
+
+
+class VllmFp8Method(Protocol):
+    """What is read of `vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod`."""
+
+    weight_block_size: list[int] | None
+    weight_scale_name: str
+
+
+class VllmMxfp4Method(Protocol):
+    """What is read of `vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod`: the parameters that it makes."""
+
+    w13_weight: torch.nn.Parameter
+    w13_weight_scale: torch.nn.Parameter
+    w2_weight: torch.nn.Parameter
+    w2_weight_scale: torch.nn.Parameter
+
+
+LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
+"""Experts that run here.  Not their attributes: a module's attributes are its submodules."""
+
+
+class WholeLayer:
+    """What vLLM asks of a method's kernel: this one exchanges tokens between ranks itself, and y has the parts of all."""
+
+    is_monolithic = False
+    can_overlap_shared_experts = False
+    consumes_expert_mask = False
+
+    @property
+    def fused_experts(self) -> WholeLayer:
+        return self
+
+    def output_is_reduced(self) -> bool:
+        return True
+
+
+class ExpertsMethod:
+    """How experts are loaded and computed; `theirs`, vLLM's method, makes the parameters that a checkpoint is loaded into.
+
+    Raises `ProblemError` for a format, a shape, an activation or a parallelism that no kernel here has.
+    """
+
+    supports_eplb = True
+    is_monolithic = False
+    topk_indices_dtype = torch.int64
+
+    def __init__(self, theirs: Any, experts: RoutedExperts, moe: Config) -> None:
+        self.theirs, self.moe, self.moe_quant_config, self.moe_kernel = theirs, moe, None, WholeLayer()
+        scale = scale_name(theirs)
+        self.names = {"fc1": "w13_weight", "fc1_sf": f"w13_{scale}", "fc2": "w2_weight", "fc2_sf": f"w2_{scale}"}
+        self.problem = problem_of(moe, experts, packed=kind_of(theirs) == MXFP4)
+
+    def maybe_roundup_sizes(self, hidden_size: int, intermediate_size_per_partition: int, *_: Any, **__: Any) -> tuple[int, int]:
+        """The sizes of the checkpoint: nothing is rounded up."""
+        return hidden_size, intermediate_size_per_partition
+
+    def create_weights(self, layer: Any, *sizes: Any, **attributes: Any) -> None:
+        """Parameters in the checkpoint's order."""
+        self.theirs.create_weights(layer, *sizes, **attributes)
+
+    def get_fused_moe_quant_config(self, layer: Any) -> Any:
+        from vllm.model_executor.layers.fused_moe.config import FusedMoEQuantConfig
+
+        return FusedMoEQuantConfig.make()
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Makes the layer of these experts, or loads it anew, and moves their parameters to its memory."""
+        parameters = {field: getattr(layer, name) for field, name in self.names.items()}
+        if layer not in LAYERS:
+            LAYERS[layer] = layer_of(self.problem, parameters["fc1"].device)
+        adopt(LAYERS[layer], parameters)
+
+    def apply(self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """y of all ranks' experts for this rank's tokens, of which there may be none; vLLM itself computes shared experts."""
+        moe = LAYERS[layer]
+        bound = min(num_tokens_bound(len(x)), moe.problem.max_tokens_per_rank)
+        y: torch.Tensor = moe(x, topk_ids, topk_weights.float(), num_tokens_bound=bound)
+        return y
+
+
+def kind_of(theirs: Any) -> str:
+    """The dotted name of a method's class."""
+    return f"{type(theirs).__module__}.{type(theirs).__name__}"
+
+
+def scale_name(theirs: Any) -> str:
+    """How vLLM's method ends the names of scales.  Raises `ProblemError` for a format that no kernel here has."""
+    if kind_of(theirs) == MXFP4:
+        return "weight_scale"
+    if kind_of(theirs) != FP8:
+        raise ProblemError("quantization", type(theirs).__name__, "block FP8 or MXFP4: Fp8MoEMethod or Mxfp4MoEMethod")
+    method: VllmFp8Method = theirs
+    block = None if method.weight_block_size is None else tuple(method.weight_block_size)
+    if block != SCALE_BLOCK:
+        raise ProblemError("weight_block_size", block, str(SCALE_BLOCK))
+    return method.weight_scale_name
+
+
+def problem_of(moe: Config, experts: RoutedExperts, packed: bool) -> Problem:
+    """What the experts compute.  Raises `ProblemError`."""
+    from vllm.config import get_current_vllm_config
+
+    settings: VllmSettings = get_current_vllm_config().parallel_config
+    parallel = moe.moe_parallel_config
+    require_values(
+        f"with {VARIABLE}=1",
+        ("tensor_parallel_size of experts", parallel.tp_size, 1),
+        ("data_parallel_size without expert parallelism", 1 if parallel.use_ep else parallel.dp_size, 1),
+        ("prefill_context_parallel_size", parallel.pcp_size, 1),
+        ("expert_placement_strategy", experts.expert_map_manager.placement_strategy, "linear"),
+        ("enable_dbo", settings.enable_dbo, False),
+        ("elastic_ep_max_dp_size", moe.elastic_ep_max_dp_size, None),
+        ("skip_final_all_reduce", moe.skip_final_all_reduce, False),
+        ("has_bias", moe.has_bias, False),
+        ("is_lora_enabled", moe.is_lora_enabled, False),
+        ("in_dtype", moe.in_dtype, torch.bfloat16),
+        ("apply_router_weight_on_input", experts.apply_router_weight_on_input, False),
+    )
+    return Problem(
+        moe.hidden_dim,
+        moe.intermediate_size,
+        moe.num_experts,
+        moe.experts_per_token,
+        parallel.ep_size if parallel.use_ep else 1,
+        moe.max_num_tokens,
+        recipe=recipe_of(layers.device_arch(torch.device(moe.device)), packed, os.environ.get(W4A4) == "1"),
+        combine=combine_element(),
+        activation=activation_of(moe),
+        activation_clamp=moe.swiglu_limit,
+    )
+
+
+def activation_of(moe: Config) -> str:
+    """This project's name of an activation, whose constants have to be the same.  Raises `ProblemError`."""
+    swiglu, situ = (moe.swiglu_alpha, moe.swiglu_beta), (moe.activation_situ_beta, moe.activation_situ_linear_beta)
+    known = {"silu": ("silu", swiglu), "swigluoai_uninterleave": ("swigluoai", swiglu), "situ": ("situ", situ)}
+    value: str = moe.activation.value
+    if value not in known:
+        raise ProblemError("activation", value, " or ".join(known))
+    name, found = known[value]
+    ours = ACTIVATIONS[name]
+    constants = (ours.gate_limit, ours.up_limit) if name == "situ" else (ours.slope, ours.up_offset)
+    if tuple(mine if one is None else one for one, mine in zip(found, constants, strict=True)) != constants:
+        raise ProblemError(f"constants of {value}", found, f"None or {constants}")
+    return name
+
+
+def layer_of(problem: Problem, device: torch.device) -> MegaMoE:
+    """A new layer with vLLM's settings."""
+    from vllm import envs
+    from vllm.distributed.parallel_state import get_ep_group
+
+    environment: VllmEnvironment = envs
+    group = get_ep_group().device_group if problem.num_ranks > 1 else None
+    return new_layer(problem, device, group, reserved_sms(), environment.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+
+
+def reserved_sms() -> int:
+    """SMs that `MEGAMOE_RESERVED_SMS` leaves to other streams, 0 by default.  Raises `ProblemError`."""
+    text = os.environ.get(RESERVED, "0")
+    if not text.isdecimal():
+        raise ProblemError(RESERVED, text, "a number of SMs")
+    return int(text)
+
+
+def num_tokens_bound(rows: int) -> int:
+    """The most tokens that a data-parallel rank has in this step, as vLLM knows them; this rank's, where there is one such rank only."""
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    metadata: Step | None = get_forward_context().dp_metadata if is_forward_context_available() else None
+    return max(1, rows if metadata is None else max(rows, int(metadata.num_tokens_across_dp_cpu.max())))
 
 
 def register() -> None:

@@ -8,15 +8,17 @@ from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
-from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
+from ...blocks.gemm.problem import I64, INDICES, INTERLEAVED, OUTPUTS
+from ...blocks.gemm.tile import GROUP_ROWS, L2_PROMOTION, operand_rows
+from ...blocks.gemm.weights import RUN, PackedWeights, packed_maps, runs_of_gate_and_up
 from ...config_error import require, require_declared
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
+from ...hardware.packed_tile import GROUP, PackedPart, lines_of
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
-from ...layouts.region import BF16, F32, I32, U8, U16, U32, U64, Field, MBarrier, Region
+from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Region, most_that_fit
 from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
-from .weights import PackedRows, PlainRows
 
 TOKENS = (8, 16)
 """Columns of a wgmma, and most tokens of a launch."""
@@ -33,6 +35,64 @@ ABSENT = -1
 """A word of two BF16 or of a float that no arithmetic makes: a NaN with all bits set."""
 MOST_BYTES = 64 << 20
 """Most bytes of a stream's memory."""
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """E4M3 with scales of 128 x 128, or BF16."""
+
+    rows: ClassVar[int] = GROUP_ROWS
+    """Of weights, in a tile."""
+    part: ClassVar[PackedPart | None] = None
+    """Of a packed tile, that a stage has."""
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
+    num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES
+    """In a stage."""
+    tables: ClassVar[tuple[Field, ...]] = ()
+    row_warps: ClassVar[int] = 6
+    """That load rows for one warpgroup."""
+    most_stages: ClassVar[int] = 8
+    """Stages of a ring. With more, requests of weights would delay what CTAs wait for from one another."""
+    whole: ClassVar[bool] = False
+    """Whether every tile of Linear1 is a whole one, and K blocks are requested one at a time."""
+
+    def maps(self, config: Any, args: Any) -> list[MapFields]:
+        """Fields of the tensor maps, in the order of `map_names`."""
+        problem, experts = config.problem, config.problem.num_experts
+        l2 = 128 if config.burst > 1 else L2_PROMOTION
+        rows = [
+            operand_rows(address, problem.formats.weights.row_bytes(problem.k(phase)), experts * problem.n(phase), GROUP_ROWS, l2=l2)
+            for phase, address in ((FC1, args.w1), (FC2, args.w2))
+        ]
+        return [runs_of_gate_and_up(rows[FC1], problem.n(FC1), experts, problem.gate_up == INTERLEAVED, GROUP_ROWS // (4 * RUN)), rows[FC2]]
+
+    def channel(self, tile: Any, warp: Any, row: Any, block: int) -> Any:
+        """That a thread has gate and up of in Linear1, in a block of 64 rows."""
+        return tile.n_block * (GROUP_ROWS // 2) + warp * RUN + row
+
+
+@dataclass(frozen=True)
+class PackedRows(PlainRows):
+    """E2M1 in packed tiles (hardware/packed_tile.py), those of Linear1 in `order_rows_sm90`, which math warps decode in registers."""
+
+    part = GROUP
+    rows: ClassVar[int] = part.rows
+    map_names: ClassVar[tuple[str, ...]] = ("fc1_codes", "fc1_records", "fc2_codes", "fc2_records")
+    num_bytes: ClassVar[int] = part.num_bytes
+    tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
+    row_warps: ClassVar[int] = 5
+    whole: ClassVar[bool] = True
+
+    def lines(self, config: Any, phase: int) -> int:
+        """That an expert's weights take."""
+        return lines_of(config.problem.n(phase), config.k_blocks(phase))
+
+    def maps(self, config: Any, args: Any) -> list[MapFields]:
+        lines = [config.problem.num_experts * self.lines(config, phase) for phase in (FC1, FC2)]
+        return [*packed_maps(args.w1, self.part, lines[FC1]), *packed_maps(args.w2, self.part, lines[FC2])]
+
+    def channel(self, tile: Any, warp: Any, row: Any, block: int) -> Any:
+        return tile.n_block * (self.rows // 2) + warp * 16 + row * 2 + block
 
 
 @dataclass(frozen=True)
@@ -66,9 +126,7 @@ class DecodeConfig:
         size, shape = self.memory, f"{self.problem.hidden}, {self.problem.intermediate}, {self.problem.topk}"
         fields = "problem.hidden, problem.intermediate, problem.topk"
         require(size <= MOST_BYTES, fields, shape, f"such that results between the linears fit {MOST_BYTES} bytes, not {size}")
-        most = 0
-        while self.region_of(most + 1).size <= self.arch.smem_bytes:
-            most += 1
+        most = most_that_fit(lambda stages: self.region_of(stages).size, self.arch.smem_bytes)
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
@@ -97,7 +155,7 @@ class DecodeConfig:
     @property
     def burst(self) -> int:
         """K blocks of weights that are requested at once."""
-        return self.source.burst([self.k_blocks(phase) for phase in (FC1, FC2)])
+        return 1 if self.source.whole or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2
 
     @property
     def slots(self) -> int:
@@ -141,10 +199,13 @@ class DecodeConfig:
         return LINE + 2 * self.results.size
 
     # --- shared memory
-    @cached_property
+    @property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-        readers, stages = 32 * (self.source.row_warps + GROUP_WARPS), GROUPS * self.num_stages
+        return self.barriers_of(self.num_stages)
+
+    def barriers_of(self, num_stages: int) -> tuple[MBarrier, ...]:
+        readers, stages = 32 * (self.source.row_warps + GROUP_WARPS), GROUPS * num_stages
         return (
             MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
             MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
@@ -177,10 +238,7 @@ class DecodeConfig:
             Field("slots", (slots, self.block_m), U16),
             Field("totals", (self.num_threads // 32,), U32),
             Field("blocks", (2,), U32, 8),
-            Field("full_barrier", (rings,), U64),
-            Field("empty_barrier", (rings,), U64),
-            Field("work_tile_full_barrier", (WORK_TILES,), U64),
-            Field("work_tile_empty_barrier", (WORK_TILES,), U64),
+            *(one.field for one in self.barriers_of(stages)),
         )
 
     @cached_property

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from ...config_error import ConfigError
-from ...hardware.tensor_map import MapFields
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
@@ -56,16 +55,11 @@ class DecodeKernel(Kernel):
         """The same for all configurations."""
         return DecodeArguments
 
-    def maps(self, config: DecodeConfig, args: Any) -> Sequence[MapFields]:
-        return config.maps(args)
-
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
         """Grid, tile of a wgmma, and depth of the ring."""
-        tile = (
-            f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn; rows are the wgmma's columns"
-        )
-        return [*super().facts(config), ("tile", tile), ("stages", config.num_stages)]
+        tile = f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn"
+        return [*super().facts(config), ("tile", f"{tile}; rows are the wgmma's columns"), ("stages", config.num_stages)]

@@ -21,6 +21,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ...blocks.cta import WarpRole, begin, init_barriers, run_roles, shared_memory
+from ...blocks.gemm.context import prefetch_maps
 from ...blocks.gemm.problem import BF16, I32
 from ...blocks.weighted_sum import PER_LANE
 from ...device.e2m1 import store_table
@@ -42,8 +43,7 @@ from ...device.memory import (
     store_shared_v4,
     store_v4,
 )
-from ...device.tma import prefetch_tensor_map
-from ...device.warp import ballot, elect, lanes_below, popc
+from ...device.warp import ballot, lanes_below, popc
 from .arguments import DecodeArguments
 from .config import ABSENT, GROUPS, DecodeConfig
 from .context import DecodeContext
@@ -126,9 +126,7 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
     if warp == 0:
         init_barriers(ctx)
     if warp == 1:
-        if elect():
-            for name in ctx.config.map_names:
-                prefetch_tensor_map(getattr(ctx.maps, name))
+        prefetch_maps(ctx)
     if cutlass.const_expr(ctx.config.source.part is not None):
         if warp == 2:
             store_table(ctx.shared("decoded"))

@@ -43,7 +43,7 @@ from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
 from .config import GROUPS
-from .context import LAST, DecodeContext, DecodeTile, TileOrder, any_absent, next_tile
+from .context import LAST, DecodeContext, DecodeTile, TileOrder, Turns, any_absent, next_tile
 from .problem import FC1, FC2
 
 AT_ONCE = 4
@@ -97,20 +97,12 @@ def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any
 
 
 @cute.jit
-def load_phase(stage: Stage, rows: WeightTile, k_blocks: cutlass.Constexpr[int], burst: cutlass.Constexpr[int]):
-    """All K blocks of a tile."""
-    if cutlass.const_expr(burst > 1):
-        return load.load_weights_in_bursts(stage, rows, Int32(k_blocks), burst)
-    return load.load_weights(stage, rows, Int32(k_blocks))
-
-
-@cute.jit
 def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
     """Takes and publishes tiles, and loads their weights; `claimed` is the first number, `blocks` the tiles of rows."""
     config = ctx.config
     number, order = claimed & NUMBER, TileOrder.of(ctx, blocks)
     total = order.total
-    queue, turns = ctx.first_tile, ctx.first_turn
+    queue, turns = ctx.first_tile, Turns(ctx.first_stage(0), (Int32(0),) * GROUPS, (Int32(0),) * GROUPS)
     while number < total:
         following = claim(ctx)
         phase, part, block, n_block = order.place(ctx, number)
@@ -119,9 +111,9 @@ def load_weights(ctx: DecodeContext, claimed: Int32, blocks: Int32):
         publish(queue, lambda cta, words=(block * 8 + part * 2 + phase, n_block, expert, count): words)
         queue, stage = queue.next(), turns.stage
         if phase == FC1:
-            stage = load_phase(stage, rows_of(ctx, FC1, expert, n_block, part), config.k_blocks(FC1), config.burst)
+            stage = load.load_weights(stage, rows_of(ctx, FC1, expert, n_block, part), Int32(config.k_blocks(FC1)), 0, config.burst)
         if phase == FC2:
-            stage = load_phase(stage, rows_of(ctx, FC2, expert, n_block, part), config.k_blocks(FC2), config.burst)
+            stage = load.load_weights(stage, rows_of(ctx, FC2, expert, n_block, part), Int32(config.k_blocks(FC2)), 0, config.burst)
         turns, number = turns.after(stage), shuffle(following, 0) & NUMBER
     # Every CTA takes one number past the last tile.  Who gets the highest sets the counter back, and turns its highest bit over.
     if number == total + (config.num_sms - 1):

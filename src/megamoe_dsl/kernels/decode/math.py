@@ -14,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
-from ...blocks.gemm.problem import SCALE_BLOCK
+from ...blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, UP_FIRST
 from ...blocks.gemm.tile import GROUP_ROWS
 from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ...blocks.sm90.packed_share import PackedShare
@@ -52,27 +52,16 @@ def math(ctx: DecodeContext, warp: Int32):
         tile, tiles = next_tile(tiles)
 
 
-def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: int) -> Any:
-    """The sums of a tile, and the ring's stage after it."""
-    return (multiply_plain if ctx.config.source.part is None else multiply_packed)(ctx, tile, me, stage, phase)
-
-
 @cute.jit
-def multiply_plain(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """Multiplies by weight rows as they are, with their scales where there are some."""
-    config, k_blocks = ctx.config, ctx.config.k_blocks(phase)
+def multiply(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
+    """The sums of a tile, and the ring's stage after it; packed weights are decoded by the threads themselves."""
+    config, k_blocks = ctx.config, Int32(ctx.config.k_blocks(phase))
+    if cutlass.const_expr(config.source.part is not None):
+        stage.wait_full()
+        return PackedShare.of(me, config.block_m, ctx.shared("decoded"), config.source.part).multiply_tile(stage, None, k_blocks)
     if cutlass.const_expr(not config.problem.formats.scaled):
-        return accumulate_tile(stage, me, Int32(k_blocks), config.problem.formats.activations.element)
-    return multiply_ahead(stage, me, scales_of(ctx, tile, me, phase), Int32(k_blocks), K_IN_FLIGHT)
-
-
-@cute.jit
-def multiply_packed(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, stage: Stage, phase: cutlass.Constexpr[int]):
-    """Multiplies by packed tiles, which the threads decode for themselves."""
-    config = ctx.config
-    stage.wait_full()
-    share = PackedShare.of(me, config.block_m, ctx.shared("decoded"), config.source.part)
-    return share.multiply_tile(stage, None, Int32(config.k_blocks(phase)))
+        return accumulate_tile(stage, me, k_blocks, config.problem.formats.activations.element)
+    return multiply_ahead(stage, me, scales_of(ctx, tile, me, phase), k_blocks, K_IN_FLIGHT)
 
 
 def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> WeightScales:
@@ -80,7 +69,7 @@ def scales_of(ctx: DecodeContext, tile: DecodeTile, me: Any, phase: int) -> Weig
     problem = ctx.config.problem
     rows = problem.n(phase) // SCALE_BLOCK
     matrix = ScaleMatrix((ctx.args.w1_sf, ctx.args.w2_sf)[phase], Int32(ctx.config.k_blocks(phase)), ctx.config.k_blocks(phase))
-    halves = phase == FC1 and not problem.interleaved
+    halves = phase == FC1 and problem.gate_up != INTERLEAVED
     first = tile.expert * rows + div(tile.n_block, SCALE_BLOCK // (GROUP_ROWS // 2 if halves else GROUP_ROWS))
     found = [first, first + rows // 2] if halves else [first]
     return WeightScales(tuple(matrix.load(row, me.lane) for row in found), Boolean(False))
@@ -100,7 +89,7 @@ def store_activated(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, j: cu
     """A thread's channel of two rows of a tile."""
     problem = ctx.config.problem
     halves = [sums[4 * j + 2 * h : 4 * j + 2 * h + 2] for h in range(2)]
-    gate, up = reversed(halves) if problem.up_first else halves
+    gate, up = reversed(halves) if problem.gate_up == UP_FIRST else halves
     values = activate(ctx, gate, up, weights_of(ctx, tile, 8 * j + me.pair))
     if cutlass.const_expr(problem.formats.scaled):
         for q in cutlass.range_constexpr(2):

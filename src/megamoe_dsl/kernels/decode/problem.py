@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...activation import SILU
-from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, INTERLEAVED, MOST_GROUPS, SCALE_BLOCK, UP_FIRST
+from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...hardware.packed_tile import TILE_ROWS
 from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
 from ...recipe import BF16, E2M1
@@ -65,14 +65,6 @@ class DecodeProblem(ActivatingProblem):
     def packed(self) -> bool:
         """Whether weights are E2M1 in tiles."""
         return self.formats.promoted and self.formats.weights.element == E2M1
-
-    @property
-    def interleaved(self) -> bool:
-        return self.gate_up == INTERLEAVED
-
-    @property
-    def up_first(self) -> bool:
-        return self.gate_up == UP_FIRST
 
     def n(self, phase: int) -> int:
         """Rows of an expert's weights of a linear."""

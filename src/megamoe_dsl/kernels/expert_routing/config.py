@@ -36,6 +36,12 @@ THREADS: dict[type, int] = {
 """Of a CTA, by what it computes."""
 PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
 """Of the 128 rows of a channel that is quantized, one a thread."""
+BLOCK_VALUES = Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16)
+REGIONS: dict[type, Region] = {
+    QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)),
+    QuantizeWeightsProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (THREADS[QuantizeWeightsProblem] // 32,), F32, 16)),
+}
+"""Shared memory of what quantizes blocks: pairs of BF16 of a block; the largest of each part of a channel, or of each warp."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +77,10 @@ class TokensConfig:
     def num_clusters(self) -> int:
         return self.num_sms
 
-    @cached_property
+    @property
     def region(self) -> Region | None:
-        """Shared memory of what is quantized both ways: pairs of BF16 of a block; the largest of each part of a channel."""
-        if not isinstance(self.problem, QuantizeProblem | QuantizeWeightsProblem):
-            return None
-        return Region.stack(
-            "smem", Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16), Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)
-        )
+        """Shared memory of a CTA."""
+        return REGIONS.get(type(self.problem))
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,6 @@ PART_ROWS = SCALE_BLOCK // PARTS
 PAIRS = SCALE_BLOCK // 2
 
 
-def address_of(config: Any, smem: Int32, name: str, *index: Any) -> Any:
-    """Shared address of an element of a field of the plan."""
-    return config.region.address(smem, name, *index)
-
-
 @cute.jit
 def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
     """Rows from `row` on, 128 channels from `channel` on, which stay in shared memory."""
@@ -54,7 +49,7 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
         found.append(load_row(lambda at=source: args.x + (Int64(at) * hidden + own) * 2, source >= 0))
     for turn in cutlass.range_constexpr(SCALE_BLOCK // halves):
         place = turn * halves + half
-        store_shared_v4(address_of(config, smem, "values", place, lane * 4), found[turn])
+        store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
             low, high, scale = quantize_f32(found[turn])
             store_v2(args.codes + Int64(row + place) * hidden + own, low, high)
@@ -66,7 +61,7 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
 def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
     """The same, channel by channel, from shared memory."""
     pair, part = thread % PAIRS, thread // PAIRS
-    words = [load_shared_u32(address_of(config, smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
+    words = [load_shared_u32(config.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
     sides = list(zip(*(unpack_bf16(word) for word in words), strict=True))
     largest = []
     for values in sides:
@@ -74,10 +69,10 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
         for value in values:
             amax = abs_max(amax, value)
         largest.append(amax)
-    store_shared_f32x2(address_of(config, smem, "maxima", part, 2 * pair), *largest)
+    store_shared_f32x2(config.region.address(smem, "maxima", part, 2 * pair), *largest)
     cute.arch.sync_threads()
     for other in cutlass.range_constexpr(PARTS):
-        maxima = load_shared_f32x2(address_of(config, smem, "maxima", other, 2 * pair))
+        maxima = load_shared_f32x2(config.region.address(smem, "maxima", other, 2 * pair))
         largest = [abs_max(one, another) for one, another in zip(largest, maxima, strict=True)]
     scales = [f32_scale(amax) for amax in largest]
     for side, (_, factor) in enumerate(scales):

@@ -49,11 +49,11 @@ def block_scale(config: cutlass.Constexpr[Any], smem: Int32, thread: Int32, foun
     values = [value for words in found for word in words for value in unpack_bf16(word)]
     largest = largest_of_lanes(values, 32)
     if thread % 32 == 0:
-        store_shared_f32(address_of(config, smem, "maxima", 0, thread // 32), largest)
+        store_shared_f32(address_of(config, smem, "maxima", thread // 32), largest)
     cute.arch.sync_threads()
     amax = Float32(0.0)
     for warp in cutlass.range_constexpr(config.num_threads // 32):
-        amax = abs_max(amax, load_shared_f32(address_of(config, smem, "maxima", 0, warp)))
+        amax = abs_max(amax, load_shared_f32(address_of(config, smem, "maxima", warp)))
     return f32_scale(amax)
 
 

@@ -8,6 +8,7 @@ before, and signals nothing.
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from typing import Any
 
 import cutlass
@@ -75,16 +76,9 @@ def score_of_word(word: Any) -> Float32:
     return f32_of_bits(emit_to(Uint32, template, word))
 
 
-def larger(a: Any, b: Any) -> Uint32:
-    return emit_to(Uint32, "max.u32 {}, {}, {};", a, b)
-
-
 def highest(words: list[Any], lane: Any) -> tuple[Uint32, Int32]:
     """The highest word of the warp, and the lowest of the experts that have it."""
-    most = words[0]
-    for word in words[1:]:
-        most = larger(most, word)
-    most = Uint32(warp_max_u32(most))
+    most = Uint32(warp_max_u32(reduce(partial(emit_to, Uint32, "max.u32 {}, {}, {};"), words)))
     expert = Int32(NO_EXPERT)
     for step in reversed(range(len(words))):
         expert = Int32(cutlass.select_(words[step] == most, lane + step * LANES, expert))

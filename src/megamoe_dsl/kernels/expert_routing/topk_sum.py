@@ -22,20 +22,14 @@ LANES = 32
 CHUNK = LANES * PER_LANE
 
 
-def weight_of(config: Any, args: SumArguments, place: Int64) -> Float32:
-    """What the row of a slot is multiplied with."""
-    bf16 = config.problem.weights == BF16
-    return load_float(args.weights + place * (2 if bf16 else 4), bf16)
-
-
 @cute.jit
 def sum_chunk(config: cutlass.Constexpr[Any], args: SumArguments, token: Int32, channel: Int32):
     """Eight channels of a token."""
-    hidden, topk = config.problem.hidden, config.problem.topk
+    hidden, topk, bf16 = config.problem.hidden, config.problem.topk, config.problem.weights == BF16
     total = (Float32(0.0),) * PER_LANE
     for slot in cutlass.range_constexpr(topk):
         place = Int64(token * topk + slot)
-        position, weight = load_u32(args.positions + place * 4), weight_of(config, args, place)
+        position, weight = load_u32(args.positions + place * 4), load_float(args.weights + place * (2 if bf16 else 4), bf16)
         there = position >= 0
         words = load_row(lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, there)
         total = add_row(total, words, there, weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from ...blocks.gemm.config import GemmConfig
 from ...blocks.gemm.problem import GEMM_RECIPES, SUMMED_RECIPES, GatherGemmProblem, GemmProblem, VarlenKProblem
 from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
-from ...hardware.tensor_map import MapFields, TensorMap
+from ...hardware.tensor_map import TensorMap
 from ...layouts.records import trace_buffer
 from ...layouts.region import Region
 from ...sass.listing import Listing
@@ -80,9 +80,6 @@ class GemmKernel(Kernel):
         }
         whole = GatherGemmArguments if problem.of_experts else GemmArguments
         return with_parts(whole, parts)
-
-    def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
-        return config.maps(args)  # type: ignore[no-any-return]
 
     def label(self, config: Any) -> str:
         p = config.problem

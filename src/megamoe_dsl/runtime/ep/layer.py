@@ -33,7 +33,7 @@ from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
-from ..watchdog import check_watchdog_ns, naming_the_wait
+from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
 from .training import NO_TOTALS, train
@@ -198,8 +198,7 @@ class EpMoE(torch.nn.Module):
             return self.untraced_call(inputs, scatter_indices, main_grads)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
-        check_output("out", y, shape)
-        check_device("out", y, self.rows.device)
+        check_output("out", y, shape, self.rows.device)
         self.route(inputs, scatter_indices=scatter_indices)
         self.launch_dispatch()
         self.activate()
@@ -278,5 +277,4 @@ class EpMoE(torch.nn.Module):
 
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
-        with naming_the_wait(self.memory, who=self.symmetric.who_waits):
-            torch.cuda.synchronize()
+        self.symmetric.synchronize(self.memory)

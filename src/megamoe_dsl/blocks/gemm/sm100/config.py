@@ -7,17 +7,15 @@ from typing import Any, ClassVar
 
 from ....arch import SM100, Arch
 from ....config_error import require
-from ....hardware.cta_pair import CLUSTER, PAIR_ROWS, TMEM_COLUMNS
-from ....schedule.tile_sums import MOST_TILES
+from ....hardware.cta_pair import ACCUMULATORS, CLUSTER, PAIR_ROWS, TMEM_COLUMNS, TmemPlan
 from ...sm100.epilogue_tile import PASS_WARPGROUPS
 from ...sm100.pair_stage import PairConfig, PairStage
-from ...sm100.tmem_plan import ACCUMULATORS, Sm100TmemPlan
 from ..base_config import BaseGemmConfig
 from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ..rows import BroughtRows, PairRows
 from ..smem_plan import PairGemmSmemPlan
-from ..tile import WARPS_PER_GROUP
+from ..tile import MOST_TILES, WARPS_PER_GROUP
 from ..weights import PairGateUpWeights, PairWeights
 
 ROWS = (32, 64, 128, 192)
@@ -152,12 +150,12 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return PairStage(self.block_m, self.k_block, self.consumers)
 
     @property
-    def tmem(self) -> Sm100TmemPlan:
+    def tmem(self) -> TmemPlan:
         two = self._tmem(self.block_m, ACCUMULATORS)
         return two if two.fits else replace(two, accumulators=1)
 
-    def _tmem(self, block_m: int, accumulators: int) -> Sm100TmemPlan:
-        return Sm100TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
+    def _tmem(self, block_m: int, accumulators: int) -> TmemPlan:
+        return TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
 
     # --- what tables say
     def facts(self) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:

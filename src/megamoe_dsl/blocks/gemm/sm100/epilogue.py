@@ -233,21 +233,10 @@ def store_floats(ctx: GemmContext, tile: GemmTile, factor: Any, column: Int32, g
                 store_value(ctx, tile, first + 8 * g + pair + (i & 1), x + 8 * (i >> 1), value)
 
 
-@dataclass(frozen=True)
-class ExpertSums:
-    """Sums as they are, or times the factor of their expert."""
-
-    ctx: GemmContext
-    factor: Any
-
-    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        return with_factor(self.ctx, sums, self.factor)
-
-
 @cute.jit
 def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
-    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
+    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ResultsOfTile(ctx, tile, Int32(0), load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         wait_group_read(0)
         stage_pass(part, rows, write, first)

@@ -27,7 +27,7 @@ from cutlass import Int32, Int64
 from ....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
 from ....device.memory import arrive_when_copied, copy_word, fence_async_shared, load_shared_u32, load_shared_v4
 from ....device.ring import Ring, Stage
-from ....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
+from ....device.tma import gather_rows, load_tile, load_tile_of_pairs
 from ....device.warp import elect
 from ....hardware.operand_tile import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import select
@@ -179,7 +179,8 @@ def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThre
             if thread == 0:
                 arrive_expect_cluster(full, rows.half * row_bytes)
             if rows.quad * ROWS < rows.half:
-                gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes, rows.places)
+                place, ctas = stage.shared("tokens") + rows.quad * (ROWS * row_bytes), None if config.pairs == 1 else ctx.same_rows
+                gather_rows(place, ctx.maps.tokens, full, k * row_bytes, rows.places, ctas)
         elif thread < 32:
             if elect():
                 arrive_expect_cluster(full, config.block_m // 2 * row_bytes)
@@ -192,14 +193,6 @@ def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThre
             arrive_when_copied(cast(CopiedStage, stage).copied)
         stage = stage.next()
     return stage
-
-
-def gather_quad(ctx: GemmContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
-    """Four rows, for this CTA and for those of other pairs that have the same."""
-    if ctx.config.pairs == 1:
-        gather_rows(destination, ctx.maps.tokens, full, x, places)
-    else:
-        gather_rows_multicast(destination, ctx.maps.tokens, full, x, places, ctx.same_rows)
 
 
 def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: Any) -> None:

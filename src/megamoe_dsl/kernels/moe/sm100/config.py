@@ -12,9 +12,8 @@ from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
-from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer
-from ....hardware.cta_pair import CLUSTER
+from ....hardware.cta_pair import CLUSTER, TmemPlan
 from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
@@ -132,8 +131,8 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return self.plan(self, self.num_stages)
 
     @property
-    def tmem(self) -> Sm100TmemPlan:
-        return Sm100TmemPlan(self.block_m)
+    def tmem(self) -> TmemPlan:
+        return TmemPlan(self.block_m)
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)

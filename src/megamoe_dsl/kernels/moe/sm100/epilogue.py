@@ -26,7 +26,6 @@ from cutlass import Float32, Int32, Int64
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100.epilogue_tile import fc1_scale
 from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_group, joint_exponents, share_maxima, store_results
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared, load_f32, load_f32x2, store_u8
@@ -35,7 +34,7 @@ from ....device.stamps import begin, detail_of, stamp
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import named_barrier, sync_warp
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role

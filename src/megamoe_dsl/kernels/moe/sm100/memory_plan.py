@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from ....blocks.sm100.epilogue_tile import result_bytes
 from ....blocks.sm100.pair_stage import PairStage, byte_rows, scale_words, weight_rows
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_WORD, OPERAND_ALIGNMENT
 from ....hardware.tensor_map import MapFields, TensorMap
 from ....layouts.arith import align
