@@ -10,7 +10,7 @@ from megamoe_dsl import ProblemError
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeWeightsProblem
 from megamoe_dsl.quant import quantize_weight_e4m3
-from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 
 
 @pytest.mark.parametrize("transposed", [False, True])

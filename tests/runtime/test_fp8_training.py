@@ -15,7 +15,7 @@ from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime import device_gradients, expert_gradients, k_grouped_gemm
-from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.target import Target
 from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
 
