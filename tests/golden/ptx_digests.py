@@ -193,6 +193,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),
     **{f"sm_90a-backward-{name}": _backward(name) for name in ("rows", "tokens", "w1", "w2")},
     **{f"sm_90a-backward-{name}-f32": _backward(name, F32) for name in ("w1", "w2")},
+    "sm_90a-backward-rows-fp8": _backward("rows", recipe="fp8xfp8"),
     "sm_90a-backward-rows-interleaved": _backward("rows", gate_up="interleaved", activation="swigluoai"),
     "sm_90a-sums-fp8": _gemm(128, 128, SUMS_FP8, dynamic_schedule=True),
     "sm_90a-sums-fp8-f32-pairs": _gemm(128, 128, replace(SUMS_FP8, output=F32, accumulate=True), dynamic_schedule=True, cluster=2),
