@@ -17,19 +17,13 @@ from ..reference import LayerInputs, error_bound, mega_moe_stages
 
 @dataclass(frozen=True)
 class Check:
-    """Sampled tokens of all ranks against the reference.
-
-    violations  elements that leave the bound, NaN included
-    worst       largest |y - reference| / bound
-    relative    |y - reference| / |reference| in the 2-norm
-    same_bits   share of elements equal to the reference to the bit, on Hopper with the tensor core's sums
-    """
+    """Sampled tokens of all ranks against the reference."""
 
     elements: int
-    violations: int
-    worst: float
-    relative: float
-    same_bits: float
+    violations: int  # elements that leave the bound, NaN included
+    worst: float  # largest |y - reference| / bound
+    relative: float  # |y - reference| / |reference| in the 2-norm
+    same_bits: float  # share of elements equal to the reference to the bit, on Hopper with the tensor core's sums
 
     @property
     def passed(self) -> bool:

@@ -58,12 +58,9 @@ class Variant:
         pairs = (one.split("=") for one in self.name.split()[1:])
         return {name: VALUES[value] if value in VALUES else int(value) if value.isdigit() else value for name, value in pairs}
 
-    @property
-    def dispatches(self) -> bool:
-        return self.name.split()[0] == "dispatch"
-
     def config(self, problem: Problem, target: Target) -> EpConfig:
-        return EP_KERNELS[0 if self.dispatches else 1].choose(problem, target, problem.max_tokens_per_rank, **self.fields)
+        kernel = EP_KERNELS[HALVES.index(self.name.split()[0])]
+        return kernel.choose(problem, target, problem.max_tokens_per_rank, **self.fields)
 
 
 def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
@@ -174,11 +171,9 @@ def clear_counters(symmetric: SymmetricBuffer) -> None:
 
 def asks_for_other_tables(config: EpConfig, ep: EpMoE) -> TypeGuard[DispatchGemmConfig]:
     """Whether a kernel is of dispatch, and takes other routing tables than those of a layer's."""
-    return isinstance(config, DispatchGemmConfig) and tables_of(config) != tables_of(ep.dispatch_config)
-
-
-def tables_of(config: DispatchGemmConfig) -> tuple[bool, bool]:
-    return config.token_saving, config.token_sorting
+    own = ep.dispatch_config
+    saves, sorts = own.token_saving, own.token_sorting
+    return isinstance(config, DispatchGemmConfig) and (config.token_saving, config.token_sorting) != (saves, sorts)
 
 
 def rows_of(ep: EpMoE) -> dict[str, int]:
@@ -226,21 +221,13 @@ LIMIT_S = 90.0
 
 @dataclass(frozen=True)
 class EpRun:
-    """What is timed or traced, with the same number of ranks at all points.
-
-    artifacts  folder of compiled kernels
-    out        folder of the JSON file, and of traces
-    variants   kernels with other fields, beside those that are chosen
-    trace      say what warps do, instead of times
-
-    Raises `ProblemError`.
-    """
+    """What is timed or traced, with the same number of ranks at all points.  Raises `ProblemError`."""
 
     points: tuple[Point, ...]
-    artifacts: Path
-    out: Path
-    variants: tuple[Variant, ...] = ()
-    trace: bool = False
+    artifacts: Path  # folder of compiled kernels
+    out: Path  # folder of the JSON file, and of traces
+    variants: tuple[Variant, ...] = ()  # kernels with other fields, beside those that are chosen
+    trace: bool = False  # say what warps do, instead of times
     watchdog_ms: int = 5000
 
     def __post_init__(self) -> None:

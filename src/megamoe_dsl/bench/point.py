@@ -35,42 +35,31 @@ from .variant import variant_name
 CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
-BASELINE = "baseline"
-"""What records call other kernels that are timed in the same turns."""
+BASELINE = "baseline"  # What records call other kernels that are timed in the same turns.
 FP8 = "fp8xfp8"
 
 
-SHAPE = ("hidden", "intermediate", "experts", "topk")
-"""Fields of a point that replace those of its preset."""
+SHAPE = ("hidden", "intermediate", "experts", "topk")  # Fields of a point that replace those of its preset.
 LETTERS = dict(zip(SHAPE, ("H", "I", "E", "top"), strict=True))
 
 
 @dataclass(frozen=True)
 class Point:
-    """A shape, tokens per rank, ranks.
+    """A shape, tokens per rank, ranks."""
 
-    preset            whose shape it is, or None for one that is given in full
-    experts_per_rank  replaces the experts: 32 of Flash on one rank are its share of eight
-    remote            fraction of the slots that goes to other ranks' experts: with 7/8 two ranks send over NVLink what eight would; None
-                      routes uniformly
-    hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
-    recipe            number formats, by name
-    pool_rows         of the configurations; 0 for what is chosen (kernels/moe/sm90/choose.py)
-    combine           of the problem: the element in which results travel back
-    """
-
-    preset: str | None
+    preset: str | None  # whose shape it is, or None for one that is given in full
     tokens: int
     ranks: int
-    experts_per_rank: int | None = None
+    experts_per_rank: int | None = None  # replaces the experts: 32 of Flash on one rank are its share of eight
+    # fraction of the slots that goes to other ranks' experts: with 7/8 two ranks send over NVLink what eight would; None routes uniformly
     remote: float | None = None
-    hidden: int | None = None
+    hidden: int | None = None  # and intermediate, experts, topk: of a shape without a preset; or they replace the preset's
     intermediate: int | None = None
     experts: int | None = None
     topk: int | None = None
-    recipe: str = FP8
-    pool_rows: int | None = None
-    combine: str = BF16
+    recipe: str = FP8  # number formats, by name
+    pool_rows: int | None = None  # of the configurations; 0 for what is chosen (kernels/moe/sm90/choose.py)
+    combine: str = BF16  # of the problem: the element in which results travel back
 
     @property
     def name(self) -> str:
@@ -124,9 +113,8 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, over all its points.
-
-    On SM90 FP8 kernels beside kernels of another recipe have the same weights, expanded."""
+    """Weights of a shape on this rank, over all its points.  On SM90 FP8 kernels beside kernels of another recipe have the same weights,
+    expanded."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

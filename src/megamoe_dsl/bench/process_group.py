@@ -79,12 +79,10 @@ def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder:
 def run_jobs(
     worker: RankWorker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], watchdog_s: float
 ) -> None:
-    """Runs all jobs in order, in processes that live for as many jobs as they can.
-
-    After a failure, or `limit_s` seconds without a finished job, the job at hand gets a record {"error": ...} and new processes take the
-    rest.  When one rank has failed, the others, which may wait for it, have until their watchdogs (`watchdog_s`) have fired and they have
-    said so.  `on_record(job, record)` is called here, as soon as a record is there.
-    """
+    """Runs all jobs in order, in processes that live for as many jobs as they can.  After a failure, or `limit_s` seconds without a
+    finished job, the job at hand gets a record {"error": ...} and new processes take the rest. When one rank has failed, the others, which
+    may wait for it, have until their watchdogs (`watchdog_s`) have fired and they have said so. `on_record(job, record)` is called here, as
+    soon as a record is there."""
     left = list(jobs)
     while left:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from math import inf
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact.store import source_digest
-from ..json_file import FileError, read_json_object
+from ..json_file import read_json_object
 from ..kernels.registry import find_kernel
 from ..predict.machine import measured_gpu
 from ..tuned import DEFAULT_GPU
@@ -30,39 +31,19 @@ class ResultsError(ValueError):
         super().__init__(f"{path}: must be a JSON file that `megamoe bench` wrote")
 
 
-@dataclass(frozen=True)
-class Results:
-    """Records of the points of a run; `name` is the file's, `gpu` torch's name of the GPUs."""
-
-    name: str
-    gpu: str
-    records: tuple[dict[str, Any], ...]
-
-    @classmethod
-    def read(cls, path: Path) -> Results:
-        try:
-            found = read_json_object(path)
-            gpu, records = found["gpu"], tuple(found["records"])
-        except (FileError, LookupError, TypeError):
-            raise ResultsError(path) from None
-        if not isinstance(gpu, str) or not all(map(is_record, records)):
-            raise ResultsError(path)
-        return cls(path.name, gpu, records)
-
-
-def passed(record: dict[str, Any]) -> bool:
-    """Whether a point ran, and no kernel was found wrong."""
-    checks = [one["check"] for one in record.get("variants", {}).values()]
-    return "error" not in record and all(check is None or check["passed"] for check in checks)
-
-
 def is_record(record: Any) -> bool:
     """Whether it has a name and, where variants were timed, a point and their times: of a check, which may be missing, back to back, and as
-    a graph unless that is None."""
-    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
-        return False
+    a graph unless that is None.  Raises LookupError, TypeError or AttributeError for other values."""
     timed = record.get("variants", {})
-    return isinstance(timed, dict) and all(map(is_timed, timed.values())) and ("variants" not in record or is_point(record.get("point")))
+    return (
+        isinstance(record["name"], str) and all(map(is_timed, timed.values())) and ("variants" not in record or is_point(record["point"]))
+    )
+
+
+def is_timed(times: Any) -> bool:
+    """Whether they are a variant's; repeats are summed up by their median and the fastest, in microseconds, finite and positive."""
+    spreads = [times["us"], *([] if times["graph_us"] is None else [times["graph_us"]])]
+    return isinstance(times.get("check") or {}, dict) and all(0 < one[name] < inf for one in spreads for name in ("median", "low"))
 
 
 def is_point(values: Any) -> bool:
@@ -75,13 +56,35 @@ def is_point(values: Any) -> bool:
     return True
 
 
-def is_timed(times: Any) -> bool:
-    """Whether they are a variant's; repeats are summed up by their median and the fastest, in microseconds, finite and positive."""
-    if not isinstance(times, dict) or not isinstance(times.get("check") or {}, dict) or "graph_us" not in times:
-        return False
-    spreads = [times.get("us"), *([] if times["graph_us"] is None else [times["graph_us"]])]
-    values = [one.get(name) if isinstance(one, dict) else None for one in spreads for name in ("median", "low")]
-    return all(isinstance(one, int | float) and 0 < one < inf for one in values)
+def are_of_layers(records: Sequence[dict[str, Any]]) -> bool:
+    return all(map(is_record, records))
+
+
+@dataclass(frozen=True)
+class Results:
+    """Records of the points of a run; `name` is the file's, `gpu` torch's name of the GPUs."""
+
+    name: str
+    gpu: str
+    records: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, path: Path, fits: Callable[[Sequence[dict[str, Any]]], object] = are_of_layers) -> Results:
+        """Raises `ResultsError` for a file with other records than those that `fits` takes: it is false or raises."""
+        try:
+            found = read_json_object(path)
+            results = cls(path.name, found["gpu"], tuple(found["records"]))
+            if isinstance(results.gpu, str) and fits(results.records):
+                return results
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ResultsError(path) from error
+        raise ResultsError(path)
+
+
+def passed(record: dict[str, Any]) -> bool:
+    """Whether a point ran, and no kernel was found wrong."""
+    checks = [one["check"] for one in record.get("variants", {}).values()]
+    return "error" not in record and all(check is None or check["passed"] for check in checks)
 
 
 FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")

@@ -29,8 +29,7 @@ from .results import HEADINGS, POINT, Results, heading, result_path, timed_row, 
 from .timing import run_earlier_batches, synchronize
 from .variant import variant_name
 
-LAUNCHES = 8
-"""One after another; the stamps are the last one's, when the ranks run in step."""
+LAUNCHES = 8  # One after another; the stamps are the last one's, when the ranks run in step.
 
 
 def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
@@ -64,23 +63,15 @@ POINT_LIMIT_S = 240.0
 
 @dataclass(frozen=True)
 class Session:
-    """Options of a run.
-
-    artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
-    out            folder of the JSON files
-    variants       take every kernel in the folder that fits a point, not only the configured one
-    watchdog_ms    limit of every wait in a kernel
-    other_sources  take kernels of other sources too: only where those lay out the buffers as the present ones do
-    """
+    """Points to time or to trace, and how."""
 
     points: list[Point]
-    artifacts: Path
-    out: Path
-    variants: bool = False
+    artifacts: Path  # folder of compiled kernels; missing ones are compiled when the DSL is installed
+    out: Path  # folder of the JSON files
+    variants: bool = False  # take every kernel in the folder that fits a point, not only the configured one
     graphs: bool = True
     trace: bool = False
-    watchdog_ms: int = 5000
-    other_sources: bool = False
+    watchdog_ms: int = 5000  # limit of every wait in a kernel
 
     def __post_init__(self) -> None:
         if self.watchdog_ms < 1:
@@ -90,7 +81,7 @@ class Session:
     @classmethod
     def given(cls, options: BenchOptions) -> Session:
         """What the options ask for; looks at nothing but them.  Raises `ProblemError`."""
-        same = ("artifacts", "out", "variants", "trace", "watchdog_ms", "other_sources")
+        same = ("artifacts", "out", "variants", "trace", "watchdog_ms")
         points = points_of(options, options.remote)
         return cls(points, graphs=not options.no_graphs, **{name: getattr(options, name) for name in same})
 
@@ -105,22 +96,15 @@ def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:
 
 @dataclass(frozen=True)
 class Measurement(Generic[AnyLayer]):
-    """What a session does at every point; worker processes get it pickled.
+    """What a session does at every point; worker processes get it pickled."""
 
-    kind    of the results file
-    layer   makes a rank's layer of a shape
-    record  of a point: all ranks together, complete on rank 0
-    row     a record as text
-    needs   further kernels beside one that is measured: made where the DSL is
-    sites   folders of others' packages that take part
-    """
-
-    kind: str
-    layer: Callable[[Problem], AnyLayer]
+    kind: str  # of the results file
+    layer: Callable[[Problem], AnyLayer]  # makes a rank's layer of a shape
+    # of a point: all ranks together, complete on rank 0
     record: Callable[[Session, Point, AnyLayer, ArtifactStore, list[MegaMoeConfig]], dict[str, Any]]
-    row: Callable[[dict[str, Any]], str] = timed_row
-    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone
-    sites: tuple[Path | str, ...] = ()
+    row: Callable[[dict[str, Any]], str] = timed_row  # a record as text
+    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone  # further kernels beside one that is measured: made where the DSL is
+    sites: tuple[Path | str, ...] = ()  # folders of others' packages that take part
 
 
 def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
@@ -130,21 +114,17 @@ def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactSt
 TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", Layer, trace_point, trace_row)
 
 
-def configs_of(
-    store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False, other_sources: bool = False
-) -> list[MegaMoeConfig]:
+def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
     """Kernels to run: the chosen configuration; with `variants` all that are there, it first, those of FP8 weights too; all traced or none.
-
-    Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
-    `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
+    Where the DSL is, the chosen one is made if need be. Where it is not, the first one in the store stands in for it. Raises
+    `ArtifactError` when there is none, or none but of other sources."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
     if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
     others = [replace(point.problem, recipe=FP8)] if variants and FP8 in chosen.recipes else []
     problems = dict.fromkeys([point.problem, *others])
-    there = [one for p in problems for one in store.configs(type(chosen), p) if alike(one, chosen)]
-    there = [config for config in there if loadable(store, config, other_sources)]
+    there = [one for p in problems for one in store.configs(type(chosen), p) if alike(one, chosen) and loadable(store, one)]
     if not there:
         store.get(chosen)
         return [chosen]
@@ -158,12 +138,12 @@ def alike(one: MegaMoeConfig, other: MegaMoeConfig) -> bool:
     return (one.num_sms, one.trace, one.pool_rows) == (other.num_sms, other.trace, other.pool_rows)
 
 
-def loadable(store: ArtifactStore, config: MegaMoeConfig, other_sources: bool) -> bool:
-    """Whether there is such a kernel; a line about one of other sources, taken or not."""
+def loadable(store: ArtifactStore, config: MegaMoeConfig) -> bool:
+    """Whether there is such a kernel; a line about one of other sources."""
     if not store.path(config).exists():
-        print(f"made from other sources, {'taken' if other_sources else 'left out'}: {variant_name(config)}", flush=True)
+        print(f"made from other sources, left out: {variant_name(config)}", flush=True)
     try:
-        store.load(config, any_sources=other_sources)
+        store.load(config)
     except ArtifactError:
         return False
     return True
@@ -209,7 +189,7 @@ def run_session(session: Session, host: Host, measurement: Measurement[Any] | No
     print(HEADINGS, flush=True)
     for point in session.points:
         try:
-            configs = configs_of(store, point, host, session.variants, session.trace, session.other_sources)
+            configs = configs_of(store, point, host, session.variants, session.trace)
             for other in (one for config in configs for one in measurement.needs(config)) if dsl_version() is not None else ():
                 store.get(other)
             jobs.setdefault(point.ranks, []).append((point, configs))

@@ -11,7 +11,6 @@ from ..blocks.gemm.config import GemmConfig
 from ..blocks.gemm.problem import GemmProblem
 from ..blocks.gemm.tile import GROUP_ROWS
 from ..config_error import ConfigError
-from ..json_file import read_json_object
 from ..kernels.moe.choose import measured
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import HALVES
@@ -23,7 +22,7 @@ from ..target import Target
 from ..tuned import Entry, EpEntry, GemmEntry, Share, Table
 from .ep import Variant
 from .point import Point
-from .results import Results, ResultsError
+from .results import Results
 from .variant import kind_of, read_variant, variant_fields, variant_name
 
 MARGIN = 0.005
@@ -109,8 +108,7 @@ def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
 
 NOISE = 1.08
 """A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
-HALVES_SAY = frozenset({"stages_us", "activation_us"})
-"""What records of these kernels have one of, and no others."""
+HALVES_SAY = frozenset({"stages_us", "activation_us"})  # What records of these kernels have one of, and no others.
 DISPATCH = (
     *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
     *("task_tokens=2", "task_tokens=8", "block_n=128"),
@@ -149,16 +147,10 @@ def enter_ep_run(table: Table[EpEntry], results: str, records: Sequence[dict[str
     return table
 
 
-def read_run(path: Path, fits: Callable[[list[dict[str, Any]]], object]) -> tuple[str, list[dict[str, Any]]]:
-    """GPU and records of a results file.  Raises `ResultsError` where there are none that `fits` takes: it is false or raises."""
-    try:
-        found = read_json_object(path)
-        gpu, records = str(found["gpu"]), list(found["records"])
-        if not fits(records):
-            raise ValueError("records of something else")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ResultsError(path) from error
-    return gpu, records
+def read_run(path: Path, fits: Callable[[Sequence[dict[str, Any]]], object]) -> tuple[str, list[dict[str, Any]]]:
+    """GPU and records of a results file.  Raises `ResultsError` where there are none that `fits` takes."""
+    found = Results.read(path, fits)
+    return found.gpu, list(found.records)
 
 
 def read_ep_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -170,8 +162,7 @@ def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
-DERIVED = ("num_sms", "num_stages")
-"""Fields that no entry has: of the GPU, and the deepest ring."""
+DERIVED = ("num_sms", "num_stages")  # Fields that no entry has: of the GPU, and the deepest ring.
 
 
 def time_of(kernel: dict[str, Any]) -> float:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
-PLACES = {"smem": "offset", "tmem": "first"}
-"""Memory maps of an inspection, with the entry that says where a field begins."""
+PLACES = {"smem": "offset", "tmem": "first"}  # Memory maps of an inspection, with the entry that says where a field begins.
 KINDS_SHOWN = {
     "mma": "mma", "utccp": "cp", "tma": "tma", "mbarrier": "mbar", "smem": "smem", "gmem": "gmem", "float": "float", "integer": "int",
 }  # fmt: skip

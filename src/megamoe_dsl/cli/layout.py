@@ -19,8 +19,7 @@ from .output_file import require_writable_files, write_whole
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
 TIMELINE = "timeline"
 What = Enum("What", {name: name for name in (*PICTURES, TIMELINE)}, type=str)  # type: ignore[misc]
-OF_A_TRACE = ("preset", "ranks")
-"""Options that say which point of a trace is meant."""
+OF_A_TRACE = ("preset", "ranks")  # Options that say which point of a trace is meant.
 
 
 @takes(ConfigOptions)

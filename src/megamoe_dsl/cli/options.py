@@ -56,8 +56,7 @@ def annotation(one: Option) -> Any:
     return Annotated[one.annotation, typer.Option(one.flag, help=one.text, rich_help_panel=one.panel, show_default=shown)]
 
 
-OWN_OPTIONS = ("num_sms",)
-"""Fields that options of their own give."""
+OWN_OPTIONS = ("num_sms",)  # Fields that options of their own give.
 KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
 
 

@@ -32,8 +32,7 @@ from .estimate import Estimate, physical_memory
 from .options import KernelOptions
 from .tables import compiled, conclude, config_table, counting, problem_table, ruled, verdict
 
-SEEDS = -(1 << 63), (1 << 64) - 1
-"""The least and the greatest that a generator of torch takes."""
+SEEDS = -(1 << 63), (1 << 64) - 1  # The least and the greatest that a generator of torch takes.
 
 
 def simulate_given(
@@ -66,10 +65,8 @@ def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: 
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
-    """So many launches, and their tables and verdict on the console; whether everything passed.
-
-    Raises `ProblemError` for rows that do not fit, and `SimError` for a fault or a deadlock.
-    """
+    """So many launches, and their tables and verdict on the console; whether everything passed.  Raises `ProblemError` for rows that do not
+    fit, and `SimError` for a fault or a deadlock."""
     if config.problem.accumulate:
         launches = 1
     case = case_of(config, counts, seed, exact=exact)
@@ -159,10 +156,8 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 def simulate_inputs(
     console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
 ) -> bool:
-    """One launch on every rank, and its tables and verdict on the console; whether everything passed.
-
-    Raises `ProblemError` when an argument does not fit, and `SimError` for a fault or a deadlock.
-    """
+    """One launch on every rank, and its tables and verdict on the console; whether everything passed.  Raises `ProblemError` when an
+    argument does not fit, and `SimError` for a fault or a deadlock."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
     with counting(console) as show:

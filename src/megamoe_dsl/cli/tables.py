@@ -36,8 +36,7 @@ def wide_console() -> Console:
 class WholeWords(Table):
     """A table whose columns give way to a narrow console by whole words where those fit; what does not fit is folded, never cut."""
 
-    whole_names = False
-    """Whether the first column keeps its width where the words of the others still fit."""
+    whole_names = False  # Whether the first column keeps its width where the words of the others still fit.
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self._give_way(console, options)

@@ -82,10 +82,8 @@ def tune(
 
 
 def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool, pruned: bool = False) -> None:
-    """Makes the kernels that the folder lacks, where the DSL is; with `pruned` of those alone that are `promising`.
-
-    Raises `ArtifactError` where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written.
-    """
+    """Makes the kernels that the folder lacks, where the DSL is; with `pruned` of those alone that are `promising`.  Raises `ArtifactError`
+    where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written."""
     from ..artifact.cache import load_one, require_writable
     from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
     from ..artifact.workers import compile_into
@@ -123,10 +121,8 @@ def promising(point: Point, configs: list[MegaMoeConfig], host: Host) -> list[Me
 
 
 def enter(runs: list[Results], folder: Path) -> None:
-    """Writes the winners of runs, one after the other, into the tables of their GPUs, and prints a line per point.
-
-    Nothing is written before all are judged.  Raises `TableError`, and `ProblemError` where a table changes and cannot be written.
-    """
+    """Writes the winners of runs, one after the other, into the tables of their GPUs, and prints a line per point.  Nothing is written
+    before all are judged. Raises `TableError`, and `ProblemError` where a table changes and cannot be written."""
     from ..artifact.cache import require_writable
     from ..bench.tuning import tune as judge_all
     from ..bench.variant import variant_text

@@ -74,13 +74,9 @@ class RegisterUse:
 
 
 def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterUse]:
-    """Of each group of warps with a budget: what can run after its USETMAXREG, slow paths and the common tear-down included.
-
-    Raises `InspectionError` when one is missing.
-
-    Groups of one budget cannot be told apart and show the worst of both.  Call instructions are left out: nvdisasm lets them read every
-    register, and what they call is a trap.
-    """
+    """Of each group of warps with a budget: what can run after its USETMAXREG, slow paths and the common tear-down included.  Raises
+    `InspectionError` when one is missing.  Groups of one budget cannot be told apart and show the worst of both. Call instructions are left
+    out: nvdisasm lets them read every register, and what they call is a trap."""
     flow = Flow(listing)
     at: defaultdict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(listing.instructions):

@@ -11,8 +11,7 @@ from ..presets import PRESETS as TABLE
 from ..recipe import BF16, COMBINE
 from .option import option
 
-PROBLEM = "Problem"
-"""The heading that options of a problem are listed under."""
+PROBLEM = "Problem"  # The heading that options of a problem are listed under.
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class BenchOptions(VariantOptions):
 
     no_graphs: bool = option(False, "Back-to-back launches only.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
-    other_sources: bool = option(False, "Take kernels of other sources too, if buffers are laid out alike.")
 
 
 @dataclass(frozen=True)

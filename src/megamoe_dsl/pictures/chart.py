@@ -92,10 +92,8 @@ INK_ON_KIND = "#111111"
 
 @dataclass(frozen=True)
 class Style:
-    """`color` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.
-
-    What is `quiet` is nothing to look at: on dark pages it is dark.
-    """
+    """`color` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.  What is
+    `quiet` is nothing to look at: on dark pages it is dark."""
 
     color: str
     hatch: str = ""

@@ -14,61 +14,39 @@ from ..arch import GPUS, Gpu
 from ..problem import ProblemError
 
 FOLDER = Path(__file__).parent
-SHORT = {name.split()[1]: name for name in GPUS}
-"""H200: NVIDIA H200"""
+SHORT = {name.split()[1]: name for name in GPUS}  # H200: NVIDIA H200
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Rates in bytes per microsecond or per clock, times in microseconds, energies in joules.
+    """Rates in bytes per microsecond or per clock, times in microseconds, energies in joules."""
 
-    clock               the highest, GHz
-    power               at which the clock is lowered, W
-    hbm, nvlink         bytes per us that are reached
-    l2_per_clock        bytes that L2 serves
-    port_per_clock      bytes that an SM takes from L2
-    l2_kept             bytes that come into L2 before what was touched has left it
-    l2_fill             L2 bandwidth that filling takes, beside reading
-    weights_kept        share of L2 that still has weights of the launch before
-    hbm_latency         of a load; one from L2 takes `l2_latency` of it
-    spread              by which SMs differ in that
-    multiply            architecture's own constants of a K block and an epilogue, by name (sm90.py, sm100.py)
-    tile                between tiles
-    start, start_per_token    until counts are known
-    pull, pull_round, pull_rate   of a token: before and after its row moves, of the chunks that a warp moves at a time, bytes per us
-    tail                last barrier, combine's latency, and the launch
-    static_power        W
-    multiply_energy     of 128 x 256 x 128 at the highest clock
-    hbm_energy          of a byte
-    energy_exponent     of the clock, of the energy of multiplying
-    sources             what comes from where
-    """
-
-    clock: float
-    power: float
-    hbm: float
+    clock: float  # the highest, GHz
+    power: float  # at which the clock is lowered, W
+    hbm: float  # and nvlink: bytes per us that are reached
     nvlink: float
-    l2_per_clock: float
-    port_per_clock: float
-    l2_kept: float
-    l2_fill: float
-    weights_kept: float
-    hbm_latency: float
+    l2_per_clock: float  # bytes that L2 serves
+    port_per_clock: float  # bytes that an SM takes from L2
+    l2_kept: float  # bytes that come into L2 before what was touched has left it
+    l2_fill: float  # L2 bandwidth that filling takes, beside reading
+    weights_kept: float  # share of L2 that still has weights of the launch before
+    hbm_latency: float  # of a load; one from L2 takes `l2_latency` of it
     l2_latency: float
-    spread: float
-    tile: float
-    start: float
+    spread: float  # by which SMs differ in that
+    tile: float  # between tiles
+    start: float  # and start_per_token: until counts are known
     start_per_token: float
+    # and pull_round, pull_rate: of a token: before and after its row moves, of the chunks that a warp moves at a time, bytes per us
     pull: float
     pull_round: float
     pull_rate: float
-    tail: float
-    static_power: float
-    multiply_energy: float
-    hbm_energy: float
-    energy_exponent: float
-    kernel: dict[str, float]
-    sources: dict[str, str]
+    tail: float  # last barrier, combine's latency, and the launch
+    static_power: float  # W
+    multiply_energy: float  # of 128 x 256 x 128 at the highest clock
+    hbm_energy: float  # of a byte
+    energy_exponent: float  # of the clock, of the energy of multiplying
+    kernel: dict[str, float]  # architecture's own constants of a K block and an epilogue, by name (sm90.py, sm100.py)
+    sources: dict[str, str]  # what comes from where
 
 
 def path_of(gpu: str) -> Path:

@@ -21,35 +21,27 @@ from .machine import Floats, Ints, Machine, PoolTable, Server, TileTable
 
 @dataclass(frozen=True)
 class Run:
-    """What came out: `end`, and of each tile whether it is of Linear2, its worker, and when its tensor core was free, began and
-    ended, and when its epilogue began and ended.
-
-    workers                              tensor cores, or pairs of them
-    hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
-    written                              to memory
-    multiplying                          us of all tensor cores at work
-    energy                               K blocks of 128 x 256 x 128
-    """
+    """What came out: `end`, and of each tile whether it is of Linear2, its worker, and when its tensor core was free, began and ended, and
+    when its epilogue began and ended."""
 
     end: float
-    workers: int
+    workers: int  # tensor cores, or pairs of them
     is_fc2: Ints
     worker: Ints
     stamps: Floats
-    hbm_bytes: float
+    hbm_bytes: float  # and l2_bytes, nvlink_bytes: read, or sent
     l2_bytes: float
     nvlink_bytes: float
-    written: float
-    multiplying: float
-    energy: float
+    written: float  # to memory
+    multiplying: float  # us of all tensor cores at work
+    energy: float  # K blocks of 128 x 256 x 128
 
 
 NEVER = np.inf
 STAMPS = 5
 ACCUMULATORS = 2
 HISTORY = 16  # tiles of a worker that are remembered: the loaders are at most a ring ahead of the tensor core
-NVLINK_SLACK = 3.0
-"""Microseconds of results that may be on their way over NVLink before an epilogue waits."""
+NVLINK_SLACK = 3.0  # Microseconds of results that may be on their way over NVLink before an epilogue waits.
 
 
 class Engine:

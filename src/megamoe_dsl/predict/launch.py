@@ -23,15 +23,11 @@ from .machine import Floats, Ints, PoolTable
 
 @dataclass(frozen=True)
 class TokenBlocks:
-    """Tokens of the local experts, each in blocks of `block_m`; a `schedule.ExpertTable`.
-
-    first   each expert's first block, and after the last expert the number of blocks
-    valid   tokens of each block
-    """
+    """Tokens of the local experts, each in blocks of `block_m`; a `schedule.ExpertTable`."""
 
     counts: tuple[int, ...]
-    first: tuple[int, ...]
-    valid: tuple[int, ...]
+    first: tuple[int, ...]  # each expert's first block, and after the last expert the number of blocks
+    valid: tuple[int, ...]  # tokens of each block
 
     @classmethod
     def of(cls, counts: Sequence[int], block_m: int) -> TokenBlocks:
@@ -77,8 +73,7 @@ LATER_PULLS = 1.6
 """A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
 SEED = 0
 DRAWS = 400
-MOST_KEPT = 0.6
-"""Of the weights, however few they are."""
+MOST_KEPT = 0.6  # Of the weights, however few they are.
 Y_BYTES = 2  # of a value of y
 
 

@@ -47,35 +47,22 @@ class Server:
 
 @dataclass(frozen=True)
 class TileTable:
-    """Tiles of a launch in the order of the schedule, and what each takes; arrays with an entry per tile.
+    """Tiles of a launch in the order of the schedule, and what each takes; arrays with an entry per tile."""
 
-    is_fc2     whether it is of Linear2
-    k_blocks   of the tile
-    keys       [tiles, 4]: number of the first K block of the weights, of a second CTA's weights, of the tokens, of a second CTA's tokens,
-               the K blocks of each in a row; -1 for none
-    pools      [tiles, 2]: blocks of the pool that it needs, or fills if it is of Linear1; the same one twice for a single CTA
-    arrivals   finished Linear1 tiles it counts as, in each of its pool blocks
-    l2_bytes   [tiles, 2]: of a K block of weights and of one of tokens
-    hbm_bytes  the same where it is not in L2
-    multiply   us of a K block in the tensor core
-    epilogue   us
-    nvlink     bytes of results for other ranks
-    written    bytes that go to memory
-    energy     of a K block, in K blocks of 128 x 256 x 128
-    """
-
-    is_fc2: Ints
-    k_blocks: Ints
+    is_fc2: Ints  # whether it is of Linear2
+    k_blocks: Ints  # of the tile
+    # [tiles, 4]: number of the first K block of the weights, of a second CTA's weights, of the tokens, of a second CTA's tokens, the K
+    # blocks of each in a row; -1 for none
     keys: Ints
-    pools: Ints
-    arrivals: Ints
-    l2_bytes: Floats
-    hbm_bytes: Floats
-    multiply: Floats
-    epilogue: Floats
-    nvlink: Floats
-    written: Floats
-    energy: Floats
+    pools: Ints  # [tiles, 2]: blocks of the pool that it needs, or fills if it is of Linear1; the same one twice for a single CTA
+    arrivals: Ints  # finished Linear1 tiles it counts as, in each of its pool blocks
+    l2_bytes: Floats  # [tiles, 2]: of a K block of weights and of one of tokens
+    hbm_bytes: Floats  # the same where it is not in L2
+    multiply: Floats  # us of a K block in the tensor core
+    epilogue: Floats  # us
+    nvlink: Floats  # bytes of results for other ranks
+    written: Floats  # bytes that go to memory
+    energy: Floats  # of a K block, in K blocks of 128 x 256 x 128
 
     def __len__(self) -> int:
         return len(self.k_blocks)
@@ -99,47 +86,29 @@ class PoolTable:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a launch runs on, at one clock; rates in bytes per microsecond, times in microseconds.
+    """What a launch runs on, at one clock; rates in bytes per microsecond, times in microseconds."""
 
-    stages          of the ring
-    handed_out      whether tiles are handed out at run time, rather than every so-many-th to a worker
-    places          of a worker's tile queue: it fetches a tile when its epilogue warps begin with the one that many before
-    overlaps        whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
-    groups          of epilogue warps, which take alternate tiles
-    hbm, l2, nvlink, port    bandwidths; `port` is one worker's
-    slower          HBM time of a byte of weights, and of tokens, beside one of a long run of bytes
-    hbm_latency, l2_latency  of a load
-    spread          further latency of each worker
-    l2_kept         bytes that may come into L2 before what was touched has left it
-    fill            L2 bandwidth that filling takes, beside reading
-    kept            share of the weights that is still in L2 from the launch before
-    pulled_from     bytes that other ranks pull from here, of those that are pulled
-    issue, tile     times between K blocks of a loader, and between tiles
-    release, flag   times until a stage is free again, and until a signal is seen
-    window          see engine.py
-    """
-
-    stages: int
-    handed_out: bool
-    places: int
-    overlaps: bool
-    groups: int
-    hbm: float
+    stages: int  # of the ring
+    handed_out: bool  # whether tiles are handed out at run time, rather than every so-many-th to a worker
+    places: int  # of a worker's tile queue: it fetches a tile when its epilogue warps begin with the one that many before
+    overlaps: bool  # whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
+    groups: int  # of epilogue warps, which take alternate tiles
+    hbm: float  # and l2, nvlink, port: bandwidths; `port` is one worker's
     l2: float
     nvlink: float
     port: float
-    slower: Floats
-    hbm_latency: float
+    slower: Floats  # HBM time of a byte of weights, and of tokens, beside one of a long run of bytes
+    hbm_latency: float  # and l2_latency: of a load
     l2_latency: float
-    spread: Floats
-    l2_kept: float
-    fill: float
-    kept: float
-    pulled_from: float
-    issue: float
+    spread: Floats  # further latency of each worker
+    l2_kept: float  # bytes that may come into L2 before what was touched has left it
+    fill: float  # L2 bandwidth that filling takes, beside reading
+    kept: float  # share of the weights that is still in L2 from the launch before
+    pulled_from: float  # bytes that other ranks pull from here, of those that are pulled
+    issue: float  # and tile: times between K blocks of a loader, and between tiles
     tile: float
-    window: float
-    release: float = 0.05
+    window: float  # see engine.py
+    release: float = 0.05  # and flag: times until a stage is free again, and until a signal is seen
     flag: float = 0.8
 
     @classmethod

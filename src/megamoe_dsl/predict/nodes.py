@@ -18,27 +18,20 @@ from .launch import RankLoad
 from .prediction import Prediction, prefers
 
 CHUNKS = (1, 2, 4, 8)
-NETWORK_SMS = 16
-"""Of a GPU, left to NCCL where a call has several chunks."""
-MOST_TOKENS = 4096
-"""More are cut into chunks as so many are."""
+NETWORK_SMS = 16  # Of a GPU, left to NCCL where a call has several chunks.
+MOST_TOKENS = 4096  # More are cut into chunks as so many are.
 DRAWS, SEED = 2000, 0
-ENTRY_BYTES = 8
-"""Of a top-k entry on its way: an expert and a weight."""
+ENTRY_BYTES = 8  # Of a top-k entry on its way: an expert and a weight.
 NETWORK, HOST = "network", "host"
 
 
 @dataclass(frozen=True)
 class Network:
-    """What joins nodes.
+    """What joins nodes, as one GPU and its host see it."""
 
-    gbits       of each GPU's card, in each direction
-    latency_us  of a collective without a row
-    host_us     that the host takes for a call, and for each chunk of it, where no CUDA graph holds the call
-    """
-
-    gbits: float
-    latency_us: float
+    gbits: float  # of each GPU's card, in each direction
+    latency_us: float  # of a collective without a row
+    # that the host takes for a call, and for each chunk of it, where no CUDA graph holds the call
     host_us: tuple[float, float] = (0.0, 0.0)
 
     def us(self, num_bytes: float) -> float:
@@ -85,22 +78,16 @@ def _distinct(owners: np.ndarray, parts: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NodePrediction:
-    """A call of `tokens` of every rank on so many nodes.
-
-    us            of the call, with the number of chunks that makes it shortest
-    network_us, launch_us  how long the network and the launches are busy
-    sent          bytes that a rank sends to other nodes, to be computed and as results
-    limit         what is busy longest
-    """
+    """A call of `tokens` of every rank on so many nodes."""
 
     tokens: int
     nodes: int
     chunks: int
-    us: float
-    network_us: float
+    us: float  # of the call, with the number of chunks that makes it shortest
+    network_us: float  # and launch_us: how long the network and the launches are busy
     launch_us: float
-    sent: float
-    limit: str
+    sent: float  # bytes that a rank sends to other nodes, to be computed and as results
+    limit: str  # what is busy longest
     spread: Spread
 
     @classmethod

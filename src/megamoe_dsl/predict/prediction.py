@@ -30,20 +30,15 @@ HALVINGS = 20
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts.
-
-    start          when counts are known
-    pulled         when the last token has been pulled
-    combine_bytes  of the end's traffic
-    """
+    """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts."""
 
     clock: float
     us: float
     watts: float
     run: Run
-    start: float
-    pulled: float
-    combine_bytes: float
+    start: float  # when counts are known
+    pulled: float  # when the last token has been pulled
+    combine_bytes: float  # of the end's traffic
 
 
 def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, clock: float) -> float:
@@ -84,8 +79,7 @@ def expected_clock(found: Launched, calibration: Calibration) -> float:
     return low
 
 
-Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
-"""What tiles take, and what they run on, at a clock."""
+Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]  # What tiles take, and what they run on, at a clock.
 
 
 def pull_rounds(config: MegaMoeConfig) -> int:
@@ -147,8 +141,7 @@ class Subject:
 
 
 BETTER = 1.2
-LEAST = 0.005
-"""A gain that is worth a word."""
+LEAST = 0.005  # A gain that is worth a word.
 
 
 @dataclass(frozen=True)
@@ -190,8 +183,7 @@ def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[G
     return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
 
 
-BUSY = ("HBM", "L2", "NVLink", "tensor cores")
-"""What a launch keeps busy."""
+BUSY = ("HBM", "L2", "NVLink", "tensor cores")  # What a launch keeps busy.
 
 
 @dataclass(frozen=True)
@@ -234,10 +226,8 @@ class Prediction:
         return {"tokens": self.load.tokens, "us": found.us, "clock_ghz": found.clock, "watts": found.watts, "busy": self.busy}
 
 
-NO_PREFERENCE = 0.05
-"""Of the smaller time: choices that differ by less are equally good as far as the model knows."""
-PRUNED = 0.15
-"""Choices that are predicted to be so much slower than the fastest are not worth timing."""
+NO_PREFERENCE = 0.05  # Of the smaller time: choices that differ by less are equally good as far as the model knows.
+PRUNED = 0.15  # Choices that are predicted to be so much slower than the fastest are not worth timing.
 
 
 def prefers(one: float, other: float) -> bool | None:

@@ -45,13 +45,7 @@ class Instructions:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`.
-
-    k_block       of a stage
-    packed        whether both operands have two values in a byte
-    shares_tile   whether two epilogue warpgroups share each tile, rather than taking alternate ones
-    handed_out    whether tiles are handed out at run time
-    """
+    """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`."""
 
     problem: Problem
     num_sms: int
@@ -60,10 +54,10 @@ class Shape:
     epilogue_warpgroups: int
     num_stages: int
     instructions: Instructions
-    shares_tile: bool
-    handed_out: bool
-    k_block: KBlock = BYTE_VALUES
-    packed: bool = False
+    shares_tile: bool  # whether two epilogue warpgroups share each tile, rather than taking alternate ones
+    handed_out: bool  # whether tiles are handed out at run time
+    k_block: KBlock = BYTE_VALUES  # of a stage
+    packed: bool = False  # whether both operands have two values in a byte
 
     @property
     def mmas(self) -> float:
@@ -91,8 +85,7 @@ PACKED: Mapping[int, Instructions] = {
     192: Instructions(95, 16, 83, 61, 26),
 }
 """By `block_m`, with packed tokens and the BLOCK_K that is chosen there."""
-PACKED_MMA = {128: 38.0, 256: 62.0}
-"""Instructions of the MMA warp for a K block of packed values, by its channels."""
+PACKED_MMA = {128: 38.0, 256: 62.0}  # Instructions of the MMA warp for a K block of packed values, by its channels.
 
 
 def shape_of(config: Sm100Config) -> Shape:

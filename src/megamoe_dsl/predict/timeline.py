@@ -13,8 +13,7 @@ PHASES = ("Linear1", "Linear2")
 DRAWN = 4
 TRACED = 8
 TENSOR_CORE, EPILOGUE = "tensor core", "epilogue"
-ALL = "all"
-"""The worker of what all do."""
+ALL = "all"  # The worker of what all do.
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ def find_nvdisasm() -> str:
     return found_on_path
 
 
-LIFE_RANGES = 8
-"""Cubins from this ABI version on, those of SM100, have life ranges of registers; of SM90's, operands say what is touched."""
+LIFE_RANGES = 8  # Cubins from this ABI version on, those of SM100, have life ranges of registers; of SM90's, operands say what is touched.
 
 
 def disassemble(cubin: bytes) -> Listing:
@@ -167,11 +166,9 @@ _ACCUMULATOR = re.compile(r"GMMA\.64x(\d+)x\d+\.F32")
 
 
 def highest_named(opcode: str, operands: str) -> int:
-    """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none).
-
-    How many follow is taken from modifiers: .64 and .128 of what is moved (an address says .64 itself), WIDE products and their addends,
-    the columns of a wgmma.  nvdisasm's own tables agree (tests/test_inspect.py).
-    """
+    """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none).  How
+    many follow is taken from modifiers: .64 and .128 of what is moved (an address says .64 itself), WIDE products and their addends, the
+    columns of a wgmma. nvdisasm's own tables agree (tests/test_inspect.py)."""
     accumulator = _ACCUMULATOR.search(opcode)
     parts = operands.split(",")
     found = -1

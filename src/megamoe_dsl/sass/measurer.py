@@ -31,10 +31,8 @@ class InspectionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Measure:
-    """`instructions` per `unit` of `role`, and how they divide into kinds (sass.KINDS).  `key` names the measure in JSON.
-
-    A tile is counted without its K blocks or tokens, a combined token with one top-k slot, a slot with all of the token's channels.
-    """
+    """`instructions` per `unit` of `role`, and how they divide into kinds (sass.KINDS). `key` names the measure in JSON.  A tile is counted
+    without its K blocks or tokens, a combined token with one top-k slot, a slot with all of the token's channels."""
 
     key: str
     role: str

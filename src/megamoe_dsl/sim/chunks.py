@@ -22,10 +22,8 @@ CHUNK = 16
 
 
 class Chunks:
-    """Where a copy or an operand lies: one row of `starts` (byte offsets, multiples of 16) per chunk, and what follows from them.
-
-    Pure functions of an address return the same object for the same arguments, so that all of this is computed once.
-    """
+    """Where a copy or an operand lies: one row of `starts` (byte offsets, multiples of 16) per chunk, and what follows from them.  Pure
+    functions of an address return the same object for the same arguments, so that all of this is computed once."""
 
     __slots__ = ("_dense", "_records", "end", "low", "numbers", "starts")
 
@@ -52,11 +50,8 @@ class Chunks:
 
 
 class GlobalRows:
-    """Rows of `width` bytes at the addresses `starts`, and what follows from them.
-
-    `low` to `end` covers all of them, and `steps` says where in that each begins. `pitch` is the distance between neighbors, 0 when it
-    varies or when they overlap.
-    """
+    """Rows of `width` bytes at the addresses `starts`, and what follows from them.  `low` to `end` covers all of them, and `steps` says
+    where in that each begins. `pitch` is the distance between neighbors, 0 when it varies or when they overlap."""
 
     __slots__ = ("_pieces", "end", "low", "pitch", "steps", "unit", "width")
 
@@ -102,30 +97,22 @@ class GlobalRows:
         return pieces + offset, unit
 
 
-PADDING_POISON = 0xEE
-"""Fills the padding bytes that unpacked FP4 leaves in shared memory: hardware does not define them."""
+PADDING_POISON = 0xEE  # Fills the padding bytes that unpacked FP4 leaves in shared memory: hardware does not define them.
 
-GATHERED_ROWS = 4
-"""Rows of one gather4 or scatter4."""
+GATHERED_ROWS = 4  # Rows of one gather4 or scatter4.
 
 _FP4_CHUNK = 8  # packed bytes of 16 FP4 values; unpacked, they are followed by as many bytes of padding
 
 
 @dataclass(frozen=True)
 class Box:
-    """One box of a tensor map at given coordinates.
+    """One box of a tensor map at given coordinates."""
 
-    rows                  global address of every in-bounds row (all dimensions but the innermost) at `first` bytes into the row
-    row_index             position of those rows in the box
-    first, last           range of in-bounds bytes inside a row; empty when the box lies outside
-    row_count, row_bytes  shape of the box in global-memory bytes, out-of-bounds parts included
-    """
-
-    rows: IndexArray
-    row_index: IndexArray
-    first: int
+    rows: IndexArray  # global address of every in-bounds row (all dimensions but the innermost) at `first` bytes into the row
+    row_index: IndexArray  # position of those rows in the box
+    first: int  # and last: range of in-bounds bytes inside a row; empty when the box lies outside
     last: int
-    row_count: int
+    row_count: int  # and row_bytes: shape of the box in global-memory bytes, out-of-bounds parts included
     row_bytes: int
 
     @property

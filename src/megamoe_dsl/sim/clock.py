@@ -120,8 +120,7 @@ class Actor:
         return self.record
 
 
-MAX_AGENTS = (AGENT_MASK + 1) // 2
-"""Warps and engines; as many numbers are left for lanes that act alone."""
+MAX_AGENTS = (AGENT_MASK + 1) // 2  # Warps and engines; as many numbers are left for lanes that act alone.
 
 
 def agents_needed(launches: Iterable[Geometry]) -> int:
@@ -139,8 +138,7 @@ def check_agents(needed: int, so_far: bool = True, lanes: int = 0) -> None:
 
 
 Entries = NDArray[np.int64]
-_MOST = 8
-"""Masks of several lanes that get an entry; of lanes in others, each has one."""
+_MOST = 8  # Masks of several lanes that get an entry; of lanes in others, each has one.
 
 
 class LaneAgents:
@@ -193,13 +191,12 @@ class LaneAgents:
         return not members(code) & self.present & ~covered
 
 
+@dataclass(slots=True, eq=False)
 class Strand:
     """Lanes `bits` of a warp, which know the same."""
 
-    __slots__ = ("bits", "clock")
-
-    def __init__(self, bits: int, clock: Clock) -> None:
-        self.bits, self.clock = bits, clock
+    bits: int
+    clock: Clock
 
     def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
         codes = np.asarray(records) >> CODE_SHIFT & LAST
@@ -207,11 +204,8 @@ class Strand:
 
 
 class Said(NamedTuple):
-    """What lanes can say of their warp at one moment.
-
-    `done` says for each agent until when lanes have done its work, each its part, and whether that needs an entry of a single lane;
-    `read` says until when it is known that all lanes have read.
-    """
+    """What lanes can say of their warp at one moment.  `done` says for each agent until when lanes have done its work, each its part, and
+    whether that needs an entry of a single lane; `read` says until when it is known that all lanes have read."""
 
     done: tuple[tuple[LaneAgents, int, bool], ...]
     read: tuple[tuple[LaneAgents, int], ...]

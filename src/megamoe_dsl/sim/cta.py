@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -51,18 +51,14 @@ class Fragment:
 
 
 class Grid:
-    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended.
-
-    end      what the next launch of the stream knows once all have
-    settled  whether all have, and what they had posted has happened
-    """
+    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended."""
 
     def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, program, before
         self.parameters = ByteStore(parameters, None)
         self.unfinished = 0
-        self.end: Clock | None = None
-        self.settled = False
+        self.end: Clock | None = None  # what the next launch of the stream knows once all have
+        self.settled = False  # whether all have, and what they had posted has happened
         self.ctas: set[Cta] = set()
         self._let: set[Cta] = set()
         self._waited: set[Cta] = set()
@@ -124,7 +120,7 @@ class Cta:
         launch = self.launch = grid.launch
         self.program, self.kernel = grid.program, grid.program.kernel
         self.rank = launch.rank
-        self.uid = world.next_uid()
+        self.uid = next(world.uids)
         self.sm = ctaid[0] + launch.grid[0] * (ctaid[1] + launch.grid[1] * ctaid[2])
         self.parameters = grid.parameters
         self.shared = SharedMemory(self.kernel.static_smem + launch.dynamic_smem, str(self))
@@ -168,6 +164,17 @@ class Cluster:
 
     def finished(self) -> bool:
         return all(warp.done for cta in self.ctas for warp in cta.warps)
+
+
+Owner = TypeVar("Owner", Cta, "Warp")
+Kept = TypeVar("Kept")
+
+
+def kept(owner: Owner, key: object, make: Callable[[Owner], Kept]) -> Kept:
+    """What a CTA or a warp has under a key, made at its first use."""
+    if (found := owner.state.get(key)) is None:
+        found = owner.state[key] = make(owner)
+    return found  # type: ignore[no-any-return]
 
 
 class Warp:

@@ -22,18 +22,12 @@ _SM90_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
 
 @dataclass(frozen=True)
 class SmemDescriptor:
-    """A decoded descriptor, in bytes.
+    """A decoded descriptor, in bytes."""
 
-    start    offset of the first byte in the shared memory of the CTA
-    leading  leading-dimension byte offset (LBO); with `absolute` where the rows go on after their span (K of 48 bytes)
-    stride   stride-dimension byte offset (SBO)
-    span     swizzle span, 0, 32, 64 or 128
-    """
-
-    start: int
-    leading: int
-    stride: int
-    span: int
+    start: int  # offset of the first byte in the shared memory of the CTA
+    leading: int  # leading-dimension byte offset (LBO); with `absolute` where the rows go on after their span (K of 48 bytes)
+    stride: int  # stride-dimension byte offset (SBO)
+    span: int  # swizzle span, 0, 32, 64 or 128
     absolute: bool = False
 
     @classmethod
@@ -90,8 +84,7 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
     return Swizzle(span)(descriptor.start + linear)
 
 
-K_BYTES = 32
-"""Bytes of K per instruction, the same for every kind."""
+K_BYTES = 32  # Bytes of K per instruction, the same for every kind.
 LONG_K_BYTES = 48
 BLOCK_SCALED_KINDS = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 
@@ -112,33 +105,22 @@ _ACCUMULATORS: dict[str, dict[int, str]] = {
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
-    """Decoded fields.
+    """The fields of an instruction descriptor of tcgen05.mma."""
 
-    m, n                    shape of the MMA over the whole CTA group
-    a_format, b_format      element formats; `e2m1x2` is FP4 packed two a byte (kind mxf4), `e2m1` the padded form
-    a_negate, b_negate      multiply the operand by -1
-    a_mn_major, b_mn_major  operand is M- or N-major in shared memory
-    accumulator             `f32`, `f16` or `s32`
-    saturate                an `s32` accumulator stays at its limits
-    scale_format            `ue8m0` or `ue4m3` for block-scaled kinds, else empty
-    a_scale_id, b_scale_id  first byte of the scale-factor column that this K step uses
-    k_bytes                 K of one operand row; 48 (K = 96) for packed FP4 only, where bit 31 is set
-    """
-
-    m: int
+    m: int  # and n: shape of the MMA over the whole CTA group
     n: int
-    a_format: str
+    a_format: str  # and b_format: element formats; `e2m1x2` is FP4 packed two a byte (kind mxf4), `e2m1` the padded form
     b_format: str
-    a_negate: bool
+    a_negate: bool  # and b_negate: multiply the operand by -1
     b_negate: bool
-    a_mn_major: bool
+    a_mn_major: bool  # and b_mn_major: operand is M- or N-major in shared memory
     b_mn_major: bool
-    accumulator: str
-    saturate: bool
-    scale_format: str
-    a_scale_id: int
+    accumulator: str  # `f32`, `f16` or `s32`
+    saturate: bool  # an `s32` accumulator stays at its limits
+    scale_format: str  # `ue8m0` or `ue4m3` for block-scaled kinds, else empty
+    a_scale_id: int  # and b_scale_id: first byte of the scale-factor column that this K step uses
     b_scale_id: int
-    k_bytes: int
+    k_bytes: int  # K of one operand row; 48 (K = 96) for packed FP4 only, where bit 31 is set
 
     @classmethod
     @lru_cache(maxsize=1024)

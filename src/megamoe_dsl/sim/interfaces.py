@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from .errors import SimError
@@ -48,22 +49,18 @@ class Assumptions:
             raise SimError(f"leader {self.leader}: a lane, 0 to 31")
 
 
-STRICT = Assumptions()
-"""What PTX says, on lanes that go together."""
+STRICT = Assumptions()  # What PTX says, on lanes that go together.
 
 
 Action = Callable[[], None]
-Origin = Callable[[], str]
-"""Says which instruction posted an action, when an error asks."""
+Origin = Callable[[], str]  # Says which instruction posted an action, when an error asks.
 
 
 @dataclass(eq=False)
 class RunState:
-    """One run: state that all launches share.
-
-    `progress` counts changes that another warp could wait for, `copied` bytes as a `Report` does; `pipes` holds actions that keep their
-    order, with their origins; `waiting` are clusters that have not started: their grids, and the indices of their first CTAs.
-    """
+    """One run: state that all launches share.  `progress` counts changes that another warp could wait for, `copied` bytes as a `Report`
+    does; `pipes` holds actions that keep their order, with their origins; `waiting` are clusters that have not started: their grids, and
+    the indices of their first CTAs."""
 
     memory: GlobalMemory
     seed: int
@@ -79,21 +76,14 @@ class RunState:
     waiting: deque[tuple[Any, Dim3]] = field(default_factory=deque)
     pipes: list[deque[tuple[Origin, Action]]] = field(default_factory=list)
     _posted: list[tuple[int, Origin, Action]] = field(default_factory=list)
-    _uid: int = 0
+    uids: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
 
-    def next_uid(self) -> int:
-        self._uid += 1
-        return self._uid
-
     def clock(self) -> int:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
-
-    def chance(self, probability: float) -> bool:
-        return self.rng.random() < probability
 
     def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors (see `ops.access.origin`)."""

@@ -9,17 +9,13 @@ from numpy.typing import NDArray
 
 from .compiled import compiled
 
-Lanes = NDArray[Any]
-"""One value per lane."""
+Lanes = NDArray[Any]  # One value per lane.
 
-Mask = NDArray[np.bool_] | None
-"""Which lanes; None for all 32."""
+Mask = NDArray[np.bool_] | None  # Which lanes; None for all 32.
 
-LANE = np.arange(32, dtype=np.uint32)
-"""Every lane's own number."""
+LANE = np.arange(32, dtype=np.uint32)  # Every lane's own number.
 
-ALONE = [np.arange(32) == lane for lane in range(32)]
-"""For every lane, the mask of that lane only."""
+ALONE = [np.arange(32) == lane for lane in range(32)]  # For every lane, the mask of that lane only.
 
 
 _C = compiled("lanes", {})

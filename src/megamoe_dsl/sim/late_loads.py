@@ -18,8 +18,7 @@ from .lanes import Lanes, Mask
 from .loads_in_flight import is_weak_load, registers_of
 from .parser import ParsedKernel, PtxInstruction
 
-Take = Callable[[Warp, Mask, Lanes], None]
-"""Takes the values of a load of some lanes at some addresses."""
+Take = Callable[[Warp, Mask, Lanes], None]  # Takes the values of a load of some lanes at some addresses.
 
 _OF_ITS_LANES = {"mbarrier", "red", "atom", "fence", "membar", "bar", "barrier"}
 _OF_ITS_WARP = {"st", "stmatrix", "cp", "tensormap"}
@@ -84,7 +83,7 @@ class LateLoads:
             if late := w.state.get("late"):
                 _land(w, list(late), None if whole_warp else mask)
             outcome = handler(w, mask)
-            if outcome is None and w.state.get("late") and w.world.chance(_RELEASED):
+            if outcome is None and w.state.get("late") and w.world.rng.random() < _RELEASED:
                 return YIELD
             return outcome
 
@@ -93,7 +92,7 @@ class LateLoads:
 
 def land_some(world: RunState, w: Warp) -> None:
     if late := w.state.get("late"):
-        _land(w, [one for one in late if world.chance(_AT_ONCE)], None)
+        _land(w, [one for one in late if world.rng.random() < _AT_ONCE], None)
 
 
 def _land(w: Warp, loads: list[_Late], mask: Mask) -> None:

@@ -11,17 +11,16 @@ from functools import cached_property
 
 from .parser import ParsedKernel, PtxInstruction
 
-_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
+REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 _RELEASES = {"arrive", "release", "acq_rel", "bulk", "sync", "fence"}
 _SHUFFLES = ("shfl", "vote", "match", "redux")
-OTHERS = -1
-"""The kind of loads that are under way at shuffles only."""
+OTHERS = -1  # The kind of loads that are under way at shuffles only.
 _ORDERED = {"acquire", "relaxed", "volatile", "mmio", "param", "const", "local", "nc"}
 
 
 def registers_of(ins: PtxInstruction) -> set[str]:
     """All registers that an instruction names (and other names, which are nobody's destination)."""
-    names = {name for operand in ins.operands for name in _REGISTER.findall(operand)}
+    names = {name for operand in ins.operands for name in REGISTER.findall(operand)}
     return names | {ins.predicate} if ins.predicate else names
 
 
@@ -42,9 +41,9 @@ class LoadsInFlight:
         """Register: the loads whose value it may hold, a bit each; copies are followed."""
         holds: dict[str, int] = {}
         for bit, ins in enumerate(self.loads):
-            for name in _REGISTER.findall(ins.operands[0]):
+            for name in REGISTER.findall(ins.operands[0]):
                 holds[name] = holds.get(name, 0) | 1 << bit
-        copies = [(_REGISTER.findall(ins.operands[0]), _REGISTER.findall(ins.operands[1])) for ins in self.code if ins.parts[0] == "mov"]
+        copies = [(REGISTER.findall(ins.operands[0]), REGISTER.findall(ins.operands[1])) for ins in self.code if ins.parts[0] == "mov"]
         changed = True
         while changed:
             changed = False

@@ -26,13 +26,11 @@ WINDOW_SHIFT = 24
 WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
 
 Bytes = NDArray[np.uint8]
-POISON_BYTE = 0xFF
-"""What uninitialized shared memory holds: a NaN in every floating-point format that has one."""
+POISON_BYTE = 0xFF  # What uninitialized shared memory holds: a NaN in every floating-point format that has one.
 POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
 POISON: dict[type, NDArray[Any]] = {dtype: np.full(32, POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
 """What registers hold while an asynchronous operation is to write them."""
-B128 = np.complex128
-"""Stands for 16 opaque bytes."""
+B128 = np.complex128  # Stands for 16 opaque bytes.
 ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: B128}
 """What holds an element of so many bytes, whatever it means."""
 
@@ -118,11 +116,9 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
 
     def add(self, buffer: Any, name: str, rank: int = 0, initialized: bool = True, read_only: bool = False) -> int:
-        """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).
-
-        The bytes are shared, not copied, and a reference is kept. With `initialized=False` reading a byte that nothing wrote is an
-        error. With `read_only=True` a write is an error, and the race detector skips the buffer.
-        """
+        """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).  The bytes are shared,
+        not copied, and a reference is kept. With `initialized=False` reading a byte that nothing wrote is an error. With `read_only=True` a
+        write is an error, and the race detector skips the buffer."""
         if hasattr(buffer, "data_ptr"):
             if not buffer.is_contiguous():
                 raise SimError(f"buffer {name} is not contiguous")

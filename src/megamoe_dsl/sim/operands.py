@@ -170,18 +170,8 @@ class Binder:
 
     def read(self, operand: str, dtype: type) -> Reader:
         """A function warp -> 32 lanes of `dtype`. Do not modify the array it returns."""
-        if operand in self.index:
-            i, have = self.index[operand], self.storage[self.index[operand]]
-            if have == dtype:
-                return lambda w: w.R[i]
-            if np.dtype(have).itemsize == np.dtype(dtype).itemsize and np.bool_ not in (have, dtype):
-                return lambda w: w.R[i].view(dtype)
-            return lambda w: w.R[i].astype(dtype)
-        if operand.startswith("!"):
-            inner = self.read(operand[1:], dtype)
-            return lambda w: ~inner(w)
-        value = self._leaf(operand, dtype)
-        return value if callable(value) else lambda w: value
+        text = self.expression(operand, dtype).replace("R[", "w.R[")
+        return eval(f"lambda w: {text}", self.names)  # type: ignore[no-any-return]
 
     def write(self, operand: str) -> Writer:
         """A function (warp, values, mask) that writes the lanes in `mask` (None: all 32). `_` discards. `values` must not be reused."""

@@ -194,11 +194,9 @@ class Program:
 
 
 def load(ptx: str, kernel: str | None = None) -> Program:
-    """One kernel of a PTX module, ready for launches: the entry named `kernel`, or the first.
-
-    A program holds no state of a run, so launches and simulators of the same text share it and its compiled units.  Raises SimError when
-    there is no such entry, and for PTX that is not understood.
-    """
+    """One kernel of a PTX module, ready for launches: the entry named `kernel`, or the first.  A program holds no state of a run, so
+    launches and simulators of the same text share it and its compiled units. Raises SimError when there is no such entry, and for PTX that
+    is not understood."""
     return _load(ptx, kernel)
 
 

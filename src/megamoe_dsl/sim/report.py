@@ -11,11 +11,9 @@ from .parser import ParsedKernel
 
 @dataclass
 class Finding:
-    """Two accesses that nothing orders, or a missing proxy fence or scope.
-
-    Lines are PTX lines of the kernels named, which are empty while only one kernel runs; sources come from `.loc`. `count` is how often
-    these two lines met in this kind of memory; agents and `where` are those of the first time.
-    """
+    """Two accesses that nothing orders, or a missing proxy fence or scope.  Lines are PTX lines of the kernels named, which are empty while
+    only one kernel runs; sources come from `.loc`. `count` is how often these two lines met in this kind of memory; agents and `where` are
+    those of the first time."""
 
     kind: str
     first: str

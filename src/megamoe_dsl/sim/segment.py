@@ -44,8 +44,7 @@ class LaneOperation(NamedTuple):
     result: Any
 
 
-Group = list[LaneOperation]
-"""Equal operations that do not depend on each other."""
+Group = list[LaneOperation]  # Equal operations that do not depend on each other.
 
 
 class Live(NamedTuple):
@@ -191,8 +190,7 @@ _EXTERNAL = -1
 
 _C = compiled("lane_program", OPERATIONS)
 
-Value = tuple[int, Any]
-"""A place and the numpy type in which it is read."""
+Value = tuple[int, Any]  # A place and the numpy type in which it is read.
 
 
 class _Unknown(Exception):

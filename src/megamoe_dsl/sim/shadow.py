@@ -18,8 +18,7 @@ from .chunks import CHUNK, Chunks
 from .lanes import uniform
 
 PAGE_SHIFT = 10
-PAGE = 1 << PAGE_SHIFT
-"""Locations of one page."""
+PAGE = 1 << PAGE_SHIFT  # Locations of one page.
 _ROWS = 4  # agents that a page has room for at first
 
 
@@ -99,11 +98,9 @@ def _by_page(index: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_] | sl
     return [(page, here, index[here] - (page << PAGE_SHIFT)) for page, here in each]
 
 
-TENSOR, GLOBAL, SHARED = 0, 1, 2
-"""Spaces: rows of a clock that say what the async proxy knows of them, but for tensor memory."""
+TENSOR, GLOBAL, SHARED = 0, 1, 2  # Spaces: rows of a clock that say what the async proxy knows of them, but for tensor memory.
 BYTES_SHIFT = 10
-BYTES = 1 << BYTES_SHIFT
-"""Bytes of a page of memory, all of whose records are equally fine."""
+BYTES = 1 << BYTES_SHIFT  # Bytes of a page of memory, all of whose records are equally fine.
 _REMEMBERED = 1024  # indices
 
 Index = NDArray[np.int64] | slice
@@ -112,9 +109,7 @@ Places = NDArray[np.int64] | slice | Chunks
 
 class Shadow:
     """Access records of a byte range, one per `grain` bytes: a power of two. A page gets finer records on the first access that needs them.
-
-    `name` and `origin` say where a location is; `place` is the kind of memory, by which findings are grouped.
-    """
+    `name` and `origin` say where a location is; `place` is the kind of memory, by which findings are grouped."""
 
     def __init__(self, size: int, grain: int, place: str, name: str, origin: int, space: int) -> None:
         self.place, self.name, self.origin, self.space = place, name, origin, space

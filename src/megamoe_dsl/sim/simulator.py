@@ -30,12 +30,10 @@ from .simt import run_warp
 
 @dataclass(frozen=True)
 class Launch(StreamedGeometry):
-    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
-
-    Launches of one rank form a stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch)
-    when every CTA of the one before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None
-    takes the one that the simulator was made with.
-    """
+    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.  Launches of one rank form a
+    stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch) when every CTA of the one
+    before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None takes the one that the
+    simulator was made with."""
 
     args: tuple[int | bytes, ...] = ()
     program: Program | None = None

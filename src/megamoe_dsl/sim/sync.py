@@ -6,6 +6,7 @@ Source: PTX ISA, "Memory Consistency Model" (scopes, release and acquire), `bar`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .clock import Clock
@@ -42,14 +43,12 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
     return scope == 3 or first.rank == second.rank
 
 
+@dataclass(slots=True, eq=False)
 class SyncPoint:
     """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
 
-    __slots__ = ("released", "version")
-
-    def __init__(self) -> None:
-        self.released: dict[tuple[int, Place], Clock] = {}
-        self.version = 0
+    released: dict[tuple[int, Place], Clock] = field(default_factory=dict)
+    version: int = 0
 
     def clear(self) -> None:
         """A plain store replaced the value: what earlier releases published is no longer observed through it."""
@@ -79,9 +78,7 @@ class SyncPoint:
 
     def copy(self) -> SyncPoint:
         """A snapshot (for the completed phase of a barrier)."""
-        out = SyncPoint()
-        out.released = {key: clock.copy() for key, clock in self.released.items()}
-        return out
+        return SyncPoint({key: clock.copy() for key, clock in self.released.items()})
 
     def acquire(self, order: Any, cta: Place, scope: int, lanes: int) -> Place | None:
         """Lanes of a warp of `cta` learn all that they may observe at `scope`; returns a CTA whose release was out of scope, if any."""
@@ -94,18 +91,18 @@ class SyncPoint:
         return missed
 
 
+@dataclass(slots=True, eq=False)
 class BarrierState:
-    """A barrier of a CTA or of a cluster. `done` is what arrivals of the last generation told, `votes` their predicates."""
+    """A barrier of a CTA or of a cluster."""
 
-    __slots__ = ("_clock", "_votes", "arrived", "done", "expected", "generation", "votes", "whole")
-
-    def __init__(self) -> None:
-        self.arrived = self.expected = self.generation = 0
-        self.whole = False  # no thread count: all warps of the CTA that have not exited
-        self.done: Clock | None = None
-        self.votes: list[Any] = []
-        self._clock: Clock | None = None
-        self._votes: list[Any] = []
+    arrived: int = 0
+    expected: int = 0
+    generation: int = 0
+    whole: bool = False  # no thread count: all warps of the CTA that have not exited
+    done: Clock | None = None  # what arrivals of the last generation told
+    votes: list[Any] = field(default_factory=list)  # and their predicates
+    _clock: Clock | None = None
+    _votes: list[Any] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .access_record import SEVERAL
 from .chunks import IndexArray
 from .clock import Actor, Clock
-from .cta import Cta, Warp
+from .cta import Cta, Warp, kept
 from .errors import SimError
 from .interfaces import Action, Origin
 from .shadow import TENSOR, Shadow
@@ -32,19 +32,13 @@ COLUMNS = 512
 
 
 class TensorMemory:
-    """Contents, validity and allocations.
-
-    words         (128, 512) uint32
-    valid         (128, 512) bool, False where nothing was written since the column was allocated
-    allocated     first column: number of columns
-    may_allocate  False after `tcgen05.relinquish_alloc_permit`
-    """
+    """Words by lane and column, their validity, and allocations."""
 
     def __init__(self) -> None:
         self.words = np.zeros((LANES, COLUMNS), np.uint32)
-        self.valid = np.zeros((LANES, COLUMNS), bool)
-        self.allocated: dict[int, int] = {}
-        self.may_allocate = True
+        self.valid = np.zeros((LANES, COLUMNS), bool)  # False where nothing was written since the column was allocated
+        self.allocated: dict[int, int] = {}  # first column: number of columns
+        self.may_allocate = True  # False after `tcgen05.relinquish_alloc_permit`
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:
@@ -111,21 +105,21 @@ def granules(quarters: range | tuple[int, ...], column: int, count: int) -> Inde
 def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
     """Where each register of a tcgen05.ld or st of `.x<repeat>` lies, relative to the instruction's address: lane and column index, each
     shaped (registers, 32 threads), and the number of columns touched."""
-    thread = np.arange(32)[None, :]
-    if shape == "32x32b":
-        register = np.arange(repeat)[:, None]
-        return np.broadcast_to(thread, (repeat, 32)), np.broadcast_to(register, (repeat, 32)), repeat
-    if shape == "16x64b":
-        register = np.arange(repeat)[:, None]
-        lane, column = thread // 4 + 8 * (thread % 2), 2 * register + thread // 2 % 2
-        return np.broadcast_to(lane, column.shape), column, 2 * repeat
-    if shape == "16x128b":
-        register = np.arange(2 * repeat)[:, None]
-        return thread // 4 + 8 * (register % 2), 4 * (register // 2) + thread % 4, 4 * repeat
-    if shape == "16x256b":
-        register = np.arange(4 * repeat)[:, None]
-        return thread // 4 + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * (thread % 4) + register % 2, 8 * repeat
-    raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")
+    per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
+    r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
+    match shape:
+        case "32x32b":
+            lane, column = thread, r
+        case "16x64b":
+            lane, column = thread // 4 + 8 * (thread % 2), 2 * r + thread // 2 % 2
+        case "16x128b":
+            lane, column = thread // 4 + 8 * (r % 2), 4 * (r // 2) + thread % 4
+        case "16x256b":
+            lane, column = thread // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (thread % 4) + r % 2
+        case _:
+            raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")
+    lanes, columns = np.broadcast_arrays(lane, column)
+    return lanes, columns, width * repeat
 
 
 QUARTERS = 4
@@ -250,16 +244,12 @@ class TensorThread:
 
 def tensor_unit(cta: Cta) -> TensorUnit:
     """The unit of a CTA, created at first use."""
-    if (unit := cta.state.get("tensor unit")) is None:
-        unit = cta.state["tensor unit"] = TensorUnit(cta)
-    return unit  # type: ignore[no-any-return]
+    return kept(cta, "tensor unit", TensorUnit)
 
 
 def tensor_thread(w: Warp) -> TensorThread:
     """The tcgen05 side of a warp, created at first use."""
-    if (thread := w.state.get("tensor thread")) is None:
-        thread = w.state["tensor thread"] = TensorThread(w)
-    return thread  # type: ignore[no-any-return]
+    return kept(w, "tensor thread", TensorThread)
 
 
 def cta_group(w: Warp, parts: tuple[str, ...]) -> list[Cta]:

@@ -10,6 +10,7 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Actor, Clock
-from .cta import Cta, Warp
+from .cta import Cta, Warp, kept
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Action, Origin, RunState
@@ -26,17 +27,21 @@ from .ops.mbarrier import Mbarrier
 from .race import Race
 
 
+@dataclass(slots=True, eq=False)
 class AsyncCopy:
     """One asynchronous operation. `clock` is what a waiter learns; `destination` the agent it must not learn from a `.read` wait."""
 
-    __slots__ = ("clock", "destination", "done", "read_done")
-
-    def __init__(self, clock: Clock | None, destination: int = -1) -> None:
-        self.clock, self.destination = clock, destination
-        self.read_done = self.done = False
+    clock: Clock | None
+    destination: int = -1
+    work: Callable[[], None] | None = None  # what is done at once
+    read_done: bool = False
+    done: bool = False
 
     def perform(self) -> None:
-        """Finish now if it has not (an arrive that tracks the copy overtakes its delay)."""
+        """Do the work now if it is not done (an arrive that tracks the copy overtakes its delay)."""
+        if self.work and not self.done:
+            self.work()
+            self.read_done = self.done = True
 
 
 def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
@@ -45,9 +50,7 @@ def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
     clock = clocks[0].copy() if clocks else None
     for other in clocks[1:]:
         clock.join(other)  # type: ignore[union-attr]
-    one = AsyncCopy(clock)
-    one.read_done = one.done = True
-    return one
+    return AsyncCopy(clock, read_done=True, done=True)
 
 
 class AsyncGroups:
@@ -98,12 +101,9 @@ class AsyncGroups:
 
 def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     """The groups of a lane; `kind` is ``bulk`` or ``cp.async``, which count separately."""
-    groups = w.state.get((kind, lane))
-    if groups is None:
-        groups = w.state[(kind, lane)] = AsyncGroups()
-        if kind == "bulk":
-            w.cta.exit_checks["bulk groups"] = _exit_check
-    return groups  # type: ignore[no-any-return]
+    if kind == "bulk":
+        w.cta.exit_checks["bulk groups"] = _exit_check
+    return kept(w, (kind, lane), lambda w: AsyncGroups())
 
 
 def _exit_check(cta: Cta) -> None:

@@ -1,20 +1,16 @@
 """Arithmetic of tcgen05.mma and wgmma: raw operand bytes to products, as pure functions over numpy arrays.
 
 One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
-E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
-the tensor core in a way that NVIDIA does not document; for wgmma with FP32 sums that was measured, see `Alignment`, elsewhere it is
-not modeled.
+E4M3 products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside the tensor core in a way
+that NVIDIA does not document; that was measured for wgmma with FP32 sums, and is not modeled elsewhere.
 
-One instruction aligns its products, of 32 bytes of K, and the accumulator to the largest exponent among them - of a product that is the
-sum of its operands' exponents, of a subnormal number that of the least normal one - and truncates each toward zero, so many bits below that
-exponent: 13 of FP8, 25 of wider formats. Their exact sum is truncated toward zero to 14 or 24 significant bits, and to what FP32 has below
-its normal numbers. Zeros do not count; no alignment is to less than 2^-133.
+Such a wgmma aligns its products and the accumulator to the largest exponent among them (of a product the sum of its operands' exponents, of
+a subnormal number that of the least normal one) and truncates each toward zero: 13 bits below that exponent for FP8, 25 for wider formats.
+Their exact sum is truncated toward zero to 14 or 24 significant bits, and to what FP32 has below its normal numbers. Zeros do not count; no
+alignment is to less than 2^-133. 310,000 sums of each of five formats, half of them with an accumulator, have these bits on silicon
+(`tests/gpu/test_wgmma_on_gpu.py`); `reference.hopper_dot` is the same rule in torch.
 
-Measured with all five formats, 310,000 sums of each, half of them with an accumulator: none has other bits
-(`tests/gpu/test_wgmma_on_gpu.py`). `reference.hopper_dot` is the same rule in torch.
-
-Most sums of few bits lose nothing to alignment. A matrix product in float64 gives those, and bounds over rows tell the others, which are
-aligned.
+Most sums of few bits lose nothing to alignment: a matrix product in float64 gives those, and bounds over rows tell which others to align.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from .formats import Float64Array
 from .memory import Bytes
 
 _BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
-_SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
+SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
 # Two E2M1 values for every byte: element 0 is the low nibble.
 _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arange(256) >> 4]], axis=1)
 _E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as one element
@@ -44,10 +40,8 @@ def element_bytes(name: str) -> int:
 
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values (rows, k), float64, of operand rows: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
-
     `e2m1`, `e2m3` and `e3m2` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes, b6x16_p32: 12 data bytes); `e2m1x2` is
-    packed.
-    """
+    packed."""
     rows = len(raw)
     if name in _BYTE_TABLES:
         return _BYTE_TABLES[name].take(raw)
@@ -75,10 +69,6 @@ def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
     word = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
     codes = np.stack([(word >> shift) & 63 for shift in (0, 6, 12, 18)], axis=-1)
     return codes.reshape(*packed.shape[:-1], 16)
-
-
-def decode_scales(raw: Bytes, name: str) -> Float64Array:
-    return _SCALE_TABLES[name].take(raw)
 
 
 def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:
@@ -117,10 +107,9 @@ def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES)
     return elements // (16 if kind == "mxf4nvf4" else 32)
 
 
-GROUP = 16
-"""Bytes of a group in shared memory, and values in it."""
-_SHIFTS = {"e2m1": 2, "e2m3": 1, "e3m2": 1}
-_HELD_TABLES = {"e2m1": formats.E2M1, "e2m3": formats.E2M3, "e3m2": formats.E3M2}
+GROUP = 16  # Bytes of a group in shared memory, and values in it.
+_HELD = {"e2m1": (2, formats.E2M1), "e2m3": (1, formats.E2M3), "e3m2": (1, formats.E3M2)}
+"""Formats with bytes that hold one value each: where it begins, and values by code."""
 
 
 def expand(raw: Bytes, source: str) -> Bytes:
@@ -134,14 +123,12 @@ def expand(raw: Bytes, source: str) -> Bytes:
     return np.asarray(codes.reshape(len(raw), -1), np.uint8)
 
 
-def is_held(name: str) -> bool:
-    return name in _SHIFTS
-
-
-def decode_holders(raw: Bytes, name: str) -> Float64Array:
-    """Values of holders, of an element format that is held."""
-    table = _HELD_TABLES[name]
-    return table[raw >> _SHIFTS[name] & (len(table) - 1)]
+def decode_tensor_operand(raw: Bytes, name: str) -> Float64Array:
+    """As `decode_operand`, of an operand in tensor memory, where values of less than a byte have a byte each."""
+    if name not in _HELD:
+        return decode_operand(raw, name)
+    shift, table = _HELD[name]
+    return table[raw >> shift & (len(table) - 1)]
 
 
 Matrix = NDArray[Any]
@@ -165,10 +152,11 @@ def to_registers(matrix: Matrix) -> Matrix:
     return np.ascontiguousarray(pieces.transpose(2, 0, 4, 1, 3)).reshape(-1, 32)
 
 
-def a_fragment(registers: list[NDArray[np.uint32]]) -> NDArray[np.uint8]:
-    """The A fragment: register h + 2g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h; returns (16, 32) bytes."""
-    words = np.stack(registers).reshape(2, 2, 8, 4)  # g, h, t / 4, t % 4
-    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(16, 32)
+def row_fragment(registers: list[Any], groups: int) -> Bytes:
+    """Rows of an operand in registers, (8 * groups, bytes of K): register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row
+    t / 4 + 8h."""
+    words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
+    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
 
 
 @dataclass
@@ -182,18 +170,12 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What an instruction keeps of its addends and of their sum.
+    """What an instruction keeps of its addends and of their sum."""
 
-    fraction_bits     of an addend, below the leading bit of the largest
-    significant_bits  of the sum
-    exact             type that holds every product, and the sum of an instruction's aligned products
-    least             smallest normal number of A's format and of B's
-    """
-
-    fraction_bits: int
-    significant_bits: int
-    exact: type[np.float32] | type[np.float64]
-    least: tuple[float, float]
+    fraction_bits: int  # of an addend, below the leading bit of the largest
+    significant_bits: int  # of the sum
+    exact: type[np.float32] | type[np.float64]  # type that holds every product, and the sum of an instruction's aligned products
+    least: tuple[float, float]  # smallest normal number of A's format and of B's
 
 
 _LEAST_NORMAL = {"e4m3": 2.0**-6, "e5m2": 2.0**-14, "f16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126}

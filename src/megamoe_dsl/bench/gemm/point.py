@@ -19,8 +19,7 @@ COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), 
 """Projections of DeepSeek-V3: (N, K)."""
 ROWS = (64, 128, 512, 4096)
 DECODED = "fp8xmxfp4"
-DECODED_ROWS = (8, 32, 64, 128, 512, 4096)
-"""At which weights that are decoded are measured."""
+DECODED_ROWS = (8, 32, 64, 128, 512, 4096)  # At which weights that are decoded are measured.
 UNSCALED = "bf16xbf16"
 UNSCALED_COLUMNS_AND_DEPTHS = ((7168, 2048), (4096, 7168))
 GROUPS = (
@@ -122,8 +121,7 @@ def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[Gem
     return [one for one in points if not names or any(text in one.name for text in names)]
 
 
-MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}
-"""Points by recipe."""
+MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}  # Points by recipe.
 
 __all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]
 

@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GemmRun:
-    """What is timed.
-
-    artifacts  folder of compiled kernels; the chosen one is made where the DSL is
-    out        folder of the JSON file
-    variants   time every kernel in the folder that may be the fastest, not only the chosen one
-    """
+    """Points to time, with folders of kernels and results."""
 
     points: tuple[GemmPoint, ...]
-    artifacts: Path
-    out: Path
-    variants: bool = False
+    artifacts: Path  # folder of compiled kernels; the chosen one is made where the DSL is
+    out: Path  # folder of the JSON file
+    variants: bool = False  # time every kernel in the folder that may be the fastest, not only the chosen one
 
     def __post_init__(self) -> None:
         require_place("out", self.out)
@@ -74,11 +69,9 @@ def run_gemms(
     others: Callable[[GemmPoint, PointInputs], Others] | None = None,
     *sites: Path | None,
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.  `others` take turns with
-    every point's kernels, with packages of `sites`.
-
-    The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written, and
-    `HostError` for GPUs whose GEMMs are not timed."""
+    """Checks and times point by point; the results file and the records in it. One that fails has an `error`. `others` take turns with
+    every point's kernels, with packages of `sites`.  The file is written after every point: a fault of a kernel ends the process. Raises
+    `ProblemError` where `out` cannot be written, and `HostError` for GPUs whose GEMMs are not timed."""
     from .session import run_point
 
     require_timed(host)

@@ -25,8 +25,7 @@ from .point import GemmPoint
 
 SEED = 0
 SAMPLED_GROUPS, SAMPLED_ROWS = 6, 32
-TOLERANCE = 4e-3
-"""Relative error of D in BF16: half of it is the rounding of the output."""
+TOLERANCE = 4e-3  # Relative error of D in BF16: half of it is the rounding of the output.
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,7 @@ TURN_US = 8_000.0  # of back-to-back launches of a repeat
 MOST_LAUNCHES = 50
 BEYOND_L2 = 150_000_000  # bytes: three times that of an H200
 
-Launches = dict[str, Callable[[], Any]]
-"""By the name of a kernel."""
+Launches = dict[str, Callable[[], Any]]  # By the name of a kernel.
 
 
 @dataclass(frozen=True)

@@ -89,11 +89,9 @@ def _strides(array: Any) -> tuple[int, ...]:
 
 
 def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any] = ()) -> GlobalMemory:
-    """Memory that holds the arrays among (name, rank, value); views of one another become one buffer.
-
-    Those of `outputs` hold nothing before the run: reading what nothing has written there is an error.  Raises SimError for an output that
-    is not among the arrays, or that shares memory with another array.
-    """
+    """Memory that holds the arrays among (name, rank, value); views of one another become one buffer.  Those of `outputs` hold nothing
+    before the run: reading what nothing has written there is an error. Raises SimError for an output that is not among the arrays, or that
+    shares memory with another array."""
     spans = [(span, rank) for name, rank, value in arrays if (span := ByteSpan.of(value, name)) is not None]
     written = [span for i, one in enumerate(outputs) if (span := ByteSpan.of(one, f"outputs[{i}]")) is not None]
     for span in written:

@@ -25,8 +25,7 @@ from ..memory import SMEM_MAX
 from ..program import Program, load
 from ..simulator import Launch
 
-_SMS, _SMEM, _SMEM_OPT_IN, _MAJOR, _MINOR = 16, 8, 97, 75, 76
-"""Numbers of cudaDeviceAttr."""
+_SMS, _SMEM, _SMEM_OPT_IN, _MAJOR, _MINOR = 16, 8, 97, 75, 76  # Numbers of cudaDeviceAttr.
 CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (10, 0), "sm_100f": (10, 0), "sm_103a": (10, 3)}
 """Compute capability of each architecture whose PTX the simulator may be asked to run."""
 
@@ -71,8 +70,7 @@ _IGNORED = (
     "_cudaDeviceSynchronize", "_cudaFuncSetAttribute", "_cudaKernelSetAttributeForDevice", "_cudaLibraryUnload", "_cudaSetDevice",
     "_cudaStreamSynchronize",
 )  # fmt: skip
-_WORDS = (c_void_p,) * 6
-"""Enough for the arguments of what is ignored."""
+_WORDS = (c_void_p,) * 6  # Enough for the arguments of what is ignored.
 
 
 class _Dim3(ctypes.Structure):

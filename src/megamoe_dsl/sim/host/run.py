@@ -21,8 +21,7 @@ from .arrays import ByteSpan, DeviceArray, is_array, of_rank, visible_memory
 from .module import SimulatedDevice, check_arch, launches_on
 
 MOST_RANKS = 1024
-MOST_INSTRUCTIONS = 100_000_000
-"""Of all warps in a run, unless its caller says otherwise: half an hour."""
+MOST_INSTRUCTIONS = 100_000_000  # Of all warps in a run, unless its caller says otherwise: half an hour.
 
 
 def run(

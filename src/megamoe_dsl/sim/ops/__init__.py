@@ -77,8 +77,7 @@ def register(*prefixes: str) -> Callable[[Builder], Builder]:
 
 
 Add = Callable[[Callable[..., Any]], Callable[..., Any]]
-ADDRESS = None
-"""How an operand is read that is an address; others are read as a numpy type."""
+ADDRESS = None  # How an operand is read that is an address; others are read as a numpy type.
 
 
 def plain(*prefixes: str, straight: bool = True) -> Add:

@@ -11,7 +11,7 @@ from ..cta import Cta, Warp
 from ..errors import SimError
 from ..interfaces import Origin
 from ..lanes import Lanes, Mask, addresses, put, span, stacked, take, uniform
-from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Allocation, Bytes, ByteStore, SharedMemory
+from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
 from ..report import describe_line
 from ..sync import SCOPES
 
@@ -78,20 +78,6 @@ def shared_target(w: Warp, address: int) -> tuple[Cta, int]:
     if offset >= SMEM_BYTES:
         raise SimError(f"shared address {address:#x} out of range")
     return ctas[rank], offset
-
-
-def generic_bytes(w: Warp, address: int, size: int) -> Bytes:
-    """Bytes behind a generic address: a parameter, shared or global memory."""
-    address = int(address)
-    if PARAM_BASE <= address < LOCAL_BASE:
-        offset = address - PARAM_BASE
-        if offset + size > len(w.cta.parameters.data):
-            raise SimError("parameter access out of bounds")
-        return w.cta.parameters.data[offset : offset + size]
-    if SHARED_BASE <= address < PARAM_BASE:
-        cta, offset = shared_target(w, address)
-        return cta.shared.read(offset, size)
-    return w.world.memory.read(address, size)
 
 
 Part = tuple[ByteStore, NDArray[np.int64], Any]

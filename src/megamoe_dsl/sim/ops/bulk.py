@@ -159,37 +159,26 @@ def _engine_actor(w: Warp, kind: str) -> Actor | None:
     return Actor(agent, clock, w.line, asynchronous=False)
 
 
-class _LaneCopies(tma.AsyncCopy):
+def _copy_lanes(cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
     """One cp.async instruction: per active lane a destination offset, a source address and a number of bytes to read."""
-
-    __slots__ = ("actor", "cta", "pieces", "size")
-
-    def __init__(self, cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
-        super().__init__(actor.clock if actor else None)
-        self.cta, self.pieces, self.size, self.actor = cta, pieces, size, actor
-
-    def perform(self) -> None:
-        if self.done:
-            return
-        cta, world, race = self.cta, self.cta.world, self.cta.world.race
-        read: dict[tuple[Allocation, int], list[int]] = {}
-        for offset, source, count in self.pieces:
-            values = np.zeros(self.size, np.uint8)
-            if count:
-                values[:count] = world.memory.read(source, count)
-                allocation, at = world.memory.find(source, count)
-                read.setdefault((allocation, count), []).append(at)
-            cta.shared.write(offset, values)
-        if self.actor and race:
-            for (allocation, count), places in read.items():
-                if count == self.size and not allocation.base % count:
-                    race.read_bytes(allocation, np.array(places), count, self.actor)
-                else:
-                    for at in places:
-                        race.read_bytes(allocation, slice(at, at + count), 1, self.actor)
-            race.write_bytes(cta.shared, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
-        self.done = self.read_done = True
-        world.progress += 1
+    world, race = cta.world, cta.world.race
+    read: dict[tuple[Allocation, int], list[int]] = {}
+    for offset, source, count in pieces:
+        values = np.zeros(size, np.uint8)
+        if count:
+            values[:count] = world.memory.read(source, count)
+            allocation, at = world.memory.find(source, count)
+            read.setdefault((allocation, count), []).append(at)
+        cta.shared.write(offset, values)
+    if actor and race:
+        for (allocation, count), places in read.items():
+            if count == size and not allocation.base % count:
+                race.read_bytes(allocation, np.array(places), count, actor)
+            else:
+                for at in places:
+                    race.read_bytes(allocation, slice(at, at + count), 1, actor)
+        race.write_bytes(cta.shared, np.array([offset for offset, _, _ in pieces]), size, actor)
+    world.progress += 1
 
 
 @register("cp.async.ca", "cp.async.cg")
@@ -212,7 +201,8 @@ def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
                 place = f"from {int(sources[lane]):#x} to {cta} smem+{offset - SMEM_RESERVED}"
                 raise SimError(f"cp.async of {count}/{size} bytes {place}: misaligned, too long or not local")
             pieces.append((offset, int(sources[lane]), count))
-        copy = _LaneCopies(w.cta, pieces, size, _engine_actor(w, "cp.async"))
+        actor = _engine_actor(w, "cp.async")
+        copy = tma.AsyncCopy(actor.clock if actor else None, work=partial(_copy_lanes, w.cta, pieces, size, actor))
         for lane in lanes:
             tma.groups_of(w, "cp.async", lane).open.append(copy)
         w.world.post(copy.perform, origin(w))

@@ -45,8 +45,7 @@ def call(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     w.world.warnings[f"device printf at {line_of(w)}"] += 1
 
 
-WAITED = "griddepcontrol.wait"
-"""In a warp's state: that it has waited."""
+WAITED = "griddepcontrol.wait"  # In a warp's state: that it has waited.
 
 
 @plain("griddepcontrol.wait", straight=False)
@@ -69,11 +68,7 @@ def launch_dependents(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     w.world.progress += 1
 
 
-_REDUCTIONS: dict[str, tuple[Any, type]] = {
-    "popc": (np.sum, np.uint32),
-    "and": (np.all, np.bool_),
-    "or": (np.any, np.bool_),
-}
+_REDUCTIONS: dict[str, tuple[Any, type]] = {"popc": (np.sum, np.uint32), "and": (np.all, np.bool_), "or": (np.any, np.bool_)}
 NOT_ARRIVED = -1
 
 

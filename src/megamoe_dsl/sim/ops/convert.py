@@ -48,11 +48,9 @@ def _pairs(high: Any, low: Any) -> Any:
 
 
 class Narrow:
-    """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.
-
-    A code depends on the upper half of the float32 and on whether the rest of it is 0, for all that lies between neighboring codes, and
-    the middle of two, has no more bits than that: `codes` has them by upper half * 2 + (rest is not 0).
-    """
+    """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.  A code depends on the upper half of the float32
+    and on whether the rest of it is 0, for all that lies between neighboring codes, and the middle of two, has no more bits than that:
+    `codes` has them by upper half * 2 + (rest is not 0)."""
 
     def __init__(self, kind: str, relu: bool) -> None:
         upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)

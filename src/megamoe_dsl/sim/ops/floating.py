@@ -115,14 +115,11 @@ def _extreme(base: str, qualifiers: tuple[str, ...]) -> Any:
 def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
     """An operation on 16-bit floats given as uint16 bits."""
     function = _extreme(base, qualifiers) if base in ("min", "max") else _FUNCTIONS[base]
-    relu = "relu" in qualifiers
+    widen: Callable[[Any], Any] = bf16_to_f32 if kind == "bf16" else lambda bits: bits.view(np.float16)
 
     def run(*sources: Any) -> Any:
-        if kind == "bf16":
-            exact = function(*(bf16_to_f32(s).astype(np.float64) for s in sources))
-        else:
-            exact = function(*(s.view(np.float16).astype(np.float64) for s in sources))
-        if relu:
+        exact = function(*(widen(s).astype(np.float64) for s in sources))
+        if "relu" in qualifiers:
             exact = np.where(exact > 0, exact, 0.0)
         return f32_to_bf16(_to_odd(exact)) if kind == "bf16" else exact.astype(np.float16).view(np.uint16)
 

@@ -188,8 +188,7 @@ def logic3(ins: PtxInstruction, b: Binder) -> Inline:
 
 # ---- instructions that are a function of their sources
 
-Function = tuple[Callable[..., Any], list[type], type]
-"""What computes it, the types of the sources, and the type of the result."""
+Function = tuple[Callable[..., Any], list[type], type]  # What computes it, the types of the sources, and the type of the result.
 
 
 def _quotient(x: Any, y: Any) -> Any:

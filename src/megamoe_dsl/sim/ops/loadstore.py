@@ -156,15 +156,11 @@ _SIGNED_WORDS = {"s32": np.int32, "s64": np.int64}
 Update = Callable[[Any, Any, Any], Any]
 
 
-def _bf16_add(old: Any, x: Any) -> Any:
-    return f32_to_bf16(bf16_to_f32(old.view(np.uint16)) + bf16_to_f32(x.view(np.uint16)))
-
-
 def _update(operation: str, kind: str) -> Update:
     """(old, operand, second operand) -> new, on arrays of one unsigned element."""
     u = UNSIGNED[TYPE_BYTES[kind]]
     if kind in ("bf16x2", "bf16") and operation == "add":
-        return lambda old, x, y: _bf16_add(old, x).view(u)
+        return lambda old, x, y: f32_to_bf16(bf16_to_f32(old.view(np.uint16)) + bf16_to_f32(x.view(np.uint16))).view(u)
     view = {"f32": np.float32, "f64": np.float64, "f16x2": np.float16, "f16": np.float16, **_SIGNED_WORDS}.get(kind, u)
     table: dict[str, Update] = {
         "add": lambda old, x, y: (old.view(view) + x.view(view)).view(u),

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from ..lanes import Lanes
-from ..umma import RESULT_TYPES, Bytes, decode_operand, element_bytes, multiply_accumulate, to_matrix, to_registers
+from ..umma import RESULT_TYPES, decode_operand, element_bytes, multiply_accumulate, row_fragment, to_matrix, to_registers
 from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, register, vector
 from .access import gather, scatter, state_space
 
@@ -87,12 +87,6 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
 _FORMATS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
 
 
-def _rows(registers: list[Lanes], groups: int) -> Bytes:
-    """Register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h; returns (8 * groups, bytes of K)."""
-    words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
-    return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
-
-
 @register("mma")
 def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """mma.sync.aligned.m16n8kK.row.col[.satfinite].D.A.B.C {d}, {a}, {b}, {c}"""
@@ -112,8 +106,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     dtype, c_dtype, saturate = RESULT_TYPES[d_name], RESULT_TYPES[c_name], "satfinite" in ins.parts
 
     def run(w: Warp, mask: Mask) -> None:
-        rows = decode_operand(_rows([read(w) for read in a_registers], 2), a_name)
-        columns = decode_operand(_rows([read(w) for read in b_registers], 1), b_name)
+        rows = decode_operand(row_fragment([read(w) for read in a_registers], 2), a_name)
+        columns = decode_operand(row_fragment([read(w) for read in b_registers], 1), b_name)
         previous = to_matrix([read(w) for read in c_registers], c_dtype)
         result = to_registers(multiply_accumulate(rows, columns, previous, dtype, saturate))
         for write, row in zip(writers, result, strict=True):

@@ -21,14 +21,7 @@ BYTES = 8
 
 
 class Mbarrier:
-    """One barrier object in the shared memory of `cta`.
-
-    count, pending  arrivals expected per phase, and still missing in this one
-    transactions    bytes expected minus bytes that arrived
-    phase           number of completed phases
-    point, done     what arrivals of the current phase, and of completed phases, tell whoever observes its end (race detector)
-    checked         warps and lanes whose access was checked against the initialization
-    """
+    """One barrier object in the shared memory of `cta`."""
 
     __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
 
@@ -36,10 +29,10 @@ class Mbarrier:
         if not 1 <= count <= MAX_COUNT:
             raise SimError(f"mbarrier.init with count {count}: must be between 1 and {MAX_COUNT}")
         self.cta, self.offset = cta, offset
-        self.count = self.pending = count
-        self.transactions = self.phase = 0
-        self.point, self.done = SyncPoint(), SyncPoint()
-        self.checked: set[tuple[Warp, int]] = set()
+        self.count = self.pending = count  # arrivals expected per phase, and still missing in this one
+        self.transactions = self.phase = 0  # bytes expected minus bytes that arrived; number of completed phases
+        self.point, self.done = SyncPoint(), SyncPoint()  # what arrivals of this phase, and of completed ones, tell who observes the end
+        self.checked: set[tuple[Warp, int]] = set()  # warps and lanes whose access was checked against the initialization
         self.agent = -1  # the TMA engine behind this barrier, registered at its first load
         self.accesses = 0
 
@@ -118,8 +111,7 @@ def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, 
         race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, warp)
 
 
-_SUSPEND_SWEEPS = 16
-"""How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
+_SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever.
 
 
 _ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)

@@ -18,6 +18,7 @@ import numpy as np
 from ..chunks import IndexArray
 from ..errors import SimError
 from ..lanes import Lanes
+from ..loads_in_flight import REGISTER
 from ..memory import POISON, POISON_WORD
 from ..operands import Writer
 from ..report import describe_line
@@ -26,8 +27,6 @@ from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, gr
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
-
-_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
         leaves = other.parts[0] in ("bra", "ret", "exit") and other.predicate is None
         if (waits and leaves) or other.opcode.startswith("tcgen05.wait::ld"):
             break
-        used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
+        used = [any(name in names for name in REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
             copies.append(_copy(other, b))
             names |= set(vector(other.operands[0]))

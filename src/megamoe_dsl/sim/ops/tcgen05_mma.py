@@ -131,7 +131,7 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
                 raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modeled, 128 are")
             words = _read_tensor(cta, mma.a & 0xFFFF, k_bytes // 4, slice(0, 128), "MMA operand A", tensor_actor)
             raw = np.ascontiguousarray(words).view(np.uint8)  # row m in lane m, K packed along 8 columns (12 of K = 96)
-            a = umma.decode_holders(raw, fields.a_format) if umma.is_held(fields.a_format) else umma.decode_operand(raw, fields.a_format)
+            a = umma.decode_tensor_operand(raw, fields.a_format)
         if fields.a_negate:
             a = -a
         scaled_b = b
@@ -155,11 +155,9 @@ def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, act
 
 
 def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
-    """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
-
-    With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.
-    The 3 or 6 blocks of K = 96 go on in the columns after those of all rows.
-    """
+    """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.  With
+    `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half. The 3 or 6
+    blocks of K = 96 go on in the columns after those of all rows."""
     sets = -(-(first_byte + blocks) // 4)
     if sets > 1 and blocks not in _LONG_BLOCKS:
         raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")
@@ -167,7 +165,7 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
     column, width = address & 0xFFFF, -(-half // 32)
     _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
     memory = tensor_unit(cta).memory.words.view(np.uint8)
-    return umma.decode_scales(memory.take(_scale_places(column, rows, half, first_byte, blocks)), name)
+    return umma.SCALE_TABLES[name].take(memory.take(_scale_places(column, rows, half, first_byte, blocks)))
 
 
 @lru_cache(maxsize=4096)

@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ...hardware.tensor_map import FIELD_BYTES, TensorMap, TensorMapDtype
 from .. import tma_engine as tma
 from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
-from .access import generic_bytes, line_of, shared_target
+from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
 from .mbarrier import mbarrier_at
 from .tensormap import check_acquired
@@ -42,18 +42,13 @@ def _decoded(descriptor: bytes) -> TensorMap:
         raise SimError(f"bad tensor map: {error}") from None
 
 
-def _dimensions(ins: PtxInstruction) -> int:
+def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
     for mode in _UNSUPPORTED:
         if mode in ins.parts:
             raise SimError(f"{ins.opcode}: mode .{mode} is not modeled, .tile, .tile::gather4 and .tile::scatter4 are")
-    dimensions = next((part for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
+    dimensions = next((int(part[0]) for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
     if dimensions is None:
         raise SimError(f"{ins.opcode}: no dimension")
-    return int(dimensions[0])
-
-
-def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
-    dimensions = _dimensions(ins)
     address, coordinate_readers = b.tensor_address(operand)
     rows = any(part in ("tile::gather4", "tile::scatter4") for part in ins.parts)
     if len(coordinate_readers) != (1 + GATHERED_ROWS if rows else dimensions):
@@ -67,7 +62,8 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp,
             if at % _MAP_ALIGNMENT:
                 raise SimError(f"tensor map at {at:#x}: must be {_MAP_ALIGNMENT}-byte aligned")
             check_acquired(w, at)
-            tensor_map = _decoded(bytes(generic_bytes(w, at, DESCRIPTOR_BYTES)))
+            store, offset = find(w, "generic", at, FIELD_BYTES)
+            tensor_map = _decoded(bytes(store.written(offset, FIELD_BYTES)))
             if tensor_map.rank != dimensions:
                 raise SimError(f"a {dimensions}d copy through a tensor map of rank {tensor_map.rank}")
             place = tuple(int(c[lane]) for c in coordinates)

@@ -20,8 +20,7 @@ from . import ADDRESS, Binder, Cta, Mask, PtxInstruction, SimError, Straight, Wa
 from .access import scope, shared_target, state_space
 
 _TF32 = 7 | 1 << 4  # the fifth bit is a flag
-_ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}
-"""PTX element type to the hardware's."""
+_ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}  # PTX element type to the hardware's.
 
 FIELDS = (
     "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype", "interleave_layout", "swizzle_mode",

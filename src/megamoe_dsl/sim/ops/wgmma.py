@@ -23,6 +23,7 @@ import numpy as np
 from .. import umma
 from ..chunks import CHUNK, Chunks
 from ..clock import Actor, Clock
+from ..cta import kept
 from ..descriptors import K_BYTES, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..interfaces import Origin
@@ -118,10 +119,7 @@ class Warpgroup:
 def warpgroup(w: Warp) -> Warpgroup:
     """The warpgroup of a warp, created at first use."""
     index = w.index // WARPS
-    group = w.cta.state.get(("warpgroup", index))
-    if group is None:
-        group = w.cta.state["warpgroup", index] = Warpgroup(w.cta, index)
-    return group  # type: ignore[no-any-return]
+    return kept(w.cta, ("warpgroup", index), lambda cta: Warpgroup(cta, index))
 
 
 @dataclass
@@ -185,10 +183,7 @@ class WgmmaThread:
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
     """The wgmma side of a warp, created at first use."""
-    thread = w.state.get("wgmma")
-    if thread is None:
-        thread = w.state["wgmma"] = WgmmaThread(w, warpgroup(w))
-    return thread  # type: ignore[no-any-return]
+    return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
 
 
 _K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
@@ -250,11 +245,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
 
     def run(w: Warp, mask: Mask) -> None:
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
-        a: SmemDescriptor | umma.Bytes
-        if a_word:
-            a = SmemDescriptor.decode_sm90(int(a_word(w)[lane]))
-        else:
-            a = umma.a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
+        in_registers = [reader(w) for reader in a_registers]
+        a = SmemDescriptor.decode_sm90(int(a_word(w)[lane])) if a_word else umma.row_fragment(in_registers, 2)
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
         part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)
