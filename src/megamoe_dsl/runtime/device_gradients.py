@@ -38,6 +38,7 @@ def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, quantizes: bool
     """Where rows of experts end, the token of each row, and the row of each slot, as `RouterMetadata` has them; rows behind the last
     expert's are nothing.  Then x in E4M3 and its scales, or no rows of them."""
     bind_context()
+    check_aligned("dy", x, TMA_ALIGNMENT)
     tokens, topk = topk_idx.shape
     shapes = {"ends": (experts,), "sources": (tokens * topk,), "positions": (tokens, topk), "table": (MOST_SORTERS, experts)}
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
@@ -99,7 +100,6 @@ def row_gradients(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dH, w A and dw (reference/expert_gradients.py); w2 is transposed."""
-    check_aligned("dy", dy, TMA_ALIGNMENT)
     (experts, own, hidden), rows, places = w2.shape, len(stored), positions.flatten().long()
     # A masked slot's row is -1: one more than there are.
     of_rows, dw = topk_weights.new_empty(rows + 1), topk_weights.new_zeros(rows + 1)
