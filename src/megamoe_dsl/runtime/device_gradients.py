@@ -71,7 +71,7 @@ def quantize_weights(w: torch.Tensor, transposed: bool) -> tuple[torch.Tensor, t
     bind_context()
     check_aligned("w", w, TMA_ALIGNMENT)
     codes, scales = new_weights(w, transposed)
-    problem = QuantizeWeightsProblem(*w.shape[1:], transposed)
+    problem = QuantizeWeightsProblem(w.shape[1], w.shape[2], transposed)
     launch_kernel(loaded_kernel(problem, w.device), {"w": w, "codes": codes, "scales": scales}, {"num_matrices": len(w)})
     return codes, scales
 

@@ -312,8 +312,8 @@ def _training(
             raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
-    weights = (*quantize_weights(w1, False), *quantize_weights(w2, False)) if quantizes else (w1, None, w2, None)
-    return launch(x, topk_idx, topk_weights, *weights, None if recompute else stored, gate_up, activation), stored
+    (w1, w1_sf), (w2, w2_sf) = ((quantize_weights(one, False) if quantizes else (one, None)) for one in (w1, w2))
+    return launch(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, None if recompute else stored, gate_up, activation), stored
 
 
 def _without_preactivations(*given: Any) -> torch.Tensor:
