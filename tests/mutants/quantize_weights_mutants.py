@@ -15,7 +15,11 @@ MUTANTS = (
     mutant("the largest of a warp stands for a block", "wrong number", "block_scale", "config.num_threads // 32", "1"),
     mutant("maxima of a block are read before they are there", "missing order", "block_scale", "cute.arch.sync_threads()", ""),
     mutant(
-        "the second column's codes lie over the first's", "wrong base", "store_columns", "column + 2 * pair + side", "column + 2 * pair"
+        "the second column's codes lie over the first's",
+        "wrong base",
+        "store_columns",
+        "Int64(matrix) * config.problem.k + column + 2 * pair + side",
+        "Int64(matrix) * config.problem.k + column + 2 * pair",
     ),
     mutant("transposed codes of all matrices are one matrix", "wrong base", "store_columns", "div(row, n)", "0"),
     mutant(

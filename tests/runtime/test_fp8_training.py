@@ -58,7 +58,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
             monkeypatch.setattr(module, name, function)
     monkeypatch.setattr(device_gradients, "bind_context", lambda: None)
     monkeypatch.setattr(device_gradients, "tile_counters", lambda _: SimpleNamespace(address=counter.data_ptr))
-    monkeypatch.setattr(k_grouped_gemm, "on_cpu", lambda _: False)
+    monkeypatch.setattr(k_grouped_gemm, "_on_cpu", lambda _: False)
     monkeypatch.setattr(k_grouped_gemm, "check_current", lambda *_: None)
     for name in STAGES:
         monkeypatch.setattr(expert_gradients, name, getattr(device_gradients, name))

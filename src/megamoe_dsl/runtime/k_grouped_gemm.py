@@ -162,13 +162,13 @@ def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tupl
     )
 
 
-def on_cpu(tensor: torch.Tensor) -> bool:
+def _on_cpu(tensor: torch.Tensor) -> bool:
     """Whether the reference computes."""
     return tensor.device.type == "cpu"
 
 
 def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
-    if on_cpu(x):
+    if _on_cpu(x):
         taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
         codes, scales = quantize_e4m3_f32(taken if rows else taken[:0], check=False)
         codes_t, scales_t = quantize_e4m3_f32(taken.T.contiguous(), check=False)
@@ -187,7 +187,7 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> 
 def _run_gemm(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
-    if on_cpu(out):
+    if _on_cpu(out):
         sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), ends.tolist(), "hopper"))
         out.copy_(out + sums if out.dtype == torch.float32 else sums)
         return
